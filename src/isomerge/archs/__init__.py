@@ -1,0 +1,52 @@
+"""One declarative text per architecture, and the register of them by ``model_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.spec import Spec, parse_spec
+
+
+@cache
+def spec_texts() -> dict[str, tuple[str, str]]:
+    """From every known ``model_type`` to the file name and the text of its spec."""
+    found: dict[str, tuple[str, str]] = {}
+    for file in sorted(files(__name__).iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".spec"):
+            text = file.read_text(encoding="utf-8")
+            for line in text.splitlines():
+                if line.startswith("model "):
+                    found |= dict.fromkeys(line.split()[1:], (file.name, text))
+    return found
+
+
+def spec_for(config: Mapping[str, Any], file: str | Path | None = None) -> Spec:
+    """The spec of a checkpoint, bound to its config.
+
+    Args:
+        config: the parsed ``config.json``.
+        file: a spec text of the user's own, read instead of the built-in ones.
+
+    Raises:
+        IsomergeError: no spec for this ``model_type``, or the config is not one that the spec describes.
+    """
+    if file is not None:
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise IsomergeError(f"{file}: cannot read this spec file ({error})") from None
+        return parse_spec(text, config, str(file))
+    kind = str(config.get("model_type"))
+    known = spec_texts()
+    if kind not in known:
+        raise IsomergeError(
+            f"config.json: no spec for model_type {kind!r}; known are {', '.join(sorted(known))}: "
+            "describe it with --spec FILE (docs/add-an-architecture.md)"
+        )
+    name, text = known[kind]
+    return parse_spec(text, config, name)

@@ -1,0 +1,70 @@
+"""What a checkpoint holds besides its weights: the tokenizer, processors, and the configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+COMPANIONS = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "normalizer.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)
+"""Names of the files that travel with the weights; config.json is not among them, as it may change."""
+
+_MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transformers: 1_Pooling, 2_Normalize, ...
+
+
+def companion_files(folder: str | Path) -> dict[str, Path]:
+    """The companion files of the checkpoint in ``folder``: name relative to it, with "/", -> path.
+
+    These are the COMPANIONS that exist, chat templates in additional_chat_templates/, and the config.json of
+    sentence-transformers modules such as 1_Pooling. Weights, config.json, code, pickles and optimizer states
+    are never among them. Raises IsomergeError when ``folder`` is no folder.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise IsomergeError(f"{folder}: no such folder; give an existing checkpoint folder")
+    names = [name for name in COMPANIONS if (folder / name).is_file()]
+    for path in sorted(folder.glob("*/*")):
+        parent = path.parent.name
+        template = parent == "additional_chat_templates" and path.suffix == ".jinja"
+        module = path.name == "config.json" and _MODULE_FOLDER.fullmatch(parent) is not None
+        if (template or module) and path.is_file():
+            names.append(f"{parent}/{path.name}")
+    return {name: folder / name for name in names}
+
+
+def config_bytes(config: Mapping[str, Any], **changes: Any) -> bytes:
+    """``config`` with ``changes`` applied, as the bytes of a config.json.
+
+    UTF-8 with two-space indent, a final newline and the key order of ``config``; new keys come last. A
+    change to None writes null. Raises IsomergeError when a value has no JSON form.
+    """
+    merged = {**config, **changes}
+    try:
+        return (json.dumps(merged, indent=2) + "\n").encode()
+    except (TypeError, ValueError) as error:
+        raise IsomergeError(f"config.json cannot be written: {error}; use plain JSON values only") from error

@@ -1,0 +1,59 @@
+"""Plain file input and output: whole reads and writes at an offset, flushing, and errors as sentences."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from isomerge.errors import IsomergeError
+
+# Linux moves at most 2 GiB - 4 KiB in one call; smaller pieces also let an interrupt through.
+_PIECE = 1 << 28
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+@contextmanager
+def disk_errors(path: Path, doing: str = "writing") -> Iterator[None]:
+    """Turns an OSError of the block into an IsomergeError that names ``path`` (or the file at fault)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise IsomergeError(
+                f"the disk is full while {doing} {path}; free space there and run the same command again "
+                "to go on where it stopped"
+            ) from error
+        culprit = f" at {error.filename}" if error.filename and str(error.filename) != str(path) else ""
+        raise IsomergeError(
+            f"{doing} {path} failed{culprit}: {error.strerror or error}; check the path and its permissions"
+        ) from error
+
+
+def read_into(fd: int, buffer: memoryview, offset: int) -> int:
+    """Fills ``buffer`` (bytes) from byte ``offset`` of ``fd``; returns the bytes read, fewer at file end."""
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(fd, [buffer[done : done + _PIECE]], offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def write_from(fd: int, buffer: memoryview, offset: int) -> None:
+    """Writes all of ``buffer`` (bytes) at byte ``offset`` of ``fd``. Raises OSError."""
+    done = 0
+    while done < len(buffer):
+        done += os.pwrite(fd, buffer[done : done + _PIECE], offset + done)
+
+
+def flush(path: Path) -> None:
+    """Waits until the file or folder ``path`` is on the device. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,60 @@
+"""JSON documents from files that nobody vouches for: bounded, unambiguous, and always an object."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+MAX_BYTES = 100_000_000
+"""Longest document read, in bytes (the bound that safetensors sets for its headers)."""
+
+
+class DuplicateKeyError(ValueError):
+    """An object names one key twice, so that readers disagree about its value."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in seen:
+            raise DuplicateKeyError(f"names {key!r} twice")
+        seen[key] = value
+    return seen
+
+
+def parse_object(raw: bytes, where: str, *, remedy: str, unique: bool = True) -> dict[str, Any]:
+    """The JSON object in ``raw`` (UTF-8).
+
+    ``where`` opens the error sentence and ``remedy`` ends it. With ``unique`` an object that names one key
+    twice is refused; without it the last value counts, as in most readers.
+    Raises IsomergeError when ``raw`` is not UTF-8, not JSON, or not an object.
+    """
+    try:
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique if unique else None)
+    except DuplicateKeyError as error:
+        raise IsomergeError(f"{where} {error}, but every name may occur once; {remedy}") from error
+    except (ValueError, RecursionError) as error:  # ValueError covers JSON, UTF-8 and over-long integers
+        raise IsomergeError(f"{where} is not valid JSON ({type(error).__name__}); {remedy}") from error
+    if not isinstance(value, dict):
+        raise IsomergeError(f"{where} is a JSON {type(value).__name__}, not an object; {remedy}")
+    return value
+
+
+def read_object(path: Path, *, remedy: str, unique: bool = True) -> dict[str, Any]:
+    """The JSON object in the file ``path``; see `parse_object` for ``remedy``, ``unique`` and the errors.
+
+    Raises IsomergeError also when the file is missing, unreadable or longer than MAX_BYTES.
+    """
+    if not path.is_file():
+        raise IsomergeError(f"{path} does not exist; {remedy}")
+    try:
+        size = path.stat().st_size
+        raw = path.read_bytes() if size <= MAX_BYTES else b""
+    except OSError as error:
+        raise IsomergeError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+    if size > MAX_BYTES:
+        raise IsomergeError(f"{path} has {size} bytes, more than the {MAX_BYTES} allowed; {remedy}")
+    return parse_object(raw, str(path), remedy=remedy, unique=unique)

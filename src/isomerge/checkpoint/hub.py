@@ -1,0 +1,100 @@
+"""From what the user typed to a folder on this machine, through the Hugging Face hub when need be."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from isomerge.errors import IsomergeError
+
+_HUB_ID = re.compile(r"(?P<id>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w][\w./-]*))?", re.ASCII)
+
+_SIDE_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "README.md"]
+_SAFETENSORS = ["*.safetensors"]
+_PICKLES = ["pytorch_model*.bin"]
+# Folders within a repository hold other exports of the same weights, and so does mistral's consolidated file.
+_DUPLICATES = ["*/*.safetensors", "*/*.bin", "consolidated*.safetensors"]
+
+
+def local_folder(ref: str | Path, *, allow_pickle: bool = False) -> Path:
+    """The folder that ``ref`` names: a folder, a lone .safetensors file in it, or a hub id ``org/name[@revision]``.
+
+    Whatever exists on disk wins over the hub. A hub id is downloaded into the hub's cache; pickles only with
+    ``allow_pickle`` and only when the repository has no safetensors.
+    Raises IsomergeError when there is no such folder or repository, or the hub cannot be reached.
+    """
+    text = os.fspath(ref)
+    path = Path(text).expanduser() if text.startswith("~") else Path(text)
+    if text and path.is_dir():
+        return path
+    if text and path.exists():
+        return _folder_of_file(path)
+    match = _HUB_ID.fullmatch(text)
+    if match is None or isinstance(ref, Path):
+        raise IsomergeError(
+            f"{text or 'the empty path'}: no such folder; give an existing checkpoint folder, "
+            "or a hub id written org/name or org/name@revision"
+        )
+    return _downloaded(match["id"], match["revision"], allow_pickle)
+
+
+def _folder_of_file(path: Path) -> Path:
+    if path.suffix != ".safetensors":
+        raise IsomergeError(
+            f"{path} is no checkpoint folder; give the folder that holds config.json and the weights"
+        )
+    folder = path.parent
+    others = [
+        file for pattern in (*_SAFETENSORS, *_PICKLES) for file in folder.glob(pattern) if file.name != path.name
+    ]
+    if others:
+        raise IsomergeError(
+            f"{path} is only one of the weights files in its folder ({others[0].name} is there too); "
+            f"give the folder {folder} instead"
+        )
+    return folder
+
+
+def _downloaded(repo: str, revision: str | None, allow_pickle: bool) -> Path:
+    folder = _snapshot(repo, revision, _SIDE_FILES + _SAFETENSORS)
+    if allow_pickle and not any(folder.glob("*.safetensors")):
+        folder = _snapshot(repo, revision, _SIDE_FILES + _PICKLES)
+    return folder
+
+
+def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    ref = repo if revision is None else f"{repo}@{revision}"
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repo, revision=revision, allow_patterns=patterns, ignore_patterns=_DUPLICATES
+        )
+    except errors.GatedRepoError as error:
+        raise IsomergeError(
+            f"{ref} is gated on the Hugging Face hub; accept its terms there and log in with `hf auth login`"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise IsomergeError(
+            f"{ref}: no such folder here and no such model on the Hugging Face hub; check the spelling, "
+            "or log in with `hf auth login` if it is private"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise IsomergeError(
+            f"{ref}: the model has no revision {revision!r} on the Hugging Face hub; give a branch, tag or commit of it"
+        ) from error
+    except errors.HFValidationError as error:
+        raise IsomergeError(f"{ref}: no such folder, nor a valid hub id; write a path, or org/name") from error
+    except Exception as error:  # the network fails in many types, which differ between versions of the hub client
+        raise IsomergeError(
+            f"{ref}: no such folder here, and it could not be fetched from the Hugging Face hub "
+            f"({_first_line(error)}); check the path, or the connection, and try again"
+        ) from error
+    return Path(folder)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -1,0 +1,122 @@
+"""Which files of a checkpoint folder hold its weights, and which tensor is in which shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.header import TensorInfo, read_header
+from isomerge.errors import IsomergeError
+
+SAFETENSORS = "model.safetensors"
+SAFETENSORS_INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
+
+_REMEDY = "download or save the checkpoint again"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFiles:
+    """The weights files of one checkpoint.
+
+    ``files`` are in the order of their names; ``weight_map`` maps tensor name to file name and is None when
+    there is no index; ``source`` is the index, or the single file.
+    """
+
+    source: Path
+    files: tuple[Path, ...]
+    weight_map: dict[str, str] | None
+    pickled: bool
+
+
+def is_plain_name(name: Any) -> bool:
+    """Whether ``name`` is a file name that stays in the folder it is joined to."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not any(c in name for c in "/\\\0")
+
+
+def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> WeightFiles:
+    """The weights files of ``folder``, chosen as transformers chooses them.
+
+    The order is: ``explicit`` (the config's ``transformers_weights``), model.safetensors, its index,
+    pytorch_model.bin, its index; so a single file wins over an index, and safetensors over pickles.
+    Raises IsomergeError when there are none, when only pickles are there without ``allow_pickle``, and when
+    an index is malformed or names a file that is missing or outside the folder.
+    """
+    if explicit is not None:
+        return _explicit(folder, explicit)
+    for name in (SAFETENSORS, SAFETENSORS_INDEX, PICKLE, PICKLE_INDEX):
+        path = folder / name
+        if not path.is_file():
+            continue
+        pickled = name in (PICKLE, PICKLE_INDEX)
+        if pickled and not allow_pickle:
+            raise IsomergeError(
+                f"{path} is a pickle, which can run code when it is loaded; convert it to safetensors "
+                "(load it and call save_pretrained), or pass --allow-pickle to load it with weights_only"
+            )
+        return _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    hint = f" (it holds {', '.join(others[:3])})" if others else ""
+    raise IsomergeError(
+        f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS_INDEX}{hint}; name a folder written "
+        f"by save_pretrained, or pass --allow-pickle if there is only a {PICKLE}"
+    )
+
+
+def _explicit(folder: Path, name: Any) -> WeightFiles:
+    if not is_plain_name(name) or not name.endswith((".safetensors", ".safetensors.index.json")):
+        raise IsomergeError(
+            f"{folder / 'config.json'}: transformers_weights is {name!r:.80}, expected the plain name of a "
+            ".safetensors file or its index in that folder; correct or remove it"
+        )
+    path = folder / name
+    if not path.is_file():
+        raise IsomergeError(f"{path} is named by transformers_weights in config.json but missing; {_REMEDY}")
+    return _sharded(path, False) if name.endswith(".json") else WeightFiles(path, (path,), None, False)
+
+
+def _sharded(index: Path, pickled: bool) -> WeightFiles:
+    weight_map = read_object(index, remedy=_REMEDY).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise IsomergeError(f"{index} must have a weight_map from tensor names to file names; {_REMEDY}")
+    suffix = ".bin" if pickled else ".safetensors"
+    for tensor, name in weight_map.items():
+        if not is_plain_name(name) or not name.endswith(suffix):
+            raise IsomergeError(
+                f"{index} places tensor {tensor!r} in {name!r:.200}, expected the plain name of a {suffix} file "
+                f"in the same folder; {_REMEDY}"
+            )
+    files = tuple(index.parent / name for name in sorted(set(weight_map.values())))
+    for file in files:
+        if not file.is_file():
+            raise IsomergeError(f"{file} is named by {index.name} but missing; {_REMEDY}")
+    return WeightFiles(index, files, weight_map, pickled)
+
+
+def read_headers(weights: WeightFiles) -> dict[str, TensorInfo]:
+    """The tensors of all safetensors ``weights``, file after file, in the order of their bytes.
+
+    Raises IsomergeError when a header is invalid or disagrees with the index (see `check_index`).
+    """
+    tensors: dict[str, TensorInfo] = {}
+    for file in weights.files:
+        found = read_header(file)[0]
+        check_index(weights, file, set(found))
+        tensors.update(found)
+    return tensors
+
+
+def check_index(weights: WeightFiles, file: Path, found: set[str]) -> None:
+    """Raises IsomergeError unless ``file`` holds exactly the tensors ``found`` that the index places in it."""
+    if weights.weight_map is None:
+        return
+    placed = {name for name, shard in weights.weight_map.items() if shard == file.name}
+    for name in sorted(placed - found):
+        raise IsomergeError(f"{weights.source} places tensor {name!r} in {file.name}, which lacks it; {_REMEDY}")
+    for name in sorted(found - placed):
+        raise IsomergeError(
+            f"{file} holds tensor {name!r}, which {weights.source.name} does not place there; {_REMEDY}"
+        )

@@ -1,0 +1,48 @@
+"""The law: a random element of a declared space leaves the function of the model unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.shifts import find_shifts, shift_atoms
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import elements_of
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+def random_alignment(
+    spec: Spec,
+    blocks: list[Block],
+    rng: Generator,
+    spaces: Iterable[str] | None = None,
+    *,
+    condition: float = 4.0,
+) -> Alignment:
+    """An independent random element for every layer of the chosen spaces and shifts (default: all of them).
+
+    Args:
+        spec: the bound spec; chosen spaces must be active in it.
+        blocks: the blocks of the checkpoint that will be moved.
+        rng: the source of randomness.
+        spaces: names of spaces and shifts.
+        condition: the ratio of the largest to the smallest singular value in non-compact groups.
+    """
+    import torch
+
+    names = set(spaces) if spaces is not None else {*spec.spaces, *(s.name for s in spec.shifts)}
+    elements: dict[str, Tensor] = {}
+    for block in blocks:
+        for key, space in elements_of(spec, block).items():
+            if space.name in names and key not in elements:
+                batch = tuple(spec.sizes[i] for i in spec.batch(space))
+                elements[key] = space.group.sample(batch, spec.sizes[space.name], rng, condition)
+    for shift, key, _ in find_shifts(spec, blocks):
+        if shift.name in names:
+            shape = [spec.sizes[a.name] for a in shift_atoms(spec, shift)]
+            elements[key] = torch.randn(shape, generator=rng, dtype=torch.float64) * 0.1
+    return Alignment(spec, elements)

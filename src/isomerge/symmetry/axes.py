@@ -1,0 +1,209 @@
+"""The language of typed axes: what every index of a checkpoint tensor stands for.
+
+A pattern has one axis per tensor dimension, in the manner of einops with two extra marks:
+
+===========  ==============================================================================
+``a b``      two axes (rows first)
+``(a b)``    one axis that factors: ``a`` slow, ``b`` fast
+``a'``       a dual axis: a group element g acts on it by g^-T; ``(a b)'`` distributes
+``[a | b]``  one axis that is a concatenation
+``3``        a plain axis of that size
+``*``        (alone) a tensor of any shape that no symmetry touches
+===========  ==============================================================================
+
+A contraction of two tensors over an axis is invariant when the two ends are dual: that is the whole theory
+(architecture notes, section 2.1). ``views`` is the converter: it splits a tensor (fused or not, Linear or
+Conv1D) into writable views whose axes are all plain atoms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING
+
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Atom:
+    """One named index; ``dual`` marks the side on which a group element acts by its inverse transpose."""
+
+    name: str
+    dual: bool = False
+
+
+@dataclass(frozen=True)
+class Product:
+    """An axis that factors, slow index first."""
+
+    parts: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Concat:
+    """An axis that is a concatenation of blocks."""
+
+    parts: tuple[Axis, ...]
+
+
+Axis = Atom | Product | Concat
+
+_TOKEN = re.compile(r"\s*([A-Za-z_]\w*'?|\d+|[()\[\]|*]'?)")
+
+
+def _tokens(pattern: str) -> list[str]:
+    tokens, at = [], 0
+    text = pattern.rstrip()
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if not found:
+            raise IsomergeError(f"axis pattern {pattern!r}: {text[at:].split()[0]!r} is not in the language")
+        tokens.append(found[1])
+        at = found.end()
+    return tokens
+
+
+class _Parser:
+    """Recursive descent over the tokens of one pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern, self.tokens = pattern, _tokens(pattern)
+
+    def fail(self, why: str) -> IsomergeError:
+        return IsomergeError(f"axis pattern {self.pattern!r}: {why}")
+
+    def sequence(self, stops: str) -> list[Axis]:
+        found: list[Axis] = []
+        while self.tokens and self.tokens[0][0] not in stops:
+            found.append(self.term())
+        return found
+
+    def term(self) -> Axis:
+        token = self.tokens.pop(0)
+        if token == "(":
+            parts = self.sequence(")]|")
+            node: Axis = self.group(parts)
+            return self.close(")", node)
+        if token == "[":
+            blocks = [self.group(self.sequence("|])"))]
+            while self.tokens and self.tokens[0] == "|":
+                self.tokens.pop(0)
+                blocks.append(self.group(self.sequence("|])")))
+            return self.close("]", Concat(tuple(blocks)))
+        if token[0] in ")]|*":
+            raise self.fail(f"unexpected {token!r}")
+        return Atom(token.rstrip("'"), token.endswith("'"))
+
+    def group(self, parts: list[Axis]) -> Axis:
+        if not parts:
+            raise self.fail("an empty group or block")
+        return parts[0] if len(parts) == 1 else Product(tuple(parts))
+
+    def close(self, bracket: str, node: Axis) -> Axis:
+        if not self.tokens or self.tokens[0][0] != bracket:
+            raise self.fail(f"expected {bracket!r}")
+        return dual(node) if self.tokens.pop(0).endswith("'") else node
+
+
+@lru_cache(maxsize=4096)
+def parse(pattern: str) -> tuple[Axis, ...] | None:
+    """Parse one axis pattern; ``None`` stands for ``*``, a tensor of any shape.
+
+    Raises:
+        IsomergeError: the pattern is not in the language; the message names the offending part.
+    """
+    if pattern.strip() == "*":
+        return None
+    parser = _Parser(pattern)
+    axes = parser.sequence("")
+    return tuple(axes)
+
+
+def dual(axis: Axis) -> Axis:
+    """The dual axis; duality distributes over products and concatenations."""
+    if isinstance(axis, Atom):
+        return Atom(axis.name, not axis.dual)
+    return type(axis)(tuple(dual(part) for part in axis.parts))
+
+
+def atoms(axes: tuple[Axis, ...]) -> Iterator[Atom]:
+    """All atoms of the axes, in order."""
+    for axis in axes:
+        if isinstance(axis, Atom):
+            yield axis
+        else:
+            yield from atoms(axis.parts)
+
+
+def size(axis: Axis, sizes: Mapping[str, int]) -> int | None:
+    """The length of an axis; ``None`` when it is a single atom of free size.
+
+    Raises:
+        IsomergeError: a free atom inside a product or a concatenation, whose length cannot be known.
+    """
+    if isinstance(axis, Atom):
+        return int(axis.name) if axis.name.isdigit() else sizes.get(axis.name)
+    parts = [size(part, sizes) for part in axis.parts]
+    if any(part is None for part in parts):
+        missing = ", ".join(a.name for a in atoms((axis,)) if size(a, sizes) is None)
+        raise IsomergeError(f"the size of axis {missing} is not known: add a `size` line to the spec")
+    return (prod if isinstance(axis, Product) else sum)(part for part in parts if part is not None)
+
+
+def shape(axes: tuple[Axis, ...], sizes: Mapping[str, int]) -> tuple[int | None, ...]:
+    """The shape that the axes stand for; ``None`` where the size is free."""
+    return tuple(size(axis, sizes) for axis in axes)
+
+
+def show(axis: Axis) -> str:
+    """The axis as it is written in a spec."""
+    if isinstance(axis, Atom):
+        return axis.name + ("'" if axis.dual else "")
+    if isinstance(axis, Product):
+        return "(" + " ".join(show(part) for part in axis.parts) + ")"
+    return "[" + " | ".join(show(part) for part in axis.parts) + "]"
+
+
+def views(
+    tensors: tuple[Tensor, ...], axes: tuple[Axis, ...], sizes: Mapping[str, int]
+) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...]]]:
+    """Split tensors of one shape into writable views whose axes are atoms.
+
+    Args:
+        tensors: tensors of the shape that ``axes`` stand for; contiguous, so that every result is a view.
+        axes: the parsed pattern.
+        sizes: sizes of the named indices.
+
+    Yields:
+        The matching views of every tensor, and their atoms: one pair per block of the concatenations.
+    """
+    for at, axis in enumerate(axes):
+        if isinstance(axis, Product):
+            split = [length(part, sizes) for part in axis.parts]
+            parts = tuple(t.unflatten(at, split) for t in tensors)
+            yield from views(parts, (*axes[:at], *axis.parts, *axes[at + 1 :]), sizes)
+            return
+        if isinstance(axis, Concat):
+            start = 0
+            for block in axis.parts:
+                extent = length(block, sizes)
+                parts = tuple(t.narrow(at, start, extent) for t in tensors)
+                yield from views(parts, (*axes[:at], block, *axes[at + 1 :]), sizes)
+                start += extent
+            return
+    yield tensors, tuple(axis for axis in axes if isinstance(axis, Atom))
+
+
+def length(axis: Axis, sizes: Mapping[str, int]) -> int:
+    """The length of an axis whose size is known."""
+    found = size(axis, sizes)
+    if found is None:
+        raise IsomergeError(f"the size of axis {show(axis)} is not known: add a `size` line to the spec")
+    return found

@@ -1,0 +1,94 @@
+"""Blocks: the tensors of one line and one layer, as a single tensor with typed axes.
+
+A name index that is an axis (``experts.{e}.w1.weight``) becomes a leading axis of the block, so that algorithms
+see one tensor whether experts are stored fused or one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import Atom, Axis, views
+from isomerge.symmetry.spec import Line, Match, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """One line at one scope (layer): ``key`` is unique in a checkpoint and equal for two checkpoints."""
+
+    key: str
+    line: Line
+    scope: tuple[tuple[str, int], ...]
+    axes: tuple[Axis, ...] | None
+    canonical: tuple[str, ...]
+    """The canonical tensor names, in the order of the leading (name) axes."""
+    lead: tuple[int, ...]
+    """The sizes of the leading (name) axes."""
+
+    def at(self, index: str) -> int | None:
+        """The value of a scope index."""
+        return dict(self.scope).get(index)
+
+    def assemble(self, read: Callable[[str], Tensor]) -> Tensor:
+        """The block as one tensor; ``read`` returns a tensor by canonical name."""
+        import torch
+
+        if not self.lead:
+            return read(self.canonical[0])
+        parts = [read(name) for name in self.canonical]
+        return torch.stack(parts).unflatten(0, self.lead)
+
+    def split(self, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The inverse of `assemble`: canonical names and their tensors."""
+        if not self.lead:
+            yield self.canonical[0], tensor
+        else:
+            yield from zip(self.canonical, tensor.flatten(0, len(self.lead) - 1), strict=True)
+
+
+def gather_blocks(spec: Spec, matches: Mapping[str, Match]) -> list[Block]:
+    """Group a checkpoint's tensors into blocks, in the order of the checkpoint.
+
+    Raises:
+        IsomergeError: a layer lacks one of the tensors that a name axis numbers, such as an expert.
+    """
+    grouped: dict[tuple[str, tuple[tuple[str, int], ...]], set[str]] = {}
+    for match in matches.values():
+        scope = tuple((i, v) for i, v in match.binding.items() if i not in spec.sizes)
+        grouped.setdefault((match.line.name, scope), set()).add(match.canonical)
+    lines = {line.name: line for line in spec.lines}
+    return [_block(spec, lines[name], scope, present) for (name, scope), present in grouped.items()]
+
+
+def _block(spec: Spec, line: Line, scope: tuple[tuple[str, int], ...], present: set[str]) -> Block:
+    virtual = tuple(i for i in line.indices if i in spec.sizes)
+    lead = tuple(spec.sizes[i] for i in virtual)
+    names = tuple(
+        line.canonical({**dict(scope), **dict(zip(virtual, values, strict=True))})
+        for values in product(*(range(n) for n in lead))
+    )
+    for name in names:
+        if name not in present:
+            raise IsomergeError(f"tensor {name} is missing, but others of its kind are there: is a shard lost?")
+    if extra := present - set(names):
+        wanted = ", ".join(f"{i} < {n}" for i, n in zip(virtual, lead, strict=True))
+        raise IsomergeError(f"tensor {min(extra)} is out of range: config.json says {wanted}")
+    axes = None if line.axes is None else (*(Atom(i) for i in virtual), *line.axes)
+    return Block(line.canonical(dict.fromkeys(line.indices, 0) | dict(scope)), line, scope, axes, names, lead)
+
+
+def leaves(
+    spec: Spec, block: Block, *tensors: Tensor
+) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...], int]]:
+    """The writable atom views of a block's tensors, their atoms, and the number of the concatenated part."""
+    if block.axes is None:
+        return
+    for number, (parts, atoms) in enumerate(views(tensors, block.axes, spec.sizes)):
+        yield parts, atoms, number

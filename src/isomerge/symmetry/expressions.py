@@ -1,0 +1,91 @@
+"""Expressions over a config: how a spec text reads sizes and conditions from ``config.json``.
+
+Python's own syntax, evaluated over a whitelist of nodes: names are config keys (missing ones are ``None``),
+``or`` chooses the first that is set, arithmetic is on whole numbers. No calls, no attributes: a spec is data.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+_BINARY = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_COMPARE = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.Lt: operator.lt,
+    ast.GtE: operator.ge,
+    ast.LtE: operator.le,
+    ast.In: lambda a, b: b is not None and a in b,
+    ast.NotIn: lambda a, b: b is None or a not in b,
+}
+
+
+def evaluate(text: str, names: Mapping[str, Any]) -> Any:
+    """The value of an expression, with ``names`` as its variables.
+
+    Raises:
+        IsomergeError: the text is no expression of the language, or the config lacks what it needs.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        raise IsomergeError(
+            f"expression {text!r} in the spec is not valid: use config keys, numbers and + - * //"
+        ) from None
+    try:
+        return _value(tree.body, names)
+    except (TypeError, ZeroDivisionError):
+        keys = sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and names.get(n.id) is None})
+        wrong = ", ".join(keys) or "its keys"
+        raise IsomergeError(
+            f"config.json: the spec needs {text.strip()!r}, but {wrong} is missing or of the wrong type"
+        ) from None
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return names.get(node.id)
+        case ast.Tuple() | ast.List():
+            return tuple(_value(item, names) for item in node.elts)
+        case ast.BoolOp():
+            settles = isinstance(node.op, ast.Or)
+            for item in node.values[:-1]:
+                if bool(found := _value(item, names)) == settles:
+                    return found
+            return _value(node.values[-1], names)
+        case ast.UnaryOp(op=ast.Not()):
+            return not _value(node.operand, names)
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(node.operand, names)
+        case ast.BinOp() if type(node.op) in _BINARY:
+            return _whole(node, _value(node.left, names), _value(node.right, names))
+        case ast.Compare(ops=[only]) if type(only) in _COMPARE:
+            return _COMPARE[type(only)](_value(node.left, names), _value(node.comparators[0], names))
+        case ast.IfExp():
+            return _value(node.body if _value(node.test, names) else node.orelse, names)
+    raise IsomergeError(
+        f"expression in the spec: {ast.unparse(node)!r} is not allowed: use keys, numbers and + - * //"
+    )
+
+
+def _whole(node: ast.BinOp, left: Any, right: Any) -> int:
+    """Arithmetic on whole numbers; a division that leaves a remainder is a config that does not fit."""
+    if not isinstance(left, int) or not isinstance(right, int):
+        raise TypeError
+    if isinstance(node.op, ast.FloorDiv) and left % right:
+        raise IsomergeError(f"config.json: {ast.unparse(node)} = {left} // {right} is not a whole number")
+    return _BINARY[type(node.op)](left, right)

@@ -1,0 +1,197 @@
+"""The discrete groups: permutations and signs. Permutations are index tensors, never matrices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+def assign(profit: Tensor) -> Tensor:
+    """Linear assignment that maximises the profit, exactly (scipy's Jonker-Volgenant).
+
+    Args:
+        profit: [*b, n, n], any float dtype; solved in float64.
+
+    Returns:
+        int64 [*b, n]: the column of every row. Where the identity is as good as the optimum (within rounding)
+        the identity is returned: a pair that gains nothing is not moved.
+    """
+    import torch
+    from scipy.optimize import linear_sum_assignment
+
+    n = profit.shape[-1]
+    flat = profit.detach().reshape(-1, n, n).double()
+    columns = torch.arange(n).repeat(flat.shape[0], 1)
+    for row, p in zip(columns, flat, strict=True):
+        found = torch.from_numpy(linear_sum_assignment(p.numpy(), maximize=True)[1])
+        best, stay = p.gather(1, found[:, None]).sum(), p.diagonal().sum()
+        # float32 Grams carry about 1e-7 of their entries as noise
+        if best - stay > 1e-7 * p.abs().amax(-1).sum():
+            row.copy_(found)
+    return columns.reshape(profit.shape[:-1])
+
+
+class Fixed:
+    """The trivial group: an axis that nothing moves."""
+
+    name, compact = "Fixed", "Fixed"
+
+    def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
+        import torch
+
+        return torch.zeros(*batch, 0)
+
+    def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
+        return self.identity(batch, n)
+
+    def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return x
+
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return g
+
+    def inverse(self, g: Tensor) -> Tensor:
+        return g
+
+    def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        return self.identity(tuple(cross.shape[:-2]), cross.shape[-1]), self.score(cross)
+
+    def score(self, cross: Tensor) -> Tensor:
+        return cross.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    def contract(self, g: Tensor, cross: Tensor) -> Tensor:
+        return self.score(cross)
+
+    def balance(self, plus: Tensor, minus: Tensor) -> None:
+        return None
+
+    def dimension(self, n: int) -> int:
+        return 0
+
+
+class Permutation:
+    """Permutations as int64 indices [*b, n]: ``(g x)[i] = x[g[i]]``."""
+
+    name, compact = "Perm", "Perm"
+
+    def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
+        import torch
+
+        return torch.arange(n).expand(*batch, n).clone()
+
+    def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
+        import torch
+
+        return torch.rand(*batch, n, generator=rng, dtype=torch.float64).argsort(-1)
+
+    def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        if g.ndim == 1:
+            return x.index_select(-1, g)
+        return x.gather(-1, g.unsqueeze(-2).expand(x.shape))
+
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return h.gather(-1, g)
+
+    def inverse(self, g: Tensor) -> Tensor:
+        return g.argsort(-1)
+
+    def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        g = assign(cross)
+        return g, self.contract(g, cross)
+
+    def score(self, cross: Tensor) -> Tensor:
+        return self.solve(cross)[1]
+
+    def contract(self, g: Tensor, cross: Tensor) -> Tensor:
+        return cross.gather(-1, g.unsqueeze(-1)).sum((-2, -1))
+
+    def balance(self, plus: Tensor, minus: Tensor) -> None:
+        return None
+
+    def dimension(self, n: int) -> int:
+        return 0
+
+
+class Sign:
+    """One sign per coordinate, float64 [*b, n]."""
+
+    name, compact = "Sign", "Sign"
+
+    def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
+        import torch
+
+        return torch.ones(*batch, n, dtype=torch.float64)
+
+    def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
+        import torch
+
+        return torch.randint(0, 2, (*batch, n), generator=rng).double() * 2 - 1
+
+    def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return x * g.to(x.dtype).unsqueeze(-2)
+
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return g * h
+
+    def inverse(self, g: Tensor) -> Tensor:
+        return g
+
+    def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        diagonal = cross.diagonal(dim1=-2, dim2=-1)
+        return (diagonal >= 0).double() * 2 - 1, diagonal.abs().sum(-1)
+
+    def score(self, cross: Tensor) -> Tensor:
+        return cross.diagonal(dim1=-2, dim2=-1).abs().sum(-1)
+
+    def contract(self, g: Tensor, cross: Tensor) -> Tensor:
+        return (cross.diagonal(dim1=-2, dim2=-1) * g.to(cross.dtype)).sum(-1)
+
+    def balance(self, plus: Tensor, minus: Tensor) -> None:
+        return None
+
+    def dimension(self, n: int) -> int:
+        return 0
+
+
+class SignedPermutation:
+    """Signed permutations as int64 [*b, n] with entries +-(i + 1): ``(g x)[i] = sign * x[|g[i]| - 1]``."""
+
+    name, compact = "SignedPerm", "SignedPerm"
+
+    def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
+        return Permutation().identity(batch, n) + 1
+
+    def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
+        signs = Sign().sample(batch, n, rng).long()
+        return signs * (Permutation().sample(batch, n, rng) + 1)
+
+    def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return Permutation().act(g.abs() - 1, x, dual) * g.sign().to(x.dtype).unsqueeze(-2)
+
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        return g.sign() * h.gather(-1, g.abs() - 1)
+
+    def inverse(self, g: Tensor) -> Tensor:
+        back = (g.abs() - 1).argsort(-1)
+        return g.sign().gather(-1, back) * (back + 1)
+
+    def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        index = assign(cross.abs())
+        picked = cross.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        signs = (picked >= 0).long() * 2 - 1
+        return signs * (index + 1), picked.abs().sum(-1)
+
+    def score(self, cross: Tensor) -> Tensor:
+        return self.solve(cross)[1]
+
+    def contract(self, g: Tensor, cross: Tensor) -> Tensor:
+        picked = cross.gather(-1, (g.abs() - 1).unsqueeze(-1)).squeeze(-1)
+        return (picked * g.sign().to(cross.dtype)).sum(-1)
+
+    def balance(self, plus: Tensor, minus: Tensor) -> None:
+        return None
+
+    def dimension(self, n: int) -> int:
+        return 0

@@ -1,0 +1,122 @@
+"""Additive gauges: biases that can be moved or dropped without changing the function.
+
+* A key bias without rotary or relative-position terms adds a constant to every row of scores: softmax drops it.
+* Attention rows sum to one, so a value bias d passes through as W_O d: it can live in the output bias instead.
+
+A shift's element is a tensor of the bias block's shape (its atoms in order), in the source's own coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from isomerge.symmetry.axes import Atom, length, views
+from isomerge.symmetry.axes import atoms as flat_atoms
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.spec import Shift, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.symmetry.alignment import Alignment
+
+
+def shift_key(shift: Shift, scope: Mapping[str, int]) -> str:
+    """``shift.name[layer]``."""
+    values = ",".join(str(v) for v in scope.values())
+    return f"shift.{shift.name}[{values}]" if values else f"shift.{shift.name}"
+
+
+def find_shifts(spec: Spec, blocks: list[Block]) -> list[tuple[Shift, str, dict[str, Block]]]:
+    """The shifts whose tensors are all there: the shift, its element key, and its blocks by line name."""
+    by_scope: dict[tuple[tuple[str, int], ...], dict[str, Block]] = {}
+    for block in blocks:
+        by_scope.setdefault(block.scope, {})[block.line.name] = block
+    found = []
+    for shift in spec.shifts:
+        for scope, here in by_scope.items():
+            names = [n for n in (shift.bias, shift.into, shift.via) if n is not None]
+            if all(n in here for n in names):
+                found.append((shift, shift_key(shift, dict(scope)), {n: here[n] for n in names}))
+    return found
+
+
+def bias_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[Tensor, tuple[Atom, ...]]:
+    """The part of a bias tensor that a shift moves, and its atoms."""
+    for (view,), atoms, number in leaves(spec, block, tensor):
+        if number == (shift.block or 0):
+            return view, atoms
+    raise AssertionError(f"shift {shift.name}: block {shift.block} of {block.key}")
+
+
+def push_through(
+    spec: Spec, via: Block, weight: Tensor, delta: Tensor, atoms: tuple[Atom, ...], into: Block
+) -> Tensor:
+    """``W delta``, of the shape of ``into``: a bias shift seen through the projection that reads it."""
+    import torch
+
+    (view,), axes, _ = next(leaves(spec, via, weight))
+    names, bias = [a.name for a in axes], [a.name for a in atoms]
+    out = [a.name for a in flat_atoms(into.axes or ())]
+    letter = {n: chr(97 + k) for k, n in enumerate(dict.fromkeys(names + bias))}
+    terms = ["".join(letter[n] for n in part) for part in (names, bias, out)]
+    return torch.einsum(f"{terms[0]},{terms[1]}->{terms[2]}", view, delta.to(view.dtype))
+
+
+def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, Tensor]) -> None:
+    """Apply the shifts among ``elements`` to the blocks of one unit, in place."""
+    for shift, key, blocks in find_shifts(spec, list(tensors)):
+        delta = elements.get(key)
+        if delta is None:
+            continue
+        bias = blocks[shift.bias]
+        view, atoms = bias_view(spec, shift, bias, tensors[bias])
+        view += delta.to(view.dtype)
+        if shift.into is not None and shift.via is not None:
+            via = blocks[shift.via]
+            into = blocks[shift.into]
+            tensors[into] -= push_through(spec, via, tensors[via], delta, atoms, into)
+
+
+def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
+    """The atoms of the bias (or of the part of it) that a shift moves."""
+    import torch
+
+    line = next(line for line in spec.lines if line.name == shift.bias)
+    assert line.axes is not None
+    empty = torch.empty([length(axis, spec.sizes) for axis in line.axes], device="meta")
+    return [found for _, found in views((empty,), line.axes, spec.sizes)][shift.block or 0]
+
+
+def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:
+    """The layer that a shift's element key names."""
+    line = next(line for line in spec.lines if line.name == shift.bias)
+    names = [i for i in line.indices if i not in spec.sizes]
+    _, _, rest = key.partition("[")
+    return dict(zip(names, (int(v) for v in rest.rstrip("]").split(",") if v), strict=True))
+
+
+def _carried(g: Alignment, key: str, delta: Tensor) -> Tensor:
+    """A shift in the coordinates after the spaces of ``g`` have acted."""
+    name = key.removeprefix("shift.").partition("[")[0]
+    shift = next(s for s in g.spec.shifts if s.name == name)
+    moved = delta.clone()
+    g.act_on_view(moved, shift_atoms(g.spec, shift), shift_scope(g.spec, shift, key))
+    return moved
+
+
+def compose_shifts(g: Alignment, h: Alignment) -> dict[str, Tensor]:
+    """Shifts of ``g @ h``: h's own, and g's pulled back through h's spaces."""
+    found = {k: v for k, v in h.elements.items() if k.startswith("shift.")}
+    back = h.inverse_spaces()
+    for key, delta in g.elements.items():
+        if key.startswith("shift."):
+            pulled = _carried(back, key, delta)
+            found[key] = found[key] + pulled if key in found else pulled
+    return found
+
+
+def invert_shifts(g: Alignment) -> dict[str, Tensor]:
+    """Shifts of the inverse: the negative, in the coordinates after g."""
+    return {k: -_carried(g, k, v) for k, v in g.elements.items() if k.startswith("shift.")}

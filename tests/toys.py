@@ -1,0 +1,146 @@
+"""Tiny randomised Hugging Face models, one or more per architecture: the oracles of the laws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as tf
+from safetensors.torch import load_file, save_file
+
+BODY = {
+    "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "intermediate_size": 40, "max_position_embeddings": 32,
+}  # fmt: skip
+CAUSAL = {**BODY, "num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": False}
+PATCHES = {
+    "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 40,
+    "image_size": 8, "patch_size": 4, "num_labels": 5,
+}  # fmt: skip
+DISENTANGLED = {
+    **BODY, "relative_attention": True, "norm_rel_ebd": "layer_norm", "position_buckets": 8,
+    "position_biased_input": False, "type_vocab_size": 0, "max_relative_positions": 16, "hidden_dropout_prob": 0.0,
+}  # fmt: skip
+SEQ2SEQ = {
+    "vocab_size": 67, "d_model": 48, "d_kv": 8, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
+    "relative_attention_num_buckets": 8,
+}  # fmt: skip
+
+
+def _t5(**changes: Any) -> Any:
+    return tf.T5ForConditionalGeneration(tf.T5Config(**SEQ2SEQ, **changes))
+
+
+def _deberta(model: Any, share: bool, terms: list[str]) -> Any:
+    return model(tf.DebertaV2Config(**DISENTANGLED, share_att_key=share, pos_att_type=terms))
+
+
+# name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes
+# in float32 whatever the input, as does T5's: those models are compared at 1e-5, all others at 1e-9 in float64.
+TOYS: dict[str, tuple[Callable[[], Any], float]] = {
+    "bert": (lambda: tf.BertForMaskedLM(tf.BertConfig(**BODY)), 1e-9),
+    "bert-relu": (lambda: tf.BertForSequenceClassification(tf.BertConfig(**BODY, hidden_act="relu")), 1e-9),
+    "roberta": (lambda: tf.RobertaForMaskedLM(tf.RobertaConfig(**BODY)), 1e-9),
+    "xlm-roberta": (lambda: tf.XLMRobertaForSequenceClassification(tf.XLMRobertaConfig(**BODY)), 1e-9),
+    "distilbert": (
+        lambda: tf.DistilBertForMaskedLM(
+            tf.DistilBertConfig(vocab_size=67, dim=48, n_layers=3, n_heads=6, hidden_dim=40, max_position_embeddings=32)
+        ),
+        1e-9,
+    ),
+    "deberta-shared": (lambda: _deberta(tf.DebertaV2ForMaskedLM, True, ["c2p", "p2c"]), 1e-9),
+    "deberta-unshared": (lambda: _deberta(tf.DebertaV2ForSequenceClassification, False, ["c2p", "p2c"]), 1e-9),
+    "deberta-c2p": (lambda: _deberta(tf.DebertaV2ForMaskedLM, False, ["c2p"]), 1e-9),
+    "vit": (lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES)), 1e-9),
+    "vit-plain": (lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES, qkv_bias=False, hidden_act="relu")), 1e-9),
+    "deit": (lambda: tf.DeiTForImageClassificationWithTeacher(tf.DeiTConfig(**PATCHES)), 1e-9),
+    "gpt2": (
+        lambda: tf.GPT2LMHeadModel(
+            tf.GPT2Config(vocab_size=67, n_embd=48, n_layer=3, n_head=6, n_positions=32, n_inner=40)
+        ),
+        1e-9,
+    ),
+    "llama": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**CAUSAL)), 1e-5),
+    "llama-biased": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**CAUSAL, attention_bias=True, mlp_bias=True)), 1e-5),
+    "llama-tied": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL, "tie_word_embeddings": True})), 1e-5),
+    "mistral": (lambda: tf.MistralForSequenceClassification(tf.MistralConfig(**CAUSAL, pad_token_id=0)), 1e-5),
+    "qwen2": (lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**CAUSAL)), 1e-5),
+    "qwen3": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**CAUSAL)), 1e-5),
+    "t5-gated": (lambda: _t5(feed_forward_proj="gated-gelu"), 1e-5),
+    "t5-relu": (lambda: _t5(feed_forward_proj="relu"), 1e-5),
+    "mixtral": (
+        lambda: tf.MixtralForCausalLM(tf.MixtralConfig(**CAUSAL, num_local_experts=4, num_experts_per_tok=2)),
+        1e-5,
+    ),
+}
+
+
+def randomise(model: Any, seed: int) -> None:
+    """Fill every parameter: matrices 0.15 N, vectors 0.3 N, gains around one, so that no term is vacuous."""
+    rng = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        gain = p.ndim == 1 and "bias" not in name and ("norm" in name.lower() or "ln_" in name)
+        scale = 0.3 if p.ndim == 1 else 0.15
+        p.data = torch.randn(p.shape, generator=rng, dtype=torch.float64).to(p.dtype) * scale + float(gain)
+
+
+def save_toy(name: str, folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Path:
+    """A randomised toy, saved as Hugging Face saves it."""
+    model = TOYS[name][0]().to(dtype).eval()
+    randomise(model, seed)
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()
+    model.save_pretrained(folder)
+    return folder
+
+
+def inputs(config: Any) -> dict[str, torch.Tensor]:
+    """Fixed inputs for a toy."""
+    rng = torch.Generator().manual_seed(7)
+    if hasattr(config, "image_size"):
+        shape = (3, config.num_channels, config.image_size, config.image_size)
+        return {"pixel_values": torch.randn(shape, generator=rng, dtype=torch.float64)}
+    ids = torch.randint(1, 60, (3, 11), generator=rng)
+    found = {"input_ids": ids}
+    if config.is_encoder_decoder:
+        found["decoder_input_ids"] = torch.randint(1, 60, (3, 7), generator=rng)
+    return found
+
+
+def outputs(folder: Path) -> torch.Tensor:
+    """The logits of a saved toy, through ``from_pretrained``, in the stored dtype."""
+    config = tf.AutoConfig.from_pretrained(folder)
+    kind = getattr(tf, config.architectures[0])
+    dtype = next(iter(load_file(folder / "model.safetensors").values())).dtype
+    experts = {"experts_implementation": "eager"} if hasattr(config, "num_local_experts") else {}
+    model = kind.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa", **experts).eval()
+    given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
+    with torch.no_grad():
+        return model(**given).logits
+
+
+def relative(new: torch.Tensor, old: torch.Tensor) -> float:
+    """The largest change relative to the largest output."""
+    return float((new - old).abs().max() / old.abs().max())
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All stored tensors by name."""
+    found: dict[str, torch.Tensor] = {}
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        if file.name != "alignment.safetensors":
+            found |= load_file(file)
+    return found
+
+
+def overwrite(folder: Path, new: dict[str, torch.Tensor]) -> None:
+    """Replace the weights of a single-file checkpoint."""
+    save_file(new, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The parsed config.json."""
+    return json.loads((folder / "config.json").read_text())
