@@ -47,7 +47,9 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     "xlm-roberta": (lambda: tf.XLMRobertaForSequenceClassification(tf.XLMRobertaConfig(**BODY)), 1e-9),
     "distilbert": (
         lambda: tf.DistilBertForMaskedLM(
-            tf.DistilBertConfig(vocab_size=67, dim=48, n_layers=3, n_heads=6, hidden_dim=40, max_position_embeddings=32)
+            tf.DistilBertConfig(
+                vocab_size=67, dim=48, n_layers=3, n_heads=6, hidden_dim=40, max_position_embeddings=32
+            )
         ),
         1e-9,
     ),
@@ -55,7 +57,10 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     "deberta-unshared": (lambda: _deberta(tf.DebertaV2ForSequenceClassification, False, ["c2p", "p2c"]), 1e-9),
     "deberta-c2p": (lambda: _deberta(tf.DebertaV2ForMaskedLM, False, ["c2p"]), 1e-9),
     "vit": (lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES)), 1e-9),
-    "vit-plain": (lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES, qkv_bias=False, hidden_act="relu")), 1e-9),
+    "vit-plain": (
+        lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES, qkv_bias=False, hidden_act="relu")),
+        1e-9,
+    ),
     "deit": (lambda: tf.DeiTForImageClassificationWithTeacher(tf.DeiTConfig(**PATCHES)), 1e-9),
     "gpt2": (
         lambda: tf.GPT2LMHeadModel(
@@ -64,7 +69,10 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
         1e-9,
     ),
     "llama": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**CAUSAL)), 1e-5),
-    "llama-biased": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**CAUSAL, attention_bias=True, mlp_bias=True)), 1e-5),
+    "llama-biased": (
+        lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**CAUSAL, attention_bias=True, mlp_bias=True)),
+        1e-5,
+    ),
     "llama-tied": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL, "tie_word_embeddings": True})), 1e-5),
     "mistral": (lambda: tf.MistralForSequenceClassification(tf.MistralConfig(**CAUSAL, pad_token_id=0)), 1e-5),
     "qwen2": (lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**CAUSAL)), 1e-5),
@@ -116,7 +124,7 @@ def outputs(folder: Path) -> torch.Tensor:
     kind = getattr(tf, config.architectures[0])
     dtype = next(iter(load_file(folder / "model.safetensors").values())).dtype
     experts = {"experts_implementation": "eager"} if hasattr(config, "num_local_experts") else {}
-    model = kind.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa", **experts).eval()
+    model = kind.from_pretrained(folder, dtype=dtype, **experts).eval()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
     with torch.no_grad():
         return model(**given).logits

@@ -18,17 +18,17 @@ _DUPLICATES = ["*/*.safetensors", "*/*.bin", "consolidated*.safetensors"]
 
 
 def local_folder(ref: str | Path, *, allow_pickle: bool = False) -> Path:
-    """The folder that ``ref`` names: a folder, a lone .safetensors file in it, or a hub id ``org/name[@revision]``.
+    """The folder that ``ref`` names: itself, the one around a lone .safetensors file, or a hub ``org/name[@rev]``.
 
     Whatever exists on disk wins over the hub. A hub id is downloaded into the hub's cache; pickles only with
     ``allow_pickle`` and only when the repository has no safetensors.
     Raises IsomergeError when there is no such folder or repository, or the hub cannot be reached.
     """
     text = os.fspath(ref)
-    path = Path(text).expanduser() if text.startswith("~") else Path(text)
-    if text and path.is_dir():
+    path = Path(os.path.expanduser(text))
+    if text and os.path.isdir(path):  # unlike Path.is_dir, never raises on what the user typed
         return path
-    if text and path.exists():
+    if text and os.path.exists(path):
         return _folder_of_file(path)
     match = _HUB_ID.fullmatch(text)
     if match is None or isinstance(ref, Path):
@@ -46,7 +46,10 @@ def _folder_of_file(path: Path) -> Path:
         )
     folder = path.parent
     others = [
-        file for pattern in (*_SAFETENSORS, *_PICKLES) for file in folder.glob(pattern) if file.name != path.name
+        file
+        for pattern in (*_SAFETENSORS, *_PICKLES)
+        for file in folder.glob(pattern)
+        if file.name != path.name
     ]
     if others:
         raise IsomergeError(
@@ -83,11 +86,16 @@ def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
         ) from error
     except errors.RevisionNotFoundError as error:
         raise IsomergeError(
-            f"{ref}: the model has no revision {revision!r} on the Hugging Face hub; give a branch, tag or commit of it"
+            f"{ref}: the model has no revision {revision!r} on the Hugging Face hub; "
+            "give a branch, tag or commit of it"
         ) from error
     except errors.HFValidationError as error:
-        raise IsomergeError(f"{ref}: no such folder, nor a valid hub id; write a path, or org/name") from error
-    except Exception as error:  # the network fails in many types, which differ between versions of the hub client
+        raise IsomergeError(
+            f"{ref}: no such folder, nor a valid hub id; write a path, or org/name"
+        ) from error
+    except (
+        Exception
+    ) as error:  # the network fails in many types, which differ between versions of the hub client
         raise IsomergeError(
             f"{ref}: no such folder here, and it could not be fetched from the Hugging Face hub "
             f"({_first_line(error)}); check the path, or the connection, and try again"

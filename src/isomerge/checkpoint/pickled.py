@@ -46,7 +46,9 @@ def _load(file: Path) -> dict[str, Any]:
             f"({type(error).__name__}); {_REMEDY}"
         ) from error
     if not isinstance(content, dict):
-        raise IsomergeError(f"{file} holds a {type(content).__name__}, expected a dict of named tensors; {_REMEDY}")
+        raise IsomergeError(
+            f"{file} holds a {type(content).__name__}, expected a dict of named tensors; {_REMEDY}"
+        )
     return content
 
 
@@ -55,7 +57,8 @@ def _info(file: Path, name: Any, tensor: Any) -> TensorInfo:
 
     if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
         raise IsomergeError(
-            f"{file}: entry {name!r:.200} is a {type(tensor).__name__}, expected a tensor under a string name; {_REMEDY}"
+            f"{file}: entry {name!r:.200} is a {type(tensor).__name__}, "
+            f"expected a tensor under a string name; {_REMEDY}"
         )
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
         raise IsomergeError(f"{file}: tensor {name!r} is not a plain dense tensor; {_REMEDY}")

@@ -70,7 +70,8 @@ class Checkpoint:
             return self._read(info)
         except OSError as error:
             raise IsomergeError(
-                f"{info.file}: tensor {name!r} cannot be read ({error.strerror}); check that the file is still there"
+                f"{info.file}: tensor {name!r} cannot be read ({error.strerror}); "
+                "check that the file is still there"
             ) from error
 
     def _read(self, info: TensorInfo) -> torch.Tensor:
@@ -83,7 +84,7 @@ class Checkpoint:
                 return self._pickled[info.name].clone(memory_format=torch.contiguous_format)
             dtype = _stored_dtype(info)
             raw = torch.empty(info.nbytes, dtype=torch.uint8)
-            if read_into(fd, memoryview(raw.numpy()), info.offset) < info.nbytes:
+            if read_into(fd, raw.numpy().data, info.offset) < info.nbytes:
                 raise _changed(info)
             self._check_unchanged(info, os.fstat(fd))
         finally:
@@ -110,7 +111,7 @@ def _stored_dtype(info: TensorInfo) -> torch.dtype:
 
 
 def open_checkpoint(ref: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
-    """Opens a checkpoint: a folder, or a hub id ``org/name`` or ``org/name@revision`` (downloaded to the cache).
+    """Opens a checkpoint: a folder, or a hub id ``org/name`` or ``org/name@revision``, which is downloaded.
 
     A path to the only .safetensors file of a folder stands for the folder. Files are chosen as transformers
     does: model.safetensors, then its index, then (with ``allow_pickle``) pytorch_model.bin and its index.
@@ -150,4 +151,6 @@ def _stamps(weights: WeightFiles) -> dict[Path, _Stamp]:
     try:
         return {file: _Stamp.of(file.stat()) for file in weights.files}
     except OSError as error:
-        raise IsomergeError(f"{error.filename} cannot be read ({error.strerror}); check the checkpoint") from error
+        raise IsomergeError(
+            f"{error.filename} cannot be read ({error.strerror}); check the checkpoint"
+        ) from error

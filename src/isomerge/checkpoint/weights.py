@@ -57,12 +57,14 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
                 f"{path} is a pickle, which can run code when it is loaded; convert it to safetensors "
                 "(load it and call save_pretrained), or pass --allow-pickle to load it with weights_only"
             )
-        return _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
+        return (
+            _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
+        )
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     hint = f" (it holds {', '.join(others[:3])})" if others else ""
     raise IsomergeError(
-        f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS_INDEX}{hint}; name a folder written "
-        f"by save_pretrained, or pass --allow-pickle if there is only a {PICKLE}"
+        f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS_INDEX}{hint}; "
+        f"name a folder written by save_pretrained, or pass --allow-pickle if there is only a {PICKLE}"
     )
 
 
@@ -86,8 +88,8 @@ def _sharded(index: Path, pickled: bool) -> WeightFiles:
     for tensor, name in weight_map.items():
         if not is_plain_name(name) or not name.endswith(suffix):
             raise IsomergeError(
-                f"{index} places tensor {tensor!r} in {name!r:.200}, expected the plain name of a {suffix} file "
-                f"in the same folder; {_REMEDY}"
+                f"{index} places tensor {tensor!r} in {name!r:.200}, "
+                f"expected the plain name of a {suffix} file in the same folder; {_REMEDY}"
             )
     files = tuple(index.parent / name for name in sorted(set(weight_map.values())))
     for file in files:
@@ -110,12 +112,14 @@ def read_headers(weights: WeightFiles) -> dict[str, TensorInfo]:
 
 
 def check_index(weights: WeightFiles, file: Path, found: set[str]) -> None:
-    """Raises IsomergeError unless ``file`` holds exactly the tensors ``found`` that the index places in it."""
+    """Raises IsomergeError unless the index places just the tensors ``found`` in ``file``."""
     if weights.weight_map is None:
         return
     placed = {name for name, shard in weights.weight_map.items() if shard == file.name}
     for name in sorted(placed - found):
-        raise IsomergeError(f"{weights.source} places tensor {name!r} in {file.name}, which lacks it; {_REMEDY}")
+        raise IsomergeError(
+            f"{weights.source} places tensor {name!r} in {file.name}, which lacks it; {_REMEDY}"
+        )
     for name in sorted(found - placed):
         raise IsomergeError(
             f"{file} holds tensor {name!r}, which {weights.source.name} does not place there; {_REMEDY}"

@@ -219,4 +219,4 @@ def _with_groups(
             raise IsomergeError(
                 f"{path}: made for {wanted[0]} = {sizes[wanted[0]]}, but the model has {spec.sizes.get(wanted[0])}"
             )
-    return spec.restrict({name: group for name, (group, _) in spaces.items() if name in spec.spaces})
+    return spec.restrict([*spaces, *(s.name for s in spec.shifts)])

@@ -50,18 +50,15 @@ def bias_view(spec: Spec, shift: Shift, block: Block, tensor: Tensor) -> tuple[T
     raise AssertionError(f"shift {shift.name}: block {shift.block} of {block.key}")
 
 
-def push_through(
-    spec: Spec, via: Block, weight: Tensor, delta: Tensor, atoms: tuple[Atom, ...], into: Block
-) -> Tensor:
-    """``W delta``, of the shape of ``into``: a bias shift seen through the projection that reads it."""
-    import torch
-
+def projection(spec: Spec, via: Block, weight: Tensor, atoms: tuple[Atom, ...], into: Block) -> Tensor:
+    """The matrix [output, bias] through which a bias reaches the output: W, summed over heads that share values."""
     (view,), axes, _ = next(leaves(spec, via, weight))
-    names, bias = [a.name for a in axes], [a.name for a in atoms]
-    out = [a.name for a in flat_atoms(into.axes or ())]
-    letter = {n: chr(97 + k) for k, n in enumerate(dict.fromkeys(names + bias))}
-    terms = ["".join(letter[n] for n in part) for part in (names, bias, out)]
-    return torch.einsum(f"{terms[0]},{terms[1]}->{terms[2]}", view, delta.to(view.dtype))
+    names = [a.name for a in axes]
+    out = [names.index(a.name) for a in flat_atoms(into.axes or ())]
+    bias = [names.index(a.name) for a in atoms]
+    rest = [k for k in range(view.ndim) if k not in (*out, *bias)]
+    ordered = view.permute(*out, *bias, *rest).flatten(0, len(out) - 1).flatten(1, len(bias))
+    return ordered.flatten(2).sum(-1) if rest else ordered
 
 
 def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, Tensor]) -> None:
@@ -76,7 +73,8 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
         if shift.into is not None and shift.via is not None:
             via = blocks[shift.via]
             into = blocks[shift.into]
-            tensors[into] -= push_through(spec, via, tensors[via], delta, atoms, into)
+            w = projection(spec, via, tensors[via], atoms, into)
+            tensors[into] -= (w @ delta.to(w.dtype).flatten()).reshape(tensors[into].shape)
 
 
 def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:

@@ -177,10 +177,14 @@ class Spec:
         """All spaces, bases before the fibres over them."""
         return tuple(sorted(self.spaces, key=lambda name: (self.depth(name), list(self.spaces).index(name))))
 
-    def restrict(self, groups: Mapping[str, str]) -> Spec:
-        """The same spec with only some spaces active, each with the named group."""
-        kept = {name: replace(self.spaces[name], group_name=group) for name, group in groups.items()}
-        return replace(self, spaces={name: kept[name] for name in self.spaces if name in kept})
+    def restrict(self, names: Iterable[str]) -> Spec:
+        """The same spec with only the named spaces and shifts active."""
+        kept = set(names)
+        return replace(
+            self,
+            spaces={n: s for n, s in self.spaces.items() if n in kept},
+            shifts=tuple(s for s in self.shifts if s.name in kept),
+        )
 
     @cached_property
     def residual_names(self) -> frozenset[str]:
@@ -356,8 +360,3 @@ def coverage(spec: Spec, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Mat
 def by_canonical(matches: Mapping[str, Match]) -> dict[str, str]:
     """From canonical names to a checkpoint's own."""
     return {match.canonical: name for name, match in matches.items()}
-
-
-def selected(names: Iterable[str], spec: Spec) -> Spec:
-    """The spec with only the named spaces active."""
-    return spec.restrict({name: spec.spaces[name].group_name for name in names})

@@ -1,0 +1,87 @@
+"""The journal of a half-written checkpoint: which units of work are safely on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+"""Version of the journal's layout; another version is not resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A committed unit of work: the caller's ``record``, and the names of the tensors it wrote."""
+
+    record: dict[str, Any]
+    tensors: tuple[str, ...]
+
+
+class Journal:
+    """Append-only JSON lines: the first says what is being written, each further one commits a unit.
+
+    A line counts once its newline is on disk, so a process killed while it writes loses that line alone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, identity: dict[str, str]) -> None:
+        """Starts the journal with ``identity``: digests of everything that determines the output."""
+        self._append({"format": FORMAT, **identity}, os.O_CREAT | os.O_TRUNC)
+
+    def append(self, unit: str, record: dict[str, Any], tensors: tuple[str, ...]) -> None:
+        """Commits ``unit``; on return the line is on the device.
+
+        Raises TypeError or ValueError when ``record`` has no JSON form, and OSError.
+        """
+        self._append({"unit": unit, "record": record, "tensors": tensors}, os.O_APPEND)
+
+    def replay(self, identity: dict[str, str]) -> dict[str, Unit] | None:
+        """The committed units by key, the last of equal keys counting; a torn last line is cut off the file.
+
+        None when the journal is missing, was begun for another ``identity``, or is damaged before its end.
+        Raises OSError.
+        """
+        if not self.path.is_file():
+            return None
+        raw = self.path.read_bytes()
+        whole = raw[: raw.rfind(b"\n") + 1]
+        try:
+            lines = [json.loads(line) for line in whole.splitlines()]
+        except (ValueError, RecursionError):
+            return None
+        if not lines or lines[0] != {"format": FORMAT, **identity}:
+            return None
+        units = [_unit(line) for line in lines[1:]]
+        if len(whole) < len(raw):
+            os.truncate(self.path, len(whole))
+        found = {pair[0]: pair[1] for pair in units if pair is not None}
+        return None if None in units else found
+
+    def _append(self, content: dict[str, Any], flags: int) -> None:
+        line = memoryview((json.dumps(content) + "\n").encode())
+        fd = os.open(self.path, os.O_WRONLY | flags, 0o666)
+        try:
+            start = os.fstat(fd).st_size
+            try:
+                while line:
+                    line = line[os.write(fd, line) :]
+                os.fsync(fd)
+            except OSError:
+                os.ftruncate(fd, start)  # a full disk may take half a line: leave the journal as it was
+                raise
+        finally:
+            os.close(fd)
+
+
+def _unit(line: Any) -> tuple[str, Unit] | None:
+    if not isinstance(line, dict) or set(line) != {"unit", "record", "tensors"}:
+        return None
+    unit, record, tensors = line["unit"], line["record"], line["tensors"]
+    if not isinstance(unit, str) or not isinstance(record, dict) or not isinstance(tensors, list):
+        return None
+    return (unit, Unit(record, tuple(tensors))) if all(isinstance(name, str) for name in tensors) else None

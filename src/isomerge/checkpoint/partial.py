@@ -1,0 +1,124 @@
+"""The folder in which a checkpoint grows, the lock on it, and the rename that publishes it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from isomerge.checkpoint.disk import disk_errors, flush
+from isomerge.errors import IsomergeError
+
+
+class PartialFolder:
+    """``.<name>.partial`` beside ``out``, held by one process at a time.
+
+    Within it ``model`` becomes ``out`` by one rename, so that ``out`` is always absent, whole, or what it was;
+    ``journal`` and ``blobs`` are beside ``model`` and stay valid until after that rename.
+    """
+
+    def __init__(self, out: Path, *, force: bool) -> None:
+        """Checks ``out`` and takes the lock; removes and creates nothing else but missing parents of ``out``.
+
+        Raises IsomergeError when ``out`` exists, is not an empty folder and ``force`` is not given, when
+        another process holds the lock, or when the parent folder cannot be written.
+        """
+        if not out.name:
+            raise IsomergeError(f"{out} cannot be an output folder; name a new folder")
+        self.out = out
+        self.force = force
+        self.root = out.parent / f".{out.name}.partial"
+        self.model = self.root / "model"
+        self.blobs = self.root / "blobs"
+        self.journal = self.root / "journal.jsonl"
+        self._replaced = self.root / "replaced"
+        self._lock_path = out.parent / f".{out.name}.lock"
+        self._check_out()
+        with disk_errors(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            self._lock: int | None = self._locked()
+        try:
+            self._restore()
+            self._check_out()
+        except BaseException:
+            self.release()
+            raise
+
+    def _check_out(self) -> None:
+        with disk_errors(self.out, "looking at"):
+            if self.force or not os.path.lexists(self.out):
+                return
+            if self.out.is_dir() and not any(self.out.iterdir()):
+                return
+        raise IsomergeError(
+            f"{self.out} exists and is not an empty folder; choose another output folder, "
+            "or pass --force to replace it once the new checkpoint is complete"
+        )
+
+    def _locked(self) -> int:
+        while True:
+            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_current(fd):
+                    return fd
+            except BlockingIOError as error:
+                os.close(fd)
+                raise IsomergeError(
+                    f"another process is writing {self.out}; wait until it is done or choose another output folder"
+                ) from error
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def _is_current(self, fd: int) -> bool:
+        """False when the holder before unlinked the lock file between our open and flock: try anew then."""
+        try:
+            return os.path.samestat(os.fstat(fd), self._lock_path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _restore(self) -> None:
+        """Puts back what ``out`` held, when a run died between moving it aside and the final rename."""
+        with disk_errors(self.out):
+            if os.path.lexists(self._replaced) and not os.path.lexists(self.out):
+                os.rename(self._replaced, self.out)
+
+    def begin(self) -> None:
+        """Makes the folder anew and empty."""
+        with disk_errors(self.root):
+            if os.path.lexists(self.root):
+                shutil.rmtree(self.root)
+            self.model.mkdir(parents=True)
+            self.blobs.mkdir()
+
+    def publish(self) -> None:
+        """Renames ``model`` to ``out``, replacing it only with ``force``; then removes everything else.
+
+        Raises IsomergeError when ``out`` was filled meanwhile or cannot be replaced; nothing is lost then.
+        """
+        self._check_out()
+        with disk_errors(self.out):
+            if os.path.lexists(self.out) and (not self.out.is_dir() or any(self.out.iterdir())):
+                os.rename(self.out, self._replaced)
+            try:
+                os.rename(self.model, self.out)
+            except OSError:
+                self._restore()
+                raise
+            flush(self.out.parent)
+            if os.path.lexists(self._replaced):
+                # Under another name first: a half-deleted folder must never be taken for one to restore.
+                os.rename(self._replaced, self.root / "trash")
+        # The checkpoint is complete: a leftover that resists is no reason to call the run a failure.
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def release(self) -> None:
+        """Gives up the lock; the folder stays as it is."""
+        if self._lock is not None:
+            with disk_errors(self._lock_path):
+                self._lock_path.unlink(missing_ok=True)  # while still held, so no one else's file is removed
+            os.close(self._lock)
+            self._lock = None

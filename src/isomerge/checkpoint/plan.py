@@ -1,0 +1,134 @@
+"""Where every tensor of a new checkpoint goes, fixed before the first of them is computed."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from isomerge.checkpoint.dtypes import BITS, byte_size
+from isomerge.checkpoint.header import MAX_HEADER
+from isomerge.checkpoint.weights import SAFETENSORS
+from isomerge.errors import IsomergeError
+
+METADATA = {"format": "pt"}
+
+
+@dataclass(frozen=True, slots=True)
+class OutTensor:
+    """A tensor to be written: its name, safetensors dtype code ("F32", "BF16", ...) and shape (() = scalar)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One weights file: ``prefix`` is its length field and header, ``size`` all its bytes.
+
+    ``spans`` maps each tensor to its (absolute byte offset, bytes), in the order of the file.
+    """
+
+    file: str
+    prefix: bytes
+    spans: dict[str, tuple[int, int]]
+    size: int
+
+
+def shard_plan(tensors: Sequence[OutTensor], shard_size: int) -> list[Shard]:
+    """The files for ``tensors``, at most ``shard_size`` bytes of tensor data each.
+
+    Tensors are dealt out in the order given; one larger than ``shard_size`` gets a file of its own, numbered
+    before the file being filled, as in huggingface_hub. Within a file wider dtypes come first (then the order
+    given), so that every tensor is aligned to its element. One file is called model.safetensors, several
+    model-00001-of-0000N.safetensors. Raises IsomergeError on a duplicate or unusable name, an unknown dtype,
+    an impossible shape, a ``shard_size`` under 1 or a header over MAX_HEADER bytes.
+    """
+    if shard_size < 1:
+        raise IsomergeError(f"the shard size is {shard_size} bytes, expected at least 1; give e.g. 5GB")
+    sizes = _sizes(tensors)
+    groups: list[list[OutTensor]] = []
+    filling: list[OutTensor] = []
+    filled = 0
+    for tensor in tensors:
+        nbytes = sizes[tensor.name]
+        if nbytes > shard_size:
+            groups.append([tensor])
+            continue
+        if filled + nbytes > shard_size:
+            groups.append(filling)
+            filling, filled = [], 0
+        filling.append(tensor)
+        filled += nbytes
+    if filling or not groups:
+        groups.append(filling)
+    count = len(groups)
+    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    return [
+        _shard(name, group, sizes)
+        for name, group in zip(names if count > 1 else [SAFETENSORS], groups, strict=True)
+    ]
+
+
+def _sizes(tensors: Sequence[OutTensor]) -> dict[str, int]:
+    """Bytes of each tensor, by name, once name, dtype and shape are found fit."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        if tensor.name in sizes:
+            raise IsomergeError(
+                f"tensor {tensor.name!r} is listed twice for the output; give every tensor one name"
+            )
+        if tensor.name == "__metadata__" or not _encodable(tensor.name):
+            raise IsomergeError(f"tensor {tensor.name!r} cannot be stored under this name; rename it")
+        if tensor.dtype not in BITS:
+            raise IsomergeError(
+                f"tensor {tensor.name!r} has dtype {tensor.dtype!r}; expected one of {', '.join(BITS)}"
+            )
+        nbytes = byte_size(tensor.dtype, tensor.shape) if min(tensor.shape, default=0) >= 0 else None
+        if nbytes is None:
+            raise IsomergeError(f"tensor {tensor.name!r} has the impossible shape {tensor.shape}; correct it")
+        sizes[tensor.name] = nbytes
+    return sizes
+
+
+def _encodable(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:  # a lone surrogate: the safetensors library would refuse the whole file
+        return False
+    return True
+
+
+def _shard(file: str, group: list[OutTensor], sizes: dict[str, int]) -> Shard:
+    header: dict[str, object] = {"__metadata__": METADATA}
+    position = 0
+    relative: dict[str, tuple[int, int]] = {}
+    for tensor in sorted(group, key=lambda tensor: -BITS[tensor.dtype]):
+        end = position + sizes[tensor.name]
+        header[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [position, end],
+        }
+        relative[tensor.name] = (position, end - position)
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER:
+        raise IsomergeError(
+            f"{file} would need a header of {len(text)} bytes, over the {MAX_HEADER} that safetensors allows; "
+            "choose a smaller shard size"
+        )
+    prefix = struct.pack("<Q", len(text)) + text
+    spans = {name: (len(prefix) + begin, nbytes) for name, (begin, nbytes) in relative.items()}
+    return Shard(file, prefix, spans, len(prefix) + position)
+
+
+def index_bytes(shards: Sequence[Shard]) -> bytes:
+    """The bytes of model.safetensors.index.json for ``shards``: total_size in bytes, and the weight_map."""
+    weight_map = {name: shard.file for shard in shards for name in shard.spans}
+    total = sum(nbytes for shard in shards for _, nbytes in shard.spans.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    return (json.dumps(index, indent=2, sort_keys=True) + "\n").encode("utf-8")

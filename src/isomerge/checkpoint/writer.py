@@ -1,0 +1,237 @@
+"""Writing a checkpoint tensor by tensor, in any order, so that a killed run goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.disk import disk_errors, flush, write_from
+from isomerge.checkpoint.dtypes import dtype_code
+from isomerge.checkpoint.extras import check_extras, write_extras
+from isomerge.checkpoint.journal import Journal, Unit
+from isomerge.checkpoint.partial import PartialFolder
+from isomerge.checkpoint.plan import OutTensor, Shard, index_bytes, shard_plan
+from isomerge.checkpoint.size import parse_size
+from isomerge.checkpoint.weights import SAFETENSORS_INDEX, is_plain_name
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["CheckpointWriter", "OutTensor", "Shard", "parse_size", "shard_plan"]
+
+
+class CheckpointWriter:
+    """A checkpoint folder being written; used by one thread, best as a context manager.
+
+    ``out`` is the absolute output folder; ``shards`` the files planned; ``done`` maps each unit committed by
+    an earlier run with the same key to its record; ``resumed`` says that an earlier run is continued, and
+    ``discarded`` that one was thrown away as it had another key or plan, or was damaged.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        tensors: Sequence[OutTensor],
+        *,
+        key: str,
+        shard_size: int = 5_000_000_000,
+        force: bool = False,
+    ) -> None:
+        """Plans the files and takes the lock on ``out``; resumes or begins the partial folder beside it.
+
+        ``key`` is a digest of everything that determines the output; ``shard_size`` is in bytes of tensor
+        data per file. Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``force``,
+        which replaces it at the very end), when another process is writing it, when the tensors cannot be
+        stored (see `shard_plan`), or when the disk lacks room.
+        """
+        self.shards = shard_plan(tensors, shard_size)
+        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self._shard_of = {name: shard for shard in self.shards for name in shard.spans}
+        self.out = Path(os.path.realpath(out))
+        self._identity = {"key": key, "plan": _digest(self.shards)}
+        self._written: set[str] = set()
+        self._pending: set[str] = set()
+        self._pending_blobs: set[Path] = set()
+        self._partial = PartialFolder(self.out, force=force)
+        self._journal = Journal(self._partial.journal)
+        self._open = True
+        try:
+            units = self._resume()
+            self.resumed = units is not None
+            self.discarded = not self.resumed and os.path.lexists(self._partial.root)
+            if units is None:
+                self._begin()
+        except BaseException:
+            self.close()
+            raise
+        self.done: dict[str, dict[str, Any]] = {name: unit.record for name, unit in (units or {}).items()}
+
+    def _resume(self) -> dict[str, Unit] | None:
+        """The units of an earlier run with this identity whose files are all as planned, else None."""
+        with disk_errors(self._partial.root, "resuming"):
+            units = self._journal.replay(self._identity)
+            if units is None or not all(_as_planned(self._partial.model, shard) for shard in self.shards):
+                return None
+            self._partial.blobs.mkdir(exist_ok=True)
+        names = {name for unit in units.values() for name in unit.tensors}
+        if not names <= self._tensors.keys():
+            return None
+        self._written = names
+        return units
+
+    def _begin(self) -> None:
+        self._partial.begin()
+        needed = sum(shard.size for shard in self.shards)
+        with disk_errors(self._partial.root):
+            free = shutil.disk_usage(self._partial.root).free
+            if needed > free:
+                shutil.rmtree(self._partial.root)
+                raise IsomergeError(
+                    f"{self.out} needs {needed} bytes but the disk has {free} free; "
+                    "free space there or choose another output folder"
+                )
+            for shard in self.shards:
+                path = self._partial.model / shard.file
+                path.write_bytes(shard.prefix)
+                os.truncate(path, shard.size)
+                flush(path)
+            flush(self._partial.model)
+            self._journal.begin(self._identity)
+            flush(self._partial.root)
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Writes ``tensor`` (any device, any strides) at its place in its file.
+
+        Raises IsomergeError when ``name`` is not planned, dtype or shape differ from the plan, the writer is
+        closed, or the disk is full; after the last the partial folder can still be resumed.
+        """
+        import torch
+
+        self._check_open()
+        planned = self._tensors.get(name)
+        if planned is None:
+            raise IsomergeError(
+                f"{self.out}: tensor {name!r} is not planned; list it when the writer is made"
+            )
+        code, shape = self._code(name, tensor), tuple(tensor.shape)
+        if (code, shape) != (planned.dtype, tuple(planned.shape)):
+            raise IsomergeError(
+                f"{self.out}: tensor {name!r} is {code} {list(shape)}, but {planned.dtype} "
+                f"{list(planned.shape)} was planned; convert it before it is written"
+            )
+        flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        shard = self._shard_of[name]
+        path = self._partial.model / shard.file
+        with disk_errors(path):
+            fd = os.open(path, os.O_WRONLY)
+            try:
+                write_from(fd, flat.view(torch.uint8).numpy().data, shard.spans[name][0])
+            finally:
+                os.close(fd)
+        self._written.add(name)
+        self._pending.add(name)
+
+    def _code(self, name: str, tensor: torch.Tensor) -> str:
+        try:
+            return dtype_code(tensor.dtype)
+        except IsomergeError as error:
+            raise IsomergeError(f"{self.out}: tensor {name!r}: {error}") from error
+
+    def commit(self, unit: str, record: dict[str, Any]) -> None:
+        """Makes everything written since the last commit durable, then journals it as ``unit``.
+
+        ``record`` must have a JSON form; a resumed run finds it in ``done``. Blobs asked for since the last
+        commit are flushed too. Raises IsomergeError when the disk is full or the writer is closed.
+        """
+        self._check_open()
+        files = {self._partial.model / self._shard_of[name].file for name in self._pending}
+        blobs = {path for path in self._pending_blobs if path.exists()}
+        with disk_errors(self.out):
+            for path in sorted(files | blobs):
+                flush(path)
+            if blobs:
+                flush(self._partial.blobs)
+            try:
+                self._journal.append(unit, record, tuple(sorted(self._pending)))
+            except (TypeError, ValueError) as error:
+                raise IsomergeError(
+                    f"{self.out}: the record of unit {unit!r} has no JSON form ({error}); use plain values only"
+                ) from error
+        self._pending.clear()
+        self._pending_blobs.clear()
+
+    def blob(self, name: str) -> Path:
+        """The path for a side file ``name`` (a plain file name) that is kept across a resume.
+
+        It may exist from an earlier run; trust it only if a committed unit says so. `finish` removes it.
+        """
+        self._check_open()
+        if not is_plain_name(name):
+            raise IsomergeError(f"{self.out}: {name!r} is no name for a side file; use a plain file name")
+        path = self._partial.blobs / name
+        self._pending_blobs.add(path)
+        return path
+
+    def finish(self, files: Mapping[str, bytes | Path]) -> Path:
+        """Completes the checkpoint and renames it to ``out``, which is returned; the writer is closed.
+
+        ``files`` maps relative names ("config.json", "1_Pooling/config.json") to bytes, or to a file that is
+        copied. Raises IsomergeError, leaving the partial folder to be resumed, when tensors are missing, a
+        name of ``files`` leaves the folder or is a weights file, a source is missing, the disk is full, or
+        ``out`` was filled meanwhile.
+        """
+        self._check_open()
+        missing = [name for name in self._tensors if name not in self._written]
+        if missing:
+            raise IsomergeError(
+                f"{self.out}: {len(missing)} planned tensors were not written, the first {missing[0]!r}; "
+                "write every planned tensor before finishing"
+            )
+        weights = {shard.file for shard in self.shards}
+        check_extras(self.out, files, weights | {SAFETENSORS_INDEX})
+        extras = dict(files)
+        if len(self.shards) > 1:
+            extras[SAFETENSORS_INDEX] = index_bytes(self.shards)
+        with disk_errors(self.out):
+            for file in sorted(weights):
+                flush(self._partial.model / file)
+            write_extras(self._partial.model, extras, keep=weights)
+        self._partial.publish()
+        self.close()
+        return self.out
+
+    def close(self) -> None:
+        """Releases the lock; an unfinished partial folder stays for a later run with the same key."""
+        self._open = False
+        self._partial.release()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise IsomergeError(f"{self.out}: its writer is closed; make a new one to go on writing")
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _digest(shards: Sequence[Shard]) -> str:
+    digest = hashlib.sha256()
+    for shard in shards:
+        digest.update(f"{shard.file}:{shard.size}:".encode())
+        digest.update(shard.prefix)
+    return digest.hexdigest()
+
+
+def _as_planned(folder: Path, shard: Shard) -> bool:
+    path = folder / shard.file
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != shard.size:
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(shard.prefix)) == shard.prefix

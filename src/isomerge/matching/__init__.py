@@ -1,0 +1,1 @@
+"""Matching: which element of the symmetry group brings one checkpoint closest to another."""

@@ -1,0 +1,94 @@
+"""The canonical gauge: biases folded, both sides of every non-compact space balanced.
+
+Two models with the same function reach the same canonical point up to compact elements (Kempf-Ness: the
+minimum-norm point of an orbit is unique up to the maximal compact subgroup), so matching there does not depend on
+the gauge that training or a disguise happened to leave. Dead blocks, whose orbit is not closed, stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from isomerge.matching.gram import self_grams
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.shifts import bias_view, find_shifts
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import elements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Where two non-compact spaces meet in one tensor they are balanced in turn; each turn lowers the norm.
+SWEEPS = 100
+SETTLED = 1e-12
+
+
+def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment, list[str]]:
+    """Move one unit to its canonical gauge, in place.
+
+    Args:
+        spec: the spec with the spaces that are matched active.
+        tensors: the unit's blocks, float32 or float64; overwritten.
+
+    Returns:
+        What was applied, and the element keys that could not be balanced (dead or rank-deficient blocks).
+    """
+    found = _fold_biases(spec, tensors)
+    dead: list[str] = []
+    sweeps = SWEEPS if _meet(spec, tensors) else 1
+    for sweep in range(sweeps):
+        step = _balance_once(spec, tensors, dead if sweep == 0 else [])
+        found = step @ found
+        if all(_moved(spec, key, g) < SETTLED for key, g in step.items()):
+            break
+    return found, dead
+
+
+def _fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
+    """Zero every free bias; what it carried goes into the output bias."""
+    elements = {}
+    for shift, key, blocks in find_shifts(spec, list(tensors)):
+        view, _ = bias_view(spec, shift, blocks[shift.bias], tensors[blocks[shift.bias]])
+        elements[key] = -view.double().clone()
+    found = Alignment(spec, elements)
+    found.act(tensors)
+    return found
+
+
+def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> Alignment:
+    found = Alignment(spec)
+    keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}
+    for key, space in keys.items():
+        if space.group.compact == space.name or space.group.balance is None:
+            continue
+        grams = self_grams(spec, space.name, tensors)
+        moved = space.group.balance(*grams) if grams is not None else None
+        if moved is None:
+            continue
+        g, closed = moved[0], ~moved[1]
+        if not bool(closed.all()):
+            dead.append(key)
+        step = Alignment(spec, {key: g})
+        for block, tensor in tensors.items():
+            step.act_linearly(block, tensor)
+        found = step @ found
+    return found
+
+
+def _meet(spec: Spec, tensors: Mapping[Block, Tensor]) -> bool:
+    """True when two non-compact spaces act on one leaf."""
+    loose = {n for n, s in spec.spaces.items() if s.group.compact != s.group.name or s.group_name == "Complex"}
+    return any(
+        len(loose & {a.name for a in atoms}) > 1
+        for block, t in tensors.items()
+        for _, atoms, _ in leaves(spec, block, t)
+    )
+
+
+def _moved(spec: Spec, key: str, g: Tensor) -> float:
+    """How far an element is from the identity."""
+    space = spec.spaces[key.partition("[")[0]]
+    batch = tuple(g.shape[: len(spec.batch(space))])
+    return float((g - space.group.identity(batch, spec.sizes[space.name])).abs().max())

@@ -1,0 +1,129 @@
+"""Cross-Grams: the sufficient statistic of every matching problem.
+
+For a leaf (an atom view of a tensor) on which the spaces s1, s2, ... act, the cross-Gram keeps one pair of indices
+per space, the anchor's (``s+``) and the source's (``s-``), keeps the spaces' own batch indices, and sums over all
+else. ``<A, g B>`` is linear in every element, so nothing else of the weights is needed. Leaves with the same spaces
+add up. Activation statistics enter here as well: they are other cross-Grams of the same spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Cross:
+    """A tensor with named dimensions: batch names first, then ``s+``, ``s-`` for every space in order."""
+
+    dims: tuple[str, ...]
+    data: Tensor
+
+    def arrange(self, dims: Iterable[str]) -> Tensor:
+        """The tensor with its dimensions in the given order; missing ones have length one."""
+        wanted = list(dims)
+        data = self.data.permute([self.dims.index(d) for d in wanted if d in self.dims])
+        for at, name in enumerate(wanted):
+            if name not in self.dims:
+                data = data.unsqueeze(at)
+        return data
+
+    def reduce(self, dims: Iterable[str]) -> Cross:
+        """Sum over all but the given dimensions."""
+        kept = tuple(d for d in self.dims if d in set(dims))
+        gone = [at for at, d in enumerate(self.dims) if d not in kept]
+        return Cross(kept, self.data.sum(gone) if gone else self.data)
+
+
+Crosses = dict[tuple[str, ...], Cross]
+Leaf = tuple["Tensor", "Tensor", tuple[Atom, ...]]
+
+
+def paired_leaves(spec: Spec, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor]) -> Iterator[Leaf]:
+    """The matching atom views of two models' blocks."""
+    for block, a in anchor.items():
+        for (x, y), atoms, _ in leaves(spec, block, a, source[block]):
+            yield x, y, atoms
+
+
+def signature(spec: Spec, atoms: tuple[Atom, ...]) -> tuple[str, ...]:
+    """The active spaces of a leaf, bases before fibres."""
+    here = {a.name for a in atoms}
+    return tuple(name for name in spec.ordered if name in here)
+
+
+def cross_gram(spec: Spec, x: Tensor, y: Tensor, atoms: tuple[Atom, ...]) -> Cross:
+    """The cross-Gram of one leaf of the anchor (x) and the source (y)."""
+    import torch
+
+    spaces = signature(spec, atoms)
+    names = [a.name for a in atoms]
+    batch = [n for n in dict.fromkeys(i for s in spaces for i in spec.batch(spec.spaces[s])) if n not in spaces]
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    left: dict[str, str] = {}
+    right: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        left[name] = next(letters)
+        right[name] = next(letters) if name in spaces else left[name]
+    out = "".join(left[n] for n in batch) + "".join(left[s] + right[s] for s in spaces)
+    term_x, term_y = ("".join(side[n] for n in names) for side in (left, right))
+    dims = (*batch, *(f"{s}{end}" for s in spaces for end in "+-"))
+    return Cross(dims, torch.einsum(f"{term_x},{term_y}->{out}", x, y))
+
+
+def cross_grams(spec: Spec, pairs: Iterable[Leaf]) -> Crosses:
+    """The cross-Grams of many leaves, added up by the spaces that act on them."""
+    found: Crosses = {}
+    for x, y, atoms in pairs:
+        spaces = signature(spec, atoms)
+        if not spaces:
+            continue
+        cross = cross_gram(spec, x, y, atoms)
+        if spaces in found:
+            cross = Cross(cross.dims, found[spaces].arrange(cross.dims) + cross.data)
+        found[spaces] = cross
+    return found
+
+
+def cross_size(spec: Spec, atoms: tuple[Atom, ...]) -> int:
+    """How many numbers the cross-Gram of a leaf has."""
+    size = 1
+    spaces = signature(spec, atoms)
+    for name in {i for s in spaces for i in spec.batch(spec.spaces[s])} - set(spaces):
+        size *= spec.sizes[name]
+    for name in spaces:
+        size *= spec.sizes[name] ** 2
+    return size
+
+
+def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[Tensor, Tensor] | None:
+    """The self-Grams of the plain and of the dual side of one space's element, float64 [*batch, n, n] each.
+
+    Returns None when one side is absent: the orbit then has no minimum-norm point.
+    """
+    import torch
+
+    batch = spec.batch(spec.spaces[name])
+    sides: dict[bool, Tensor] = {}
+    for block, tensor in tensors.items():
+        for (view,), atoms, _ in leaves(spec, block, tensor):
+            names = [a.name for a in atoms]
+            if name not in names:
+                continue
+            at = names.index(name)
+            order = [*(names.index(i) for i in batch)]
+            rest = [k for k in range(view.ndim) if k not in order and k != at]
+            x = view.permute(*order, at, *rest).double()
+            x = x.reshape(*x.shape[: len(order) + 1], -1)
+            gram = torch.matmul(x, x.mT)
+            dual = atoms[at].dual
+            sides[dual] = sides[dual] + gram if dual in sides else gram
+    return (sides[False], sides[True]) if len(sides) == 2 else None

@@ -1,0 +1,137 @@
+"""Matching one unit: the element that brings the source's blocks onto the anchor's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isomerge.errors import IsomergeError
+from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.experts import solve_leaves
+from isomerge.matching.gram import Cross, cross_grams, paired_leaves
+from isomerge.matching.nested import NestedSolver
+from isomerge.matching.refine import refine
+from isomerge.matching.selection import Selection
+from isomerge.symmetry.alignment import Alignment, element_key
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import elements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Blocks = dict[Block, "Tensor"]
+# A unit whose distance would fall by less than this fraction keeps the identity: rounding, not a match.
+GAIN = 1e-6
+
+
+def match_unit(
+    selection: Selection, anchor: Blocks, source: Blocks, votes: dict[str, Tensor] | None = None, *, guard: bool
+) -> tuple[Alignment, list[str]]:
+    """The element that moves the source's blocks of one unit onto the anchor's.
+
+    Args:
+        selection: the active spaces and how to solve them.
+        anchor, source: the unit's blocks by block, float32 or float64; not changed.
+        votes: elements already decided for the whole stack, by space name.
+        guard: measure in the anchor's own coordinates and take the best of the balanced solution, the plain
+            one and the identity, so that the distance never rises. Without it the result depends on the two
+            orbits alone (merging is then a function of orbits).
+
+    Returns:
+        The alignment, and the element keys of dead blocks that could not be balanced.
+    """
+    if not any(elements_of(selection.spec, block) for block in anchor) and not selection.spec.shifts:
+        return Alignment(selection.spec), []
+    found, dead = _solve(selection, anchor, source, votes or {}, gauge=selection.gauge)
+    if selection.rescale:
+        found = _refined(selection.spec, anchor, source, found, rotate=False, shift=False)[0]
+    if not guard:
+        return found, dead
+    return _best(selection, anchor, source, votes or {}, found), dead
+
+
+def _best(
+    selection: Selection, anchor: Blocks, source: Blocks, votes: dict[str, Tensor], found: Alignment
+) -> Alignment:
+    """The best of several candidates by the distance itself; the identity where nothing gains."""
+    spec = selection.spec
+    fixed = Alignment(spec, {k: g for k, g in found.items() if k.partition("[")[0] in votes})
+    stay = distance(anchor, _moved(fixed, source))
+    if not selection.gauge:
+        return found if distance(anchor, _moved(found, source)) < stay * (1 - GAIN) else fixed
+    plain, _ = _solve(selection, anchor, source, votes, gauge=False)
+    trials = [_refined(spec, anchor, source, g) for g in (found, plain, fixed)]
+    best, reached = min(trials, key=lambda trial: trial[1])
+    return best if reached < stay * (1 - GAIN) else fixed
+
+
+def _refined(
+    spec: Spec, anchor: Blocks, source: Blocks, g: Alignment, *, rotate: bool = True, shift: bool = True
+) -> tuple[Alignment, float]:
+    moved = _moved(g, source)
+    g = refine(spec, anchor, moved, rotate=rotate, shift=shift) @ g
+    return g, distance(anchor, moved)
+
+
+def _moved(g: Alignment, source: Blocks) -> Blocks:
+    moved = {block: tensor.clone() for block, tensor in source.items()}
+    g.act(moved)
+    return moved
+
+
+def distance(anchor: Blocks, moved: Blocks) -> float:
+    """The squared Frobenius distance of two models' blocks, summed in float64."""
+    return sum(float((t.double() - moved[block].double()).square().sum()) for block, t in anchor.items())
+
+
+def _solve(
+    selection: Selection, anchor: Blocks, source: Blocks, votes: dict[str, Tensor], *, gauge: bool
+) -> tuple[Alignment, list[str]]:
+    """The compact solution, between canonical gauges or as the weights stand."""
+    spec = selection.spec
+    if not gauge:
+        return compact_solution(spec, anchor, source, votes), []
+    a = {block: tensor.clone() for block, tensor in anchor.items()}
+    b = {block: tensor.clone() for block, tensor in source.items()}
+    to_a, dead_a = canonical_gauge(spec, a)
+    to_b, dead_b = canonical_gauge(spec, b)
+    inner = compact_solution(spec, a, b, votes)
+    return to_a.inverse() @ inner @ to_b, sorted({*dead_a, *dead_b})
+
+
+def compact_solution(spec: Spec, anchor: Blocks, source: Blocks, votes: dict[str, Tensor]) -> Alignment:
+    """The compact elements that maximise ``<A, g B>`` over one unit."""
+    keys = unit_keys(spec, anchor)
+    if not keys:
+        return Alignment(spec)
+    solution = solve_leaves(NestedSolver(spec, votes), list(paired_leaves(spec, anchor, source)))
+    return Alignment(spec, {keys[n]: in_order(spec, n, g) for n, g in solution.elements.items()})
+
+
+def vote(spec: Spec, anchor: Blocks, source: Blocks, name: str) -> Tensor:
+    """One unit's profit [n, n] for every pair of a stack-wide space, such as T5's self-attention heads."""
+    solver = NestedSolver(spec)
+    crosses = cross_grams(spec, paired_leaves(spec, anchor, source))
+    return solver.profit(name, {sig: c for sig, c in crosses.items() if sig[0] == name}).double()
+
+
+def unit_keys(spec: Spec, blocks: Blocks) -> dict[str, str]:
+    """From the spaces that act on a unit to its element keys; a unit has one element of a space."""
+    keys: dict[str, str] = {}
+    for block in blocks:
+        for key, space in elements_of(spec, block).items():
+            if keys.setdefault(space.name, key) != key:
+                raise IsomergeError(
+                    f"{spec.origin}: space {space.name} has two elements in one unit: {keys[space.name]}, {key}"
+                )
+    return keys
+
+
+def in_order(spec: Spec, name: str, element: Cross) -> Tensor:
+    """An element with its batch dims in the order of the space's indices."""
+    wanted = [element.dims.index(i) for i in spec.batch(spec.spaces[name])]
+    rest = range(len(element.dims) - 1, element.data.ndim)
+    return element.data.permute(*wanted, *rest).contiguous()
+
+
+__all__ = ["compact_solution", "distance", "element_key", "match_unit", "vote"]

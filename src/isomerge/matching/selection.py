@@ -1,0 +1,102 @@
+"""Which spaces are matched: the meaning of ``--spaces``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.spec import Spec
+
+PRESETS = {
+    "default": "every exact space that needs no data and keeps config.json as it is",
+    "paper": "Algorithm 1 of the seed paper: QK and VO rotations, FFN permutations, rescaling",
+    "paper-no-rescale": "the same without rescaling",
+    "attention": "what acts inside attention: heads, QK, VO and their biases",
+    "ffn": "what acts inside the MLPs: neurons, experts and their scales",
+    "none": "nothing",
+}
+_ATTENTION = {"h", "g", "qk", "ov", "bias"}
+_PAPER = {"qk", "ov", "ff"}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A spec with the chosen spaces active, and how they are solved."""
+
+    spec: Spec
+    gauge: bool = True
+    """Solve in the canonical gauge (minimum norm, biases folded)."""
+    rescale: bool = False
+    """Follow the rotations by the paper's rescaling (Eq. 12)."""
+
+
+def select_spaces(spec: Spec, spaces: str) -> Selection:
+    """Resolve a comma-separated choice of presets, roles and space names.
+
+    Args:
+        spec: the bound spec of the checkpoint.
+        spaces: for example ``default``, ``paper``, or ``qk,ov,ff``. Roles (``h g qk ov ff scale expert bias``) stand
+            for all spaces that play them.
+
+    Raises:
+        IsomergeError: a name that is neither a preset, a role nor a space of this architecture.
+    """
+    local = {n: s.role for n, s in spec.spaces.items() if n not in spec.residual_names}
+    local |= {s.name: "bias" for s in spec.shifts}
+    chosen: set[str] = set()
+    words = [w.strip() for w in spaces.split(",") if w.strip()]
+    if not words:
+        raise IsomergeError(f"--spaces is empty: choose from {', '.join([*PRESETS, *local])}")
+    for word in words:
+        found = _preset(word, local)
+        if found is None:
+            found = {n for n, role in local.items() if word in (n, role)}
+        if not found and word not in PRESETS and word not in (*_ATTENTION, "ff", "scale", "expert"):
+            raise IsomergeError(
+                f"--spaces {word}: no such space in {spec.model_type}; choose from "
+                f"{', '.join([*PRESETS, *dict.fromkeys([*local, *local.values()])])}"
+            )
+        chosen |= found
+    paper = [w for w in words if w.startswith("paper")]
+    if paper and len(words) > 1:
+        raise IsomergeError(f"--spaces {spaces}: {paper[0]} is an algorithm of its own and stands alone")
+    return Selection(spec.restrict(chosen), gauge=not paper, rescale=paper == ["paper"])
+
+
+def _preset(word: str, local: dict[str, str]) -> set[str] | None:
+    roles = {
+        "default": set(local.values()),
+        "paper": _PAPER,
+        "paper-no-rescale": _PAPER,
+        "attention": _ATTENTION,
+        "ffn": set(local.values()) - _ATTENTION,
+        "none": set(),
+    }.get(word)
+    if roles is None:
+        return None
+    return {n for n, role in local.items() if role in roles}
+
+
+def select_layers(layers: str | None, count: int) -> set[int] | None:
+    """The layers that ``--layers`` names, of a stack of ``count``; None for all.
+
+    ``0-4`` and ``0,2,5`` count from the input; ``head:5`` are the first five, ``tail:3`` the last three.
+
+    Raises:
+        IsomergeError: the text is not of this form, or names a layer that is not there.
+    """
+    if layers is None:
+        return None
+    kind, _, number = layers.partition(":")
+    if kind in ("head", "tail") and number.isdigit():
+        n = min(int(number), count)
+        return set(range(n)) if kind == "head" else set(range(count - n, count))
+    found: set[int] = set()
+    for part in layers.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise IsomergeError(f"--layers {layers}: write 0-4, 0,2,5, head:5 or tail:3")
+        found |= set(range(int(low), int(high if dash else low) + 1))
+    if not found or max(found) >= count:
+        raise IsomergeError(f"--layers {layers}: the model has layers 0 to {count - 1}")
+    return found
