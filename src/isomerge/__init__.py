@@ -1,0 +1,39 @@
+"""isomerge: align transformers along their weight symmetries, merge them, and prove it.
+
+The Python API is nine names; heavy imports happen when they are used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from isomerge.api import align as align
+    from isomerge.api import apply as apply
+    from isomerge.api import distance as distance
+    from isomerge.api import inspect as inspect
+    from isomerge.api import merge as merge
+    from isomerge.api import open as open
+    from isomerge.api import verify as verify
+    from isomerge.errors import IsomergeError as IsomergeError
+    from isomerge.symmetry.alignment import Alignment as Alignment
+
+_HOMES = {
+    **dict.fromkeys(("align", "apply", "distance", "inspect", "merge", "open", "verify"), "isomerge.api"),
+    "Alignment": "isomerge.symmetry.alignment",
+    "IsomergeError": "isomerge.errors",
+}
+__all__ = ["Alignment", "IsomergeError", "align", "apply", "distance", "inspect", "merge", "open", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'isomerge' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,210 @@
+"""The Python API: the commands as functions, on paths, hub ids, open checkpoints or live modules."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
+from isomerge.engine.run import Observer, Output
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.alignment import Alignment
+
+if TYPE_CHECKING:
+    pass
+
+AnyModel = "str | Path | Checkpoint | nn.Module"
+
+
+def _quiet(what: str, done: int, total: int) -> None:
+    """An observer that says nothing."""
+
+
+def open(model: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
+    """Open a checkpoint lazily: a folder, or a hub id such as ``org/name@revision``; headers are checked.
+
+    Raises:
+        IsomergeError: it is missing, truncated or not safe to read.
+    """
+    return open_checkpoint(model, allow_pickle=allow_pickle)
+
+
+@contextlib.contextmanager
+def _recognised(models: Sequence[Any], spec: str | Path | None, allow_pickle: bool) -> Iterator[list[Model]]:
+    """Recognise models of every kind; live modules are saved to a temporary folder first."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for model in models:
+            if hasattr(model, "save_pretrained"):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
+                model.save_pretrained(folder)
+                model = folder
+            elif not isinstance(model, (str, Path, Checkpoint)):
+                raise IsomergeError(
+                    f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
+                )
+            found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle))
+        yield found
+
+
+@contextlib.contextmanager
+def _destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Output]:
+    """The output folder; a temporary one when the caller wants no checkpoint."""
+    from isomerge.checkpoint.size import parse_size
+
+    options = {**options, "shard_size": parse_size(options.get("shard_size") or "5GB")}
+    if out is not None:
+        yield Output(Path(out).expanduser(), **options)
+        return
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
+        yield Output(Path(folder) / "out", **options)
+
+
+def align(
+    source: Any,
+    *,
+    onto: Any,
+    out: str | Path | None = None,
+    spaces: str = "default",
+    layers: str | None = None,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    shard_size: str | int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    observer: Observer = _quiet,
+) -> tuple[Alignment, dict[str, Any]]:
+    """The element of the symmetry group that brings ``source`` closest to ``onto``, and a report.
+
+    Args:
+        source, onto: folders, hub ids, open checkpoints or live transformers modules of one architecture.
+        out: where to write the moved source; nothing is written when None.
+        spaces: what may move (see ``isomerge align --help``).
+        layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
+        spec: a spec file for an architecture that isomerge does not know.
+
+    Returns:
+        The alignment (``save``, ``inverse``, ``@``) and the report: ``distance.before`` and ``distance.after``
+        (Frobenius), per space and layer.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
+    """
+    from isomerge.engine.commands import run_align
+
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    with _recognised([source, onto], spec, allow_pickle) as (a, b), _destination(out, options) as output:
+        return run_align(a, b, output, spaces=spaces, layers=layers)
+
+
+def apply(
+    alignment: Alignment | str | Path,
+    model: Any,
+    *,
+    out: str | Path,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    shard_size: str | int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    observer: Observer = _quiet,
+) -> dict[str, Any]:
+    """Write ``model`` moved by an alignment (an object or a patch file): the same function in other weights.
+
+    Raises:
+        IsomergeError: the alignment was made for another architecture or other sizes.
+    """
+    from isomerge.engine.commands import run_apply
+
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    with _recognised([model], spec, allow_pickle) as (found,), _destination(out, options) as output:
+        patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.spec)
+        return run_apply(patch, found, output)
+
+
+def merge(
+    models: Sequence[Any],
+    *,
+    out: str | Path,
+    method: str = "linear",
+    weights: Sequence[float] | None = None,
+    align: bool = True,
+    spaces: str = "default",
+    layers: str | None = None,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    shard_size: str | int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    observer: Observer = _quiet,
+) -> dict[str, Any]:
+    """Align every model onto the first, merge them into ``out``, and return the report.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
+    """
+    from isomerge.engine.commands import run_merge
+
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    with _recognised(models, spec, allow_pickle) as found, _destination(out, options) as output:
+        return run_merge(found, output, method=method, weights=weights, align=align, spaces=spaces, layers=layers)
+
+
+def distance(
+    one: Any,
+    two: Any,
+    *,
+    spaces: str = "default",
+    layers: str | None = None,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = _quiet,
+) -> dict[str, Any]:
+    """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict."""
+    from isomerge.evidence.verify import compare
+
+    with _solver(one, two, spaces, layers, spec, allow_pickle, guard=True) as solver:
+        return {"command": "diff", "models": [solver.anchor.ref, solver.source.ref], **compare(solver, observer)}
+
+
+def verify(
+    one: Any,
+    two: Any,
+    *,
+    run: bool = False,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = _quiet,
+) -> dict[str, Any]:
+    """Whether two models are the same function modulo symmetry, algebraically; ``run`` compares outputs as well."""
+    from isomerge.evidence.outputs import compare_outputs
+    from isomerge.evidence.verify import prove
+
+    with _solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
+        report = {"command": "verify", "models": [solver.anchor.ref, solver.source.ref], **prove(solver, observer)}
+        if run:
+            report["outputs"] = compare_outputs(solver.anchor.checkpoint.folder, solver.source.checkpoint.folder)
+        return report
+
+
+@contextlib.contextmanager
+def _solver(one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allow_pickle: bool, *, guard: bool):
+    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.plan import make_plan
+
+    with _recognised([one, two], spec, allow_pickle) as (a, b):
+        check_compatible(a, [b])
+        plan = make_plan(a, [b], spaces, layers)
+        yield PairSolver(a, b, plan, working_dtype([a, b]), guard=guard)
+
+
+def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = False) -> dict[str, Any]:
+    """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
+    from isomerge.evidence.inspection import inspection
+
+    with _recognised([model], spec, allow_pickle) as (found,):
+        return inspection(found)

@@ -1,0 +1,146 @@
+"""What the commands do, on recognised models: align, apply, merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.models import Model, check_compatible, working_dtype
+from isomerge.engine.pair import PairSolver
+from isomerge.engine.plan import make_plan
+from isomerge.engine.run import (
+    Output,
+    StreamWriter,
+    elements_of_results,
+    prepare_votes,
+    report_of,
+    run_key,
+    stream_units,
+    write_alone,
+)
+from isomerge.errors import IsomergeError
+from isomerge.evidence.card import model_card
+from isomerge.evidence.distance import summarise
+from isomerge.fusion.registry import method as merge_method
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def run_align(
+    source: Model, anchor: Model, output: Output, *, spaces: str = "default", layers: str | None = None
+) -> tuple[Alignment, dict[str, Any]]:
+    """Write the source in the weights closest to the anchor's; returns the alignment and the report."""
+    check_compatible(anchor, [source])
+    plan = make_plan(source, [anchor], spaces, layers)
+    dtype = working_dtype([anchor, source])
+    solver = PairSolver(anchor, source, plan, dtype, guard=True)
+    key = run_key(
+        "align", [source, anchor], spaces, layers, output.dtype, output.shard_size, plan.selection.spec.origin
+    )
+    with StreamWriter(source, output, key) as stream:
+        prepare_votes(stream, [solver])
+        results = stream_units(stream, [solver], plan, lambda block, tensors: tensors[1], anchor)
+        write_alone(stream, plan, source, dtype)
+        alignment = solver.alignment(elements_of_results(results[0]))
+        report = report_of("align", [anchor, source], results, spaces=spaces, layers=layers)
+        text = (
+            "The same function as the second model, in other weights: moved along its symmetry orbit to the point "
+            "closest to the first. Made by isomerge."
+        )
+        card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report)
+        stream.finish(report, {"alignment.safetensors": alignment}, card)
+    return alignment, report
+
+
+def run_apply(alignment: Alignment, model: Model, output: Output) -> dict[str, Any]:
+    """Replay an alignment on a model and write it."""
+    from isomerge.symmetry.units import plan_units
+
+    spec = alignment.spec
+    dtype = working_dtype([model])
+    rows: list[dict[str, Any]] = []
+    units = plan_units(spec, model.blocks)
+    total = model.checkpoint.nbytes
+    with StreamWriter(
+        model, output, run_key("apply", [model], output.dtype, sorted(alignment), output.shard_size)
+    ) as stream:
+        for number, unit in enumerate(units):
+            output.observer(unit.key, number * total // len(units), total)
+            tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
+            old = {block: tensor.clone() for block, tensor in tensors.items()}
+            alignment.act(tensors)
+            for block, tensor in tensors.items():
+                stream.put(block, tensor)
+                moved = float((tensor.double() - old[block].double()).square().sum())
+                norm = float(tensor.double().square().sum())
+                rows.append(
+                    {"tensor": block.key, "spaces": [], "norm": norm, "before": 0.0, "after": moved, "layer": None}
+                )
+            stream.writer.commit(unit.key, {})
+        report = {**report_of("apply", [model], []), "distance": summarise(rows)}
+        text = (
+            "The same function as the model below, in other weights: an alignment was replayed. Made by isomerge."
+        )
+        stream.finish(
+            report, {"alignment.safetensors": alignment}, model_card("Moved checkpoint", [model.ref], text, report)
+        )
+    return report
+
+
+def run_merge(
+    models: Sequence[Model],
+    output: Output,
+    *,
+    method: str = "linear",
+    weights: Sequence[float] | None = None,
+    align: bool = True,
+    spaces: str = "default",
+    layers: str | None = None,
+) -> dict[str, Any]:
+    """Align every model onto the first, fuse them, and write the result; returns the report."""
+    anchor, *others = models
+    if not others:
+        raise IsomergeError("merge needs at least two models: name another one")
+    weights = [1.0] * len(models) if weights is None else list(weights)
+    if len(weights) != len(models) or sum(weights) == 0:
+        raise IsomergeError(f"--weights: {len(models)} numbers are needed that do not sum to zero, got {weights}")
+    fuse = merge_method(method)
+    check_compatible(anchor, others)
+    chosen = spaces if align else "none"
+    plan = make_plan(anchor, others, chosen, layers)
+    dtype = working_dtype(models)
+    # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
+    solvers = [PairSolver(anchor, other, plan, dtype, guard=False) for other in others]
+    key = run_key("merge", models, method, weights, chosen, layers, output.dtype, output.shard_size)
+
+    def combine(block: Block, tensors: list[Tensor]) -> Tensor:
+        return fuse(tensors, weights=weights) if tensors[0].is_floating_point() else tensors[0]
+
+    with StreamWriter(anchor, output, key) as stream:
+        prepare_votes(stream, solvers)
+        results = stream_units(stream, solvers, plan, combine, anchor)
+        write_alone(stream, plan, anchor, dtype)
+        kept = [block.key for block in plan.alone]
+        report = report_of(
+            "merge",
+            models,
+            results,
+            method=method,
+            weights=weights,
+            align=align,
+            spaces=chosen,
+            layers=layers,
+            kept_from_first=kept,
+        )
+        how = "Each was first aligned onto the first along its symmetries. " if align else "They were not aligned. "
+        text = f"The `{method}` merge of the models below, with weights {weights}. {how}Made by isomerge."
+        alignments = {}
+        if align:
+            for k, (solver, result) in enumerate(zip(solvers, results, strict=True), 2):
+                name = "alignment.safetensors" if len(solvers) == 1 else f"alignment-{k}.safetensors"
+                alignments[name] = solver.alignment(elements_of_results(result))
+        stream.finish(report, alignments, model_card("Merged checkpoint", [m.ref for m in models], text, report))
+    return report

@@ -1,0 +1,169 @@
+"""Recognised models: a checkpoint with its spec, every tensor matched to a line before a weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.archs import spec_for
+from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(eq=False)
+class Model:
+    """A checkpoint whose every tensor is understood."""
+
+    checkpoint: Checkpoint
+    spec: Spec
+    matches: dict[str, Match]
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """From canonical tensor names to the checkpoint's own."""
+        return by_canonical(self.matches)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """The blocks, in the order of the checkpoint."""
+        return gather_blocks(self.spec, self.matches)
+
+    @property
+    def ref(self) -> str:
+        """What the user called it."""
+        return self.checkpoint.ref
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The parsed config.json."""
+        return self.checkpoint.config
+
+    def source_of(self, canonical: str, match: Match | None = None) -> str | None:
+        """The stored tensor behind a canonical name: its own, or the one that it is tied to; None if absent."""
+        if canonical in self.names:
+            return self.names[canonical]
+        if match is not None and match.line.tied and self.config.get("tie_word_embeddings", True):
+            return self.names.get(match.line.tied)
+        return None
+
+    def read(self, name: str, dtype: torch.dtype | None) -> Tensor:
+        """One stored tensor; floating point is converted to ``dtype`` and must be finite.
+
+        Raises:
+            IsomergeError: NaN or infinite values, naming file and tensor.
+        """
+        tensor = self.checkpoint.read(name)
+        if not tensor.is_floating_point():
+            return tensor
+        tensor = tensor.to(dtype or tensor.dtype)
+        # a sum over x - x is zero exactly when everything is finite: one pass, no mask
+        if not bool((tensor - tensor).sum() == 0):
+            file = self.checkpoint.tensors[name].file
+            raise IsomergeError(f"{file}: tensor {name} has NaN or infinite values: this checkpoint is damaged")
+        return tensor
+
+    def assemble(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """A block as one contiguous tensor in the working dtype."""
+
+        def read(canonical: str) -> Tensor:
+            name = self.source_of(canonical, Match(block.line, {}))
+            if name is None:
+                raise IsomergeError(f"{self.ref}: tensor {canonical} is missing")
+            return self.read(name, dtype)
+
+        return block.assemble(read).contiguous()
+
+
+def recognise(
+    model: str | Path | Checkpoint, *, spec_file: str | Path | None = None, allow_pickle: bool = False
+) -> Model:
+    """Open a checkpoint and match all of its tensors, names and shapes, to its spec; no weights are read.
+
+    Raises:
+        IsomergeError: an unreadable checkpoint, an unknown architecture, or a tensor that no line describes.
+    """
+    checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, allow_pickle=allow_pickle)
+    try:
+        spec = spec_for(checkpoint.config, spec_file)
+        matches = coverage(spec, {name: tuple(info.shape) for name, info in checkpoint.tensors.items()})
+    except IsomergeError as error:
+        raise IsomergeError(f"{checkpoint.ref}: {error}") from None
+    return Model(checkpoint, spec, matches)
+
+
+def check_compatible(anchor: Model, others: Sequence[Model]) -> None:
+    """Refuse models that cannot become one, before anything is computed.
+
+    Raises:
+        IsomergeError: different architectures, sizes, vocabularies, rotary positions, activation functions, or a
+            tensor that one lacks.
+    """
+    for other in others:
+        pair = f"{anchor.ref} and {other.ref}"
+        if anchor.spec.origin != other.spec.origin:
+            raise IsomergeError(
+                f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
+                "only models of one architecture can be aligned"
+            )
+        for size, value in anchor.spec.sizes.items():
+            theirs = other.spec.sizes[size]
+            if theirs != value:
+                what = "vocabularies" if size == "vocab" else "shapes"
+                raise IsomergeError(
+                    f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal"
+                )
+        for key in (*anchor.spec.config_keys, "tie_word_embeddings"):
+            mine, theirs = (config_value(m.config, key) for m in (anchor, other))
+            if mine != theirs and (key == "rope" or None not in (mine, theirs)):
+                raise IsomergeError(
+                    f"{pair} differ in config.json: {key} is {mine!r} and {theirs!r}; models that compute different "
+                    "functions of equal weights cannot be averaged"
+                )
+        _check_tensors(anchor, other)
+
+
+def _check_tensors(anchor: Model, other: Model) -> None:
+    for one, two in ((anchor, other), (other, anchor)):
+        for name, match in one.matches.items():
+            theirs = two.source_of(match.canonical, match)
+            if theirs is None and not match.line.optional:
+                raise IsomergeError(
+                    f"{two.ref}: tensor {match.canonical} is missing, but {one.ref} has it: is a shard lost?"
+                )
+            if theirs is not None:
+                a, b = one.checkpoint.tensors[name].shape, two.checkpoint.tensors[theirs].shape
+                if tuple(a) != tuple(b):
+                    raise IsomergeError(
+                        f"tensor {match.canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: "
+                        "models must have equal shapes"
+                    )
+
+
+def config_value(config: dict[str, Any], key: str) -> Any:
+    """A config value in a form that can be compared; ``rope`` gathers the rotary parameters of every format."""
+    if key != "rope":
+        value = config.get(key)
+        return value.split("|") if key == "pos_att_type" and isinstance(value, str) else value
+    found: dict[str, Any] = {"rope_theta": config.get("rope_theta"), "rope_type": "default"}
+    for part in (config.get("rope_scaling"), config.get("rope_parameters")):
+        if isinstance(part, dict):
+            found |= {"rope_type" if k == "type" else k: v for k, v in part.items() if v is not None}
+    found["rope_theta"] = float(found["rope_theta"] or 10000.0)
+    return found
+
+
+def working_dtype(models: Sequence[Model]) -> torch.dtype:
+    """float64 when a model is stored in it, else float32: never half."""
+    import torch
+
+    double = any(info.dtype == "F64" for m in models for info in m.checkpoint.tensors.values())
+    return torch.float64 if double else torch.float32

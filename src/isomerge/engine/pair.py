@@ -1,0 +1,127 @@
+"""One anchor, one source: solving a unit and measuring what it gained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.models import Model
+from isomerge.engine.plan import Plan, unit_layer
+from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.local import match_unit, vote
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.units import Unit, elements_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Blocks = dict[Block, "Tensor"]
+
+
+@dataclass
+class UnitResult:
+    """What was found for one unit; distances are squared Frobenius norms in the anchor's coordinates."""
+
+    unit: str
+    layer: int | None
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    """Per block: tensor, spaces, norm, before, after."""
+    dead: list[str] = field(default_factory=list)
+    elements: dict[str, Tensor] = field(default_factory=dict)
+
+    def total(self, what: str) -> float:
+        """The sum of one of the squared figures over the unit."""
+        return sum(row[what] for row in self.blocks)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON form, without the elements."""
+        return {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
+
+
+class PairSolver:
+    """Matches the units of a source to those of an anchor.
+
+    Args:
+        anchor, source: compatible models.
+        plan: the plan over their shared blocks.
+        dtype: the working dtype.
+        guard: see `isomerge.matching.local.match_unit`.
+    """
+
+    def __init__(self, anchor: Model, source: Model, plan: Plan, dtype: torch.dtype, *, guard: bool) -> None:
+        self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
+        self.votes: dict[str, Tensor] = {}
+
+    def load(self, model: Model, unit: Unit) -> Blocks:
+        """A unit's blocks of one model in the working dtype (integers as they are)."""
+        return {block: model.assemble(block, self.dtype) for block in unit.blocks}
+
+    def collect_votes(self) -> dict[str, Tensor]:
+        """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""
+        spec = self.plan.selection.spec
+        profits: dict[str, Tensor] = {}
+        for unit in self.plan.units:
+            if not unit.votes:
+                continue
+            a, b = self.load(self.anchor, unit), self.load(self.source, unit)
+            if self.plan.selection.gauge:
+                canonical_gauge(spec, a)
+                canonical_gauge(spec, b)
+            for name in unit.votes:
+                profit = vote(spec, a, b, name)
+                profits[name] = profits[name] + profit if name in profits else profit
+        self.votes = {name: spec.spaces[name].group.solve(p)[0] for name, p in profits.items()}
+        return self.votes
+
+    def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
+        """Match one unit; the source's blocks come back moved, in place."""
+        spec = self.plan.selection.spec
+        result = UnitResult(unit.key, unit_layer(unit))
+        before = {block: _square(anchor[block], source[block]) for block in unit.blocks}
+        if unit.key not in self.plan.skipped and (unit.elements or unit.votes):
+            votes = {name: self.votes[name] for name in unit.votes}
+            alignment, result.dead = match_unit(self.plan.selection, anchor, source, votes, guard=self.guard)
+            alignment.act(source)
+            result.elements = dict(alignment.elements)
+        for block in unit.blocks:
+            spaces = [space.name for space in elements_of(spec, block).values()]
+            after = _square(anchor[block], source[block])
+            norm = float(anchor[block].double().square().sum())
+            row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before[block], "after": after}
+            result.blocks.append(row)
+        return result, source
+
+    def alignment(self, elements: dict[str, Tensor]) -> Alignment:
+        """The group element of the whole model."""
+        return Alignment(self.plan.selection.spec, elements)
+
+
+def residuals(solver: PairSolver, unit: Unit) -> list[dict[str, Any]]:
+    """Per block, what no symmetry explains: squared distance and norm between canonical gauges.
+
+    Both models are moved to the canonical gauge and matched there by compact elements, which keep lengths: the
+    result does not depend on the gauges of the two checkpoints.
+    """
+    from isomerge.matching.local import compact_solution
+
+    spec = solver.plan.selection.spec
+    a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
+    if unit.elements or unit.votes:
+        canonical_gauge(spec, a)
+        canonical_gauge(spec, b)
+        compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
+    return [
+        {
+            "tensor": block.key,
+            "layer": unit_layer(unit),
+            "residual": _square(a[block], b[block]),
+            "norm": float(a[block].double().square().sum()),
+        }
+        for block in unit.blocks
+    ]
+
+
+def _square(a: Tensor, b: Tensor) -> float:
+    return float((a.double() - b.double()).square().sum())

@@ -1,0 +1,259 @@
+"""Runs that write a checkpoint: aligning, merging, replaying a patch. Units are read once and written once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.companions import companion_files, config_bytes
+from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
+from isomerge.engine.models import Model
+from isomerge.engine.pair import PairSolver, UnitResult
+from isomerge.engine.plan import Plan, unit_bytes
+from isomerge.errors import IsomergeError
+from isomerge.evidence.card import model_card
+from isomerge.evidence.distance import summarise
+from isomerge.fusion.registry import method as merge_method_named
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Observer = Callable[[str, int, int], None]
+"""Told of progress: what is done now, bytes done, bytes in all."""
+DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+
+
+@dataclass
+class Output:
+    """Where and how a checkpoint is written."""
+
+    out: Path
+    shard_size: int = 5_000_000_000
+    dtype: str | None = None
+    force: bool = False
+    observer: Observer = field(default=lambda what, done, total: None)
+
+
+def out_code(stored: str, dtype: str | None) -> str:
+    """The safetensors dtype that a tensor is written in; integers are kept."""
+    return DTYPES[dtype] if dtype and stored in DTYPES.values() else stored
+
+
+def planned_tensors(donor: Model, dtype: str | None) -> list[OutTensor]:
+    """The donor's tensors, as they will be written."""
+    if dtype is not None and dtype not in DTYPES:
+        raise IsomergeError(f"--dtype {dtype}: choose from {', '.join(DTYPES)}")
+    return [OutTensor(i.name, out_code(i.dtype, dtype), tuple(i.shape)) for i in donor.checkpoint.tensors.values()]
+
+
+def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
+    """A digest of everything that determines an output: tool, inputs' headers and dates, settings."""
+    from isomerge import __version__
+
+    parts: list[Any] = [__version__, what, *settings]
+    for model in models:
+        files = sorted({Path(i.file) for i in model.checkpoint.tensors.values()})
+        parts += [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
+        parts.append(model.config)
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class StreamWriter:
+    """A checkpoint being written unit by unit, with its report and alignments."""
+
+    def __init__(self, donor: Model, output: Output, key: str) -> None:
+        self.donor, self.output = donor, output
+        self.writer = CheckpointWriter(
+            output.out,
+            planned_tensors(donor, output.dtype),
+            key=key,
+            shard_size=output.shard_size,
+            force=output.force,
+        )
+
+    def __enter__(self) -> StreamWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.writer.close()
+        partial = self.output.out.absolute().parent / f".{self.output.out.name}.partial"
+        # bad input leaves nothing behind; a full disk or a kill leaves a folder to resume from
+        if kind is not None and issubclass(kind, IsomergeError) and not getattr(error, "resumable", False):
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def done(self, unit: str) -> dict[str, Any] | None:
+        """The record of a unit that an earlier, interrupted run has written."""
+        return self.writer.done.get(unit)
+
+    def put(self, block: Block, tensor: Tensor) -> None:
+        """Write one block under the donor's names, in the output dtype."""
+        for canonical, part in block.split(tensor):
+            name = self.donor.names[canonical]
+            stored = self.donor.checkpoint.tensors[name].dtype
+            self.writer.write(name, cast(part, out_code(stored, self.output.dtype), name))
+
+    def finish(self, report: dict[str, Any], alignments: Mapping[str, Alignment], card: str) -> Path:
+        """Companion files, config, report, card and alignments; then the rename."""
+        changes: dict[str, Any] = {}
+        if self.output.dtype:
+            changes = {k: self.output.dtype for k in ("dtype", "torch_dtype") if k in self.donor.config} or {
+                "dtype": self.output.dtype
+            }
+        files: dict[str, bytes | Path] = dict(companion_files(self.donor.checkpoint.folder))
+        files["config.json"] = config_bytes(self.donor.config, **changes)
+        files["README.md"] = card.encode()
+        files["isomerge.json"] = (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()
+        for name, alignment in alignments.items():
+            path = self.writer.blob(name)
+            alignment.save(path)
+            files[name] = path
+        return self.writer.finish(files)
+
+
+def cast(tensor: Tensor, code: str, name: str) -> Tensor:
+    """Convert to a stored dtype; a value that does not fit is an error, never an infinity."""
+    import torch
+
+    dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+    if code not in dtypes or tensor.dtype == dtypes[code]:
+        return tensor
+    found = tensor.to(dtypes[code])
+    if not bool(torch.isfinite(found).all()):
+        raise IsomergeError(
+            f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use --dtype float32"
+        )
+    return found
+
+
+def stream_units(
+    stream: StreamWriter,
+    solvers: Sequence[PairSolver],
+    plan: Plan,
+    fuse: Callable[[Block, list[Tensor]], Tensor],
+    anchor: Model,
+) -> list[list[UnitResult]]:
+    """Match, fuse and write every unit; returns the results of every solver."""
+    results: list[list[UnitResult]] = [[] for _ in solvers]
+    models = [anchor, *(s.source for s in solvers)]
+    sizes = [sum(unit_bytes(m, unit) for m in models) for unit in plan.units]
+    seen, total = 0, sum(sizes)
+    for number, (unit, size) in enumerate(zip(plan.units, sizes, strict=True)):
+        stream.output.observer(unit.key, seen, total)
+        record = stream.done(unit.key)
+        if record is not None:
+            for k, result in enumerate(record["results"]):
+                results[k].append(_restored(stream, result, f"{number}-{k}.safetensors"))
+        else:
+            found = _one_unit(stream, solvers, unit, fuse, anchor)
+            for k, result in enumerate(found):
+                if result.elements:
+                    _save_elements(stream.writer.blob(f"{number}-{k}.safetensors"), result.elements)
+                results[k].append(result)
+            stream.writer.commit(unit.key, {"results": [{**r.record(), "moved": bool(r.elements)} for r in found]})
+        seen += size
+    stream.output.observer("", total, total)
+    return results
+
+
+def _one_unit(
+    stream: StreamWriter,
+    solvers: Sequence[PairSolver],
+    unit: Unit,
+    fuse: Callable[[Block, list[Tensor]], Tensor],
+    anchor: Model,
+) -> list[UnitResult]:
+    base = solvers[0].load(anchor, unit)
+    found, moved = [], []
+    for solver in solvers:
+        result, blocks = solver.solve(unit, base, solver.load(solver.source, unit))
+        found.append(result)
+        moved.append(blocks)
+    for block in unit.blocks:
+        stream.put(block, fuse(block, [base[block], *(m[block] for m in moved)]))
+    return found
+
+
+def write_alone(stream: StreamWriter, plan: Plan, donor: Model, dtype: torch.dtype) -> None:
+    """The donor's own tensors, which no other model has: copied."""
+    for block in plan.alone:
+        key = f"alone {block.key}"
+        if stream.done(key) is None:
+            stream.put(block, donor.assemble(block, dtype))
+            stream.writer.commit(key, {})
+
+
+def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> None:
+    """The stack-wide spaces of every source, kept across a resume."""
+    from safetensors.torch import load_file
+
+    for k, solver in enumerate(solvers):
+        if not solver.plan.votes:
+            continue
+        path = stream.writer.blob(f"votes-{k}.safetensors")
+        if stream.done(f"votes {k}") is not None:
+            solver.votes = load_file(path)
+        else:
+            _save_elements(path, solver.collect_votes())
+            stream.writer.commit(f"votes {k}", {})
+
+
+def _save_elements(path: Path, elements: Mapping[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({k: v.contiguous() for k, v in elements.items()}, str(path))
+
+
+def _restored(stream: StreamWriter, record: dict[str, Any], blob: str) -> UnitResult:
+    from safetensors.torch import load_file
+
+    elements = load_file(stream.writer.blob(blob)) if record["moved"] else {}
+    return UnitResult(record["unit"], record["layer"], record["blocks"], record["dead"], elements)
+
+
+def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
+    """Per-tensor rows of a report."""
+    return [{**row, "layer": result.layer} for result in results for row in result.blocks]
+
+
+def elements_of_results(results: Iterable[UnitResult]) -> dict[str, Tensor]:
+    """All elements of one source."""
+    found: dict[str, Tensor] = {}
+    for result in results:
+        found |= result.elements
+    return found
+
+
+def report_of(
+    what: str, models: Sequence[Model], results: Sequence[list[UnitResult]], **more: Any
+) -> dict[str, Any]:
+    """The report of a run: ``distance`` over all sources, and ``sources`` one by one."""
+    import torch
+    import transformers
+
+    from isomerge import __version__
+
+    each = [summarise(rows_of(r)) for r in results]
+    report: dict[str, Any] = {
+        "command": what,
+        "models": [m.ref for m in models],
+        "architecture": models[0].spec.model_type,
+        "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
+        "dead_blocks": sorted({key for r in results for unit in r for key in unit.dead}),
+        **more,
+    }
+    if len(each) > 1:
+        report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]
+    return report
+
+
+__all__ = ["Output", "merge_method_named", "model_card", "report_of", "run_key", "stream_units"]

@@ -1,0 +1,1 @@
+"""Evidence: distances, verdicts, the law, and the reports that carry them."""

@@ -1,0 +1,68 @@
+"""Distances between two checkpoints: in all, per space and per layer, and what they mean in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import sqrt
+from typing import Any
+
+SAME = {"F64": 1e-9, "F32": 1e-4, "F16": 5e-3, "BF16": 3e-2}
+"""The largest relative residual that the rounding of a stored dtype explains, after a change of basis of condition
+100: machine epsilon (1e-16, 6e-8, 5e-4, 4e-3) with room for that condition and for sums over a layer."""
+
+
+def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Figures for a report from per-tensor rows (squared ``before``, ``after``, ``norm``; ``spaces``, ``layer``).
+
+    Returns:
+        ``before``, ``after``, ``norm`` (Frobenius over all tensors), and the same under ``spaces`` (over the tensors
+        that a space acts on, so spaces overlap; ``fixed`` is the rest) and ``layers``.
+    """
+    total: dict[str, float] = {"before": 0.0, "after": 0.0, "norm": 0.0}
+    spaces: dict[str, dict[str, float]] = {}
+    layers: dict[str, dict[str, float]] = {}
+    for row in rows:
+        places = [total]
+        places += [spaces.setdefault(s, dict.fromkeys(total, 0.0)) for s in row["spaces"] or ["fixed"]]
+        layer = "outside" if row.get("layer") is None else str(row["layer"])
+        places.append(layers.setdefault(layer, dict.fromkeys(total, 0.0)))
+        for place in places:
+            for key in total:
+                place[key] += row[key]
+
+    def roots(figures: dict[str, float]) -> dict[str, float]:
+        return {key: sqrt(value) for key, value in figures.items()}
+
+    return {
+        **roots(total),
+        "spaces": {name: roots(f) for name, f in spaces.items()},
+        "layers": {name: roots(f) for name, f in layers.items()},
+    }
+
+
+def relative_residuals(rows: list[dict[str, Any]]) -> tuple[float, str]:
+    """The largest relative residual of any tensor, and which.
+
+    A tensor far smaller than its fellows (a zero bias) is measured against a thousandth of their root mean square.
+    """
+    if not rows:
+        return 0.0, ""
+    mean = sum(row["norm"] for row in rows) / len(rows)
+    worst = max(rows, key=lambda row: row["residual"] / max(row["norm"], 1e-6 * mean, 1e-300))
+    return sqrt(worst["residual"] / max(worst["norm"], 1e-6 * mean, 1e-300)), worst["tensor"]
+
+
+def verdict(same: bool, before: float, after: float) -> str:
+    """What two relative distances mean (``before`` as stored, ``after`` alignment; sqrt(2) is uncorrelated).
+
+    Args:
+        same: whether the residual is within rounding.
+        before, after: distances relative to the anchor's norm, over the tensors that alignment can move.
+    """
+    if same:
+        return "same function" if before > 1e-6 else "same function, same weights"
+    if before < 0.9 and after > 0.5 * before:
+        return "fine-tunes of one base, already aligned"
+    if after < 0.9:
+        return "related but misaligned: align before merging"
+    return "unrelated as far as block-local symmetries tell (the residual streams may be in different bases)"

@@ -1,0 +1,64 @@
+"""What a checkpoint is: architecture, spaces, units, and how many of its dimensions are redundant."""
+
+from __future__ import annotations
+
+from math import lgamma, log, prod
+from typing import TYPE_CHECKING, Any
+
+from isomerge.symmetry.shifts import find_shifts, shift_atoms
+from isomerge.symmetry.units import elements_of, plan_units
+
+if TYPE_CHECKING:
+    from isomerge.engine.models import Model
+
+
+def inspection(model: Model) -> dict[str, Any]:
+    """A report from headers and config alone.
+
+    ``spaces`` lists, per space, the group, the number of elements, the length of the axis, and the continuous
+    dimensions in all; ``redundant_dimensions`` are the parameters that symmetry removes (continuous spaces and
+    shifts of the blocks; the residual stream's scales are listed, but belong to norms).
+    """
+    spec = model.spec
+    elements: dict[str, set[str]] = {}
+    for block in model.blocks:
+        for key, space in elements_of(spec, block).items():
+            elements.setdefault(space.name, set()).add(key)
+    spaces = []
+    for name, keys in elements.items():
+        space, n = spec.spaces[name], spec.sizes[name]
+        count = len(keys) * prod(spec.sizes[i] for i in spec.batch(space))
+        discrete = count * lgamma(n + 1) / log(10) if "Perm" in space.group_name else 0.0
+        spaces.append(
+            {
+                "name": name, "role": space.role, "group": space.group_name, "index": list(space.index), "size": n,
+                "elements": count, "dimension": count * space.group.dimension(n), "log10_permutations": discrete,
+                "matched": name not in spec.residual_names,
+            }
+        )  # fmt: skip
+    shifts = [
+        {"name": s.name, "key": key, "dimension": prod(spec.sizes[a.name] for a in shift_atoms(spec, s))}
+        for s, key, _ in find_shifts(spec, model.blocks)
+    ]
+    local = spec.restrict([s["name"] for s in spaces if s["matched"]] + [s.name for s in spec.shifts])
+    units = plan_units(local, model.blocks)
+    tensors = model.checkpoint.tensors.values()
+    return {
+        "command": "inspect",
+        "model": model.ref,
+        "architecture": spec.model_type,
+        "spec": spec.origin,
+        "tensors": len(model.matches),
+        "parameters": sum(prod(i.shape) for i in tensors),
+        "bytes": model.checkpoint.nbytes,
+        "dtypes": sorted({i.dtype for i in tensors}),
+        "units": len(units),
+        "units_matched": sum(bool(u.elements or u.votes) for u in units),
+        "spaces": spaces,
+        "shifts": {
+            name: sum(s["dimension"] for s in shifts if s["name"] == name)
+            for name in {s["name"]: 0 for s in shifts}
+        },
+        "redundant_dimensions": sum(s["dimension"] for s in spaces if s["matched"])
+        + sum(s["dimension"] for s in shifts),
+    }

@@ -1,0 +1,1 @@
+"""Fusion: how aligned tensors become one."""
