@@ -199,15 +199,11 @@ def validate(seed: int) -> None:
 
 def main() -> None:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="initialisation, image order and augmentation")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, help="train and save the checkpoint in this folder")
-    action.add_argument(
-        "--validate", action="store_true", help="train on part of the training split; save nothing"
-    )
+    action.add_argument("--validate", action="store_true", help="train on part of the training split; save nothing")
     action.add_argument("--compare", type=Path, nargs=2, metavar=("A", "B"), help="evaluate two saved models")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

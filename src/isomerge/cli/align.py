@@ -1,0 +1,53 @@
+"""``isomerge align``: the same function in other weights, closest to an anchor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def align(
+    source: Annotated[str, typer.Argument(help="The model to move: a folder or hub id.")],
+    onto: Annotated[str, typer.Option("--onto", help="The anchor: the model to come close to.")],
+    out: o.Out,
+    spaces: o.Spaces = "default",
+    layers: o.Layers = None,
+    save_alignment: Annotated[
+        Path | None, typer.Option(help="Also save what was applied, to replay it with apply.")
+    ] = None,
+    spec: o.SpecFile = None,
+    allow_pickle: o.Pickle = False,
+    out_shard_size: o.ShardSize = "5GB",
+    dtype: o.Dtype = None,
+    overwrite: o.Force = False,
+    dry_run: o.DryRun = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Move SOURCE along its symmetry orbit to the point closest to the anchor, and write it."""
+    import isomerge
+    from isomerge.cli.console import Voice, distance_table, write_json
+    from isomerge.cli.dry_run import print_plan
+
+    voice = Voice(quiet, verbose)
+    if dry_run:
+        return print_plan(voice, [source, onto], spaces, layers, spec, allow_pickle, json, guard=True)
+    with voice.progress("aligning") as observer:
+        alignment, report = isomerge.align(
+            source, onto=onto, out=out, spaces=spaces, layers=layers, spec=spec, allow_pickle=allow_pickle,
+            shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer,
+        )  # fmt: skip
+    if save_alignment is not None:
+        alignment.save(save_alignment)
+    distance_table(voice, report["distance"])
+    if report["dead_blocks"]:
+        voice.warn(
+            f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: {', '.join(report['dead_blocks'][:4])}"
+        )
+    voice.say(f"Wrote {out}: the function of {source}, closest to {onto}.")
+    return write_json(json, report)

@@ -1,0 +1,62 @@
+"""The ``isomerge`` command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from isomerge.cli.align import align
+from isomerge.cli.apply import apply
+from isomerge.cli.demo import demo
+from isomerge.cli.diff import diff
+from isomerge.cli.inspect import inspect
+from isomerge.cli.merge import merge
+from isomerge.cli.verify import verify
+from isomerge.errors import IsomergeError
+
+app = typer.Typer(
+    name="isomerge",
+    help="Align transformers along their weight symmetries, merge them, and prove it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (merge, align, apply, diff, verify, inspect, demo):
+    app.command()(command)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from isomerge import __version__
+
+        print(f"isomerge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Align transformers along their weight symmetries, merge them, and prove it."""
+
+
+def main() -> None:
+    """Run the command line: bad input is one sentence on stderr and exit code 2, never a traceback."""
+    try:
+        app()
+    except IsomergeError as error:
+        print(f"isomerge: {error}", file=sys.stderr)
+        sys.exit(2)
+    except MemoryError:
+        print("isomerge: out of memory; close other programs or use a machine with more", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("isomerge: interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""``isomerge apply``: replay a saved alignment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def apply(
+    patch: Annotated[Path, typer.Argument(help="An alignment file (alignment.safetensors).")],
+    model: Annotated[str, typer.Argument(help="The model to move: a folder or hub id.")],
+    out: o.Out,
+    spec: o.SpecFile = None,
+    allow_pickle: o.Pickle = False,
+    out_shard_size: o.ShardSize = "5GB",
+    dtype: o.Dtype = None,
+    overwrite: o.Force = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Move MODEL by a saved alignment and write it: the same function in other weights."""
+    import isomerge
+    from isomerge.cli.console import Voice, write_json
+
+    voice = Voice(quiet)
+    with voice.progress("applying") as observer:
+        report = isomerge.apply(
+            patch, model, out=out, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
+            force=overwrite, observer=observer,
+        )  # fmt: skip
+    voice.say(f"Wrote {out}: moved by {report['distance']['after']:.6g} (norm {report['distance']['norm']:.6g}).")
+    write_json(json, report)

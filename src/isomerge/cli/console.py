@@ -1,0 +1,108 @@
+"""What people and machines see: progress, tables, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+Observer = Callable[[str, int, int], None]
+
+
+class Voice:
+    """Prints tables to stdout and remarks to stderr, unless told to be quiet."""
+
+    def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
+        self.quiet, self.verbose = quiet, verbose
+
+    def say(self, text: str) -> None:
+        """One line on stdout."""
+        if not self.quiet:
+            from rich.console import Console
+
+            Console(highlight=False, soft_wrap=True).print(text)
+
+    def warn(self, text: str) -> None:
+        """A warning on stderr; shown even when quiet."""
+        print(f"warning: {text}", file=sys.stderr)
+
+    def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
+        """A table; all columns but the first are numbers."""
+        if self.quiet:
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="left" if number == 0 else "right")
+        for row in rows:
+            table.add_row(*row)
+        Console(highlight=False).print(table)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Observer]:
+        """A progress bar on stderr (only on a terminal), as an observer of bytes."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda unit, done, total: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(
+            *columns, TextColumn("{task.fields[unit]}"), console=Console(stderr=True), transient=True
+        ) as bar:
+            task = bar.add_task(what, unit="", total=None)
+
+            def observe(unit: str, done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total, unit=unit[-48:])
+
+            yield observe
+
+
+def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
+    """Distances before and after, in all, per space, and (verbose) per layer."""
+
+    def row(name: str, d: dict[str, float]) -> list[str]:
+        change = d["after"] / d["before"] - 1 if d["before"] else 0.0
+        return [
+            name,
+            f"{d['before']:.6g}",
+            f"{d['after']:.6g}",
+            f"{change:+.1%}" if d["before"] else "",
+            f"{d['norm']:.6g}",
+        ]
+
+    columns = ["Frobenius distance", "before", "after", "change", "norm"]
+    rows = [row("all tensors", distance)] + [row(f"  {n}", d) for n, d in distance["spaces"].items()]
+    voice.table("", columns, rows)
+    layers = [
+        row(f"  layer {n}" if n != "outside" else "  outside layers", d) for n, d in distance["layers"].items()
+    ]
+    if voice.verbose:
+        voice.table("", ["per layer", *columns[1:]], layers)
+
+
+def write_json(path: Path | None, report: dict[str, Any]) -> None:
+    """Write a report for machines."""
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise IsomergeError(f"--json {path}: cannot write this file ({error.strerror})") from None
+
+
+def size_text(n: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"

@@ -1,0 +1,44 @@
+"""``--dry-run``: all checks, the plan and what it will cost; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from isomerge.cli.console import Voice, size_text, write_json
+
+
+def print_plan(
+    voice: Voice,
+    refs: Sequence[str],
+    spaces: str,
+    layers: str | None,
+    spec: Path | None,
+    allow_pickle: bool,
+    json: Path | None,
+    *,
+    guard: bool,
+) -> None:
+    """Print units, spaces, memory and time of a run over the first model's tensors."""
+    from isomerge.engine.models import check_compatible, recognise
+    from isomerge.engine.plan import estimate, make_plan
+
+    models = [recognise(ref, spec_file=spec, allow_pickle=allow_pickle) for ref in refs]
+    check_compatible(models[0], models[1:])
+    plan = make_plan(models[0], models[1:], spaces, layers)
+    cost = estimate(plan, models, guard=guard)
+    active = [u for u in plan.units if u.key not in plan.skipped and (u.elements or u.votes)]
+    voice.say(
+        f"{len(plan.units)} work units, {len(active)} matched over {', '.join(plan.selection.spec.spaces) or 'nothing'}; "
+        f"about {size_text(cost['memory'])} of memory, {cost['seconds']:.0f} s on one core. Nothing was written."
+    )
+    write_json(
+        json,
+        {
+            "command": "dry-run",
+            "models": list(refs),
+            "units": len(plan.units),
+            "matched": len(active),
+            "estimate": cost,
+        },
+    )

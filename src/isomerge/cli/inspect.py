@@ -1,0 +1,53 @@
+"""``isomerge inspect``: what a checkpoint is, and what of it is redundant."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="A model: a folder or hub id.")],
+    spec: o.SpecFile = None,
+    print_spec: Annotated[
+        bool, typer.Option("--print-spec", help="Print the spec text of its architecture and stop.")
+    ] = False,
+    allow_pickle: o.Pickle = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Show architecture, symmetry spaces, work units and redundant dimensions; reads headers only."""
+    import isomerge
+    from isomerge.cli.console import Voice, size_text, write_json
+
+    voice = Voice(quiet)
+    report = isomerge.inspect(model, spec=spec, allow_pickle=allow_pickle)
+    if print_spec:
+        from isomerge.archs import spec_texts
+
+        print(spec_texts()[report["architecture"]][1] if spec is None else spec.read_text(encoding="utf-8"))
+        return
+    voice.say(
+        f"{report['model']}: {report['architecture']} ({report['spec']}), {report['parameters']:,} parameters in "
+        f"{report['tensors']} tensors, {size_text(report['bytes'])} of {', '.join(report['dtypes'])}"
+    )
+    rows = [
+        [
+            s["name"], s["role"], s["group"] + (f"({s['size']})" if s["size"] > 1 else ""), ", ".join(s["index"]),
+            f"{s['elements']:,}", f"{s['dimension']:,}", f"{s['log10_permutations']:.0f}" if s["log10_permutations"] else "",
+            "yes" if s["matched"] else "residual stream",
+        ]
+        for s in report["spaces"]
+    ]  # fmt: skip
+    rows += [[name, "bias", "translation", "", "", f"{n:,}", "", "yes"] for name, n in report["shifts"].items()]
+    voice.table(
+        "", ["space", "role", "group", "index", "elements", "dimensions", "log10 permutations", "matched"], rows
+    )
+    voice.say(
+        f"{report['units']} work units, {report['units_matched']} of them with symmetries; "
+        f"{report['redundant_dimensions']:,} continuous dimensions are redundant"
+    )
+    write_json(json, report)

@@ -1,0 +1,88 @@
+"""``isomerge merge``: align the rest onto the first, then fuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def merge(
+    models: Annotated[
+        list[str], typer.Argument(help="Models (folders or hub ids), the anchor first; or one RECIPE.yml.")
+    ],
+    out: o.Out,
+    method: Annotated[str, typer.Option(help="How aligned weights are fused.")] = "linear",
+    weights: Annotated[
+        str | None, typer.Option(help="One number per model, such as 0.7,0.3; equal by default.")
+    ] = None,
+    align: Annotated[
+        bool, typer.Option("--align/--no-align", help="Align onto the first model before fusing.")
+    ] = True,
+    spaces: o.Spaces = "default",
+    layers: o.Layers = None,
+    spec: o.SpecFile = None,
+    allow_pickle: o.Pickle = False,
+    out_shard_size: o.ShardSize = "5GB",
+    dtype: o.Dtype = None,
+    overwrite: o.Force = False,
+    dry_run: o.DryRun = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Align every model onto the first, merge them, and write an ordinary Hugging Face checkpoint."""
+    import isomerge
+    from isomerge.cli.console import Voice, distance_table, write_json
+    from isomerge.cli.dry_run import print_plan
+    from isomerge.evidence.misalignment import misalignment
+
+    voice = Voice(quiet, verbose)
+    numbers = _weights(weights)
+    if len(models) == 1 and models[0].endswith((".yml", ".yaml")):
+        models, method, numbers, align, spaces, layers, dtype = _from_recipe(models[0], dtype)
+    if dry_run:
+        return print_plan(voice, models, spaces if align else "none", layers, spec, allow_pickle, json, guard=False)
+    if not align:
+        for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle):
+            voice.warn(problem)
+    with voice.progress("merging") as observer:
+        report = isomerge.merge(
+            models, out=out, method=method, weights=numbers, align=align, spaces=spaces, layers=layers, spec=spec,
+            allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer,
+        )  # fmt: skip
+    distance_table(voice, report["distance"])
+    if report["kept_from_first"]:
+        voice.say(
+            f"Kept from {models[0]}, as not all models have them: {', '.join(report['kept_from_first'][:6])}."
+        )
+    voice.say(f"Wrote {out}: {method} merge of {', '.join(models)}{'' if align else ', not aligned'}.")
+    return write_json(json, report)
+
+
+def _weights(text: str | None) -> list[float] | None:
+    from isomerge.errors import IsomergeError
+
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise IsomergeError(f"--weights {text}: give one number per model, such as 0.7,0.3") from None
+
+
+def _from_recipe(path: str, dtype: str | None):
+    from isomerge.fusion.recipe import read_recipe
+
+    recipe = read_recipe(Path(path))
+    weights = [entry.parameters.weight for entry in recipe.models]
+    if not recipe.parameters.normalize and sum(weights) != 1:
+        from isomerge.errors import IsomergeError
+
+        raise IsomergeError(f"{path}: `parameters.normalize: false` needs weights that sum to one here")
+    names = [entry.model for entry in recipe.models]
+    block = recipe.align
+    return names, recipe.merge_method, weights, block.enabled, block.spaces, block.layers, dtype or recipe.dtype

@@ -1,0 +1,35 @@
+"""The options that commands share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")]
+Spaces = Annotated[
+    str,
+    typer.Option(
+        help="What may move: default, paper, paper-no-rescale, attention, ffn, none, or a list of roles and spaces "
+        "such as qk,ov,ff (isomerge inspect shows them)."
+    ),
+]
+Layers = Annotated[str | None, typer.Option(help="Match these layers only: 0-4, 0,2,5, head:5 or tail:3.")]
+SpecFile = Annotated[
+    Path | None, typer.Option("--spec", help="A spec text for an architecture that isomerge does not know.")
+]
+Pickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Read .bin weights (with weights_only); safetensors are safer.")
+]
+ShardSize = Annotated[str, typer.Option("--out-shard-size", help="Largest shard, such as 5GB or 500M.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="Write weights as float32, float16, bfloat16 or float64; as stored by default.")
+]
+Force = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder when the new one is complete.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the report as JSON to this file.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print figures per layer as well.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, print the plan and its cost, write nothing.")
+]

@@ -1,0 +1,38 @@
+"""``isomerge verify``: are two models the same function?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def verify(
+    a: Annotated[str, typer.Argument(help="A model: a folder or hub id.")],
+    b: Annotated[str, typer.Argument(help="Another one.")],
+    run: Annotated[bool, typer.Option("--run", help="Also compare outputs on random inputs.")] = False,
+    spec: o.SpecFile = None,
+    allow_pickle: o.Pickle = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Exit 0 if two models are the same function modulo symmetry (without running them), 1 if not."""
+    import isomerge
+    from isomerge.cli.console import Voice, write_json
+
+    voice = Voice(quiet)
+    with voice.progress("verifying") as observer:
+        report = isomerge.verify(a, b, run=run, spec=spec, allow_pickle=allow_pickle, observer=observer)
+    residual = report["residual"]
+    how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
+    voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo block-local symmetry: {how}.")
+    if report["only_in_one"]:
+        names = ", ".join(report["only_in_one"][:4])
+        voice.say(f"Not compared, as only one model has them: {names}.")
+    if run:
+        voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output.")
+    write_json(json, report)
+    if not report["same"]:
+        raise typer.Exit(1)
