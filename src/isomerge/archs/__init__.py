@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.spec import Spec, parse_spec
+from isomerge.symmetry.spec import Spec, coverage, parse_spec
 
 
 @cache
@@ -50,3 +50,16 @@ def spec_for(config: Mapping[str, Any], file: str | Path | None = None) -> Spec:
         )
     name, text = known[kind]
     return parse_spec(text, config, name)
+
+
+def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """The architectures whose spec describes every tensor of a checkpoint without a ``model_type`` (before 2020)."""
+    found = []
+    for name, text in {entry[0]: entry[1] for entry in spec_texts().values()}.items():
+        kind = next(kind for kind, entry in spec_texts().items() if entry[0] == name)
+        try:
+            coverage(parse_spec(text, {**config, "model_type": kind}, name), shapes)
+        except IsomergeError:
+            continue
+        found.append(kind)
+    return found

@@ -39,8 +39,7 @@ class _Stamp:
 class Checkpoint:
     """An open checkpoint: its configuration and the description of every tensor; no weights in memory.
 
-    ``ref`` is what the user gave, ``folder`` where the files are, ``config`` the parsed config.json with a
-    string ``model_type``, and ``tensors`` the stored tensors in the order of the files and their bytes.
+    ``ref`` is what the user gave, ``folder`` where the files are, ``config`` the parsed config.json, and ``tensors`` the stored tensors in the order of the files and their bytes.
     """
 
     ref: str
@@ -116,8 +115,7 @@ def open_checkpoint(ref: str | Path, *, allow_pickle: bool = False) -> Checkpoin
     A path to the only .safetensors file of a folder stands for the folder. Files are chosen as transformers
     does: model.safetensors, then its index, then (with ``allow_pickle``) pytorch_model.bin and its index.
     Safetensors files are opened by their headers alone, without importing torch.
-    Raises IsomergeError when the folder or model does not exist, config.json is missing or lacks
-    ``model_type``, there are no weights, or any index or header is invalid.
+    Raises IsomergeError when the folder or model does not exist, config.json is missing or damaged, there are no weights, or any index or header is invalid.
     """
     folder = local_folder(ref, allow_pickle=allow_pickle)
     config = read_config(folder)
@@ -135,15 +133,14 @@ def open_checkpoint(ref: str | Path, *, allow_pickle: bool = False) -> Checkpoin
 def read_config(folder: Path) -> dict[str, Any]:
     """The object in ``folder``/config.json, in the key order of the file.
 
-    Raises IsomergeError when it is missing, not a JSON object, or has no string ``model_type``.
+    Raises IsomergeError when it is missing, not a JSON object, or has a ``model_type`` that is no string.
     """
     path = folder / CONFIG
     config = read_object(
         path, remedy="a checkpoint needs the config.json that save_pretrained writes", unique=False
     )
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or not kind:
-        raise IsomergeError(f'{path} must have a string model_type; add it, e.g. "model_type": "bert"')
+    if not isinstance(config.get("model_type", ""), str):  # checkpoints of before 2020 have none
+        raise IsomergeError(f'{path} must have a string model_type; correct it, e.g. "model_type": "bert"')
     return config
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.archs import spec_for
+from isomerge.archs import infer_model_types, spec_for
 from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.blocks import Block, gather_blocks
@@ -92,9 +92,14 @@ def recognise(
         IsomergeError: an unreadable checkpoint, an unknown architecture, or a tensor that no line describes.
     """
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, allow_pickle=allow_pickle)
+    shapes = {name: tuple(info.shape) for name, info in checkpoint.tensors.items()}
+    if not checkpoint.config.get("model_type") and spec_file is None:
+        kinds = infer_model_types(checkpoint.config, shapes)
+        # BERT and RoBERTa bodies look alike without a prefix and have the same symmetries: the first will do
+        checkpoint = replace(checkpoint, config={**checkpoint.config, **({"model_type": kinds[0]} if kinds else {})})
     try:
         spec = spec_for(checkpoint.config, spec_file)
-        matches = coverage(spec, {name: tuple(info.shape) for name, info in checkpoint.tensors.items()})
+        matches = coverage(spec, shapes)
     except IsomergeError as error:
         raise IsomergeError(f"{checkpoint.ref}: {error}") from None
     return Model(checkpoint, spec, matches)
