@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
+
+from isomerge.archs import spec_for
+from isomerge.checkpoint.dtypes import dtype_code
+from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
+from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.spec import Spec, by_canonical, coverage
 
 BODY = {
     "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6,
@@ -34,8 +43,12 @@ def _t5(**changes: Any) -> Any:
     return tf.T5ForConditionalGeneration(tf.T5Config(**SEQ2SEQ, **changes))
 
 
-def _deberta(model: Any, share: bool, terms: list[str]) -> Any:
-    return model(tf.DebertaV2Config(**DISENTANGLED, share_att_key=share, pos_att_type=terms))
+def _deberta(model: Any, share: bool, terms: list[str], **changes: Any) -> Any:
+    return model(tf.DebertaV2Config(**DISENTANGLED, share_att_key=share, pos_att_type=terms, **changes))
+
+
+def _llama(**changes: Any) -> Any:
+    return tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL, **changes}))
 
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes
@@ -56,6 +69,12 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     "deberta-shared": (lambda: _deberta(tf.DebertaV2ForMaskedLM, True, ["c2p", "p2c"]), 1e-9),
     "deberta-unshared": (lambda: _deberta(tf.DebertaV2ForSequenceClassification, False, ["c2p", "p2c"]), 1e-9),
     "deberta-c2p": (lambda: _deberta(tf.DebertaV2ForMaskedLM, False, ["c2p"]), 1e-9),
+    "deberta-conv": (
+        lambda: _deberta(
+            tf.DebertaV2ForSequenceClassification, True, ["c2p"], conv_kernel_size=3, conv_act="gelu", embedding_size=24
+        ),
+        1e-9,
+    ),
     "vit": (lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES)), 1e-9),
     "vit-plain": (
         lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES, qkv_bias=False, hidden_act="relu")),
@@ -68,17 +87,21 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
         ),
         1e-9,
     ),
-    "llama": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**CAUSAL)), 1e-5),
-    "llama-biased": (
-        lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**CAUSAL, attention_bias=True, mlp_bias=True)),
-        1e-5,
-    ),
-    "llama-tied": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL, "tie_word_embeddings": True})), 1e-5),
+    "llama": (_llama, 1e-5),
+    "llama-biased": (lambda: _llama(attention_bias=True, mlp_bias=True), 1e-5),
+    "llama-tied": (lambda: _llama(tie_word_embeddings=True), 1e-5),
+    "llama-mha": (lambda: _llama(num_key_value_heads=6, head_dim=12), 1e-5),
+    "llama-mqa": (lambda: _llama(num_key_value_heads=1), 1e-5),
     "mistral": (lambda: tf.MistralForSequenceClassification(tf.MistralConfig(**CAUSAL, pad_token_id=0)), 1e-5),
     "qwen2": (lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**CAUSAL)), 1e-5),
     "qwen3": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**CAUSAL)), 1e-5),
+    "qwen3-biased": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**CAUSAL, attention_bias=True)), 1e-5),
     "t5-gated": (lambda: _t5(feed_forward_proj="gated-gelu"), 1e-5),
     "t5-relu": (lambda: _t5(feed_forward_proj="relu"), 1e-5),
+    "mt5": (
+        lambda: tf.MT5ForConditionalGeneration(tf.MT5Config(**{**SEQ2SEQ, "d_kv": 6}, tie_word_embeddings=False)),
+        1e-5,
+    ),
     "mixtral": (
         lambda: tf.MixtralForCausalLM(tf.MixtralConfig(**CAUSAL, num_local_experts=4, num_experts_per_tok=2)),
         1e-5,
@@ -122,7 +145,7 @@ def outputs(folder: Path) -> torch.Tensor:
     """The logits of a saved toy, through ``from_pretrained``, in the stored dtype."""
     config = tf.AutoConfig.from_pretrained(folder)
     kind = getattr(tf, config.architectures[0])
-    dtype = next(iter(load_file(folder / "model.safetensors").values())).dtype
+    dtype = next(iter(tensors(folder).values())).dtype
     experts = {"experts_implementation": "eager"} if hasattr(config, "num_local_experts") else {}
     model = kind.from_pretrained(folder, dtype=dtype, **experts).eval()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
@@ -152,3 +175,61 @@ def overwrite(folder: Path, new: dict[str, torch.Tensor]) -> None:
 def config_of(folder: Path) -> dict[str, Any]:
     """The parsed config.json."""
     return json.loads((folder / "config.json").read_text())
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A saved toy, read by the real reader and recognised by its spec."""
+
+    name: str
+    folder: Path
+    spec: Spec
+    blocks: list[Block]
+    stored: dict[str, torch.Tensor]
+    """The stored tensors by their own names."""
+    names: dict[str, str]
+    """From canonical names to stored ones."""
+
+    @cached_property
+    def reference(self) -> torch.Tensor:
+        """The outputs of the saved toy."""
+        return outputs(self.folder)
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative change of outputs that rounding explains."""
+        return TOYS[self.name][1]
+
+    def fresh(self) -> dict[Block, torch.Tensor]:
+        """The blocks' tensors, each in memory of its own."""
+        return {b: b.assemble(lambda n: self.stored[self.names[n]]).clone().contiguous() for b in self.blocks}
+
+    def named(self, blocks: Mapping[Block, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The inverse of `fresh`: tensors by their stored names, contiguous."""
+        return {
+            self.names[n]: t.clone(memory_format=torch.contiguous_format)
+            for block, x in blocks.items()
+            for n, t in block.split(x)
+        }
+
+    def change(self, new: Mapping[str, torch.Tensor]) -> float:
+        """The largest change of any stored number."""
+        return max(float((new[k].double() - v.double()).abs().max()) for k, v in self.stored.items())
+
+
+def load_toy(name: str, folder: Path, spec: Spec | None = None) -> Toy:
+    """Open a saved toy; with ``spec``, as that spec sees it."""
+    opened = open_checkpoint(folder)
+    spec = spec or spec_for(opened.config)
+    matches = coverage(spec, {k: info.shape for k, info in opened.tensors.items()})
+    stored = {k: opened.read(k) for k in opened.tensors}
+    return Toy(name, folder, spec, gather_blocks(spec, matches), stored, by_canonical(matches))
+
+
+def write_toy(toy: Toy, new: Mapping[str, torch.Tensor], out: Path, *, shard_size: int = 1 << 30) -> Path:
+    """Write a checkpoint like the toy's with other weights, by the real writer."""
+    plan = [OutTensor(n, dtype_code(t.dtype), tuple(t.shape)) for n, t in new.items()]
+    with CheckpointWriter(out, plan, key="toy", shard_size=shard_size, force=True) as writer:
+        for name, tensor in new.items():
+            writer.write(name, tensor)
+        return writer.finish({"config.json": toy.folder / "config.json"})

@@ -34,9 +34,7 @@ COMPANIONS = (
 )
 """Names of the files that travel with the weights; config.json is not among them, as it may change."""
 
-_MODULE_FOLDER = re.compile(
-    r"[0-9]+_[A-Za-z]\w*", re.ASCII
-)  # sentence-transformers: 1_Pooling, 2_Normalize, ...
+_MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transformers: 1_Pooling, 2_Normalize, ...
 
 
 def companion_files(folder: str | Path) -> dict[str, Path]:

@@ -85,8 +85,7 @@ def dtype_code(dtype: torch.dtype) -> str:
         if torch_name == name:
             return code
     raise IsomergeError(
-        f"safetensors cannot store torch dtype {name!r}; "
-        f"convert the tensor to one of {', '.join(_TORCH_NAMES)}"
+        f"safetensors cannot store torch dtype {name!r}; convert the tensor to one of {', '.join(_TORCH_NAMES)}"
     )
 
 

@@ -18,13 +18,9 @@ def check_extras(out: Path, files: Mapping[str, bytes | Path], reserved: set[str
     """
     for name, content in files.items():
         if not all(is_plain_name(part) for part in name.split("/")):
-            raise IsomergeError(
-                f"{out}: {name!r} is no file name within it; use a relative name without '..'"
-            )
+            raise IsomergeError(f"{out}: {name!r} is no file name within it; use a relative name without '..'")
         if name in reserved:
-            raise IsomergeError(
-                f"{out}: {name!r} is one of its weights files; give the extra file another name"
-            )
+            raise IsomergeError(f"{out}: {name!r} is one of its weights files; give the extra file another name")
         if isinstance(content, Path) and not content.is_file():
             raise IsomergeError(f"{content}, to be copied to {out / name}, does not exist; check the path")
 

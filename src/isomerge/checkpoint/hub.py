@@ -46,10 +46,7 @@ def _folder_of_file(path: Path) -> Path:
         )
     folder = path.parent
     others = [
-        file
-        for pattern in (*_SAFETENSORS, *_PICKLES)
-        for file in folder.glob(pattern)
-        if file.name != path.name
+        file for pattern in (*_SAFETENSORS, *_PICKLES) for file in folder.glob(pattern) if file.name != path.name
     ]
     if others:
         raise IsomergeError(
@@ -90,12 +87,8 @@ def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
             "give a branch, tag or commit of it"
         ) from error
     except errors.HFValidationError as error:
-        raise IsomergeError(
-            f"{ref}: no such folder, nor a valid hub id; write a path, or org/name"
-        ) from error
-    except (
-        Exception
-    ) as error:  # the network fails in many types, which differ between versions of the hub client
+        raise IsomergeError(f"{ref}: no such folder, nor a valid hub id; write a path, or org/name") from error
+    except Exception as error:  # the network fails in many types, which differ between versions of the hub client
         raise IsomergeError(
             f"{ref}: no such folder here, and it could not be fetched from the Hugging Face hub "
             f"({_first_line(error)}); check the path, or the connection, and try again"

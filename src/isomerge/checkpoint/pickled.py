@@ -46,9 +46,7 @@ def _load(file: Path) -> dict[str, Any]:
             f"({type(error).__name__}); {_REMEDY}"
         ) from error
     if not isinstance(content, dict):
-        raise IsomergeError(
-            f"{file} holds a {type(content).__name__}, expected a dict of named tensors; {_REMEDY}"
-        )
+        raise IsomergeError(f"{file} holds a {type(content).__name__}, expected a dict of named tensors; {_REMEDY}")
     return content
 
 

@@ -148,6 +148,4 @@ def _stamps(weights: WeightFiles) -> dict[Path, _Stamp]:
     try:
         return {file: _Stamp.of(file.stat()) for file in weights.files}
     except OSError as error:
-        raise IsomergeError(
-            f"{error.filename} cannot be read ({error.strerror}); check the checkpoint"
-        ) from error
+        raise IsomergeError(f"{error.filename} cannot be read ({error.strerror}); check the checkpoint") from error

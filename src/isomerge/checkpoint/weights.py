@@ -57,9 +57,7 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
                 f"{path} is a pickle, which can run code when it is loaded; convert it to safetensors "
                 "(load it and call save_pretrained), or pass --allow-pickle to load it with weights_only"
             )
-        return (
-            _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
-        )
+        return _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     hint = f" (it holds {', '.join(others[:3])})" if others else ""
     raise IsomergeError(
@@ -117,9 +115,7 @@ def check_index(weights: WeightFiles, file: Path, found: set[str]) -> None:
         return
     placed = {name for name, shard in weights.weight_map.items() if shard == file.name}
     for name in sorted(placed - found):
-        raise IsomergeError(
-            f"{weights.source} places tensor {name!r} in {file.name}, which lacks it; {_REMEDY}"
-        )
+        raise IsomergeError(f"{weights.source} places tensor {name!r} in {file.name}, which lacks it; {_REMEDY}")
     for name in sorted(found - placed):
         raise IsomergeError(
             f"{file} holds tensor {name!r}, which {weights.source.name} does not place there; {_REMEDY}"

@@ -115,9 +115,7 @@ class CheckpointWriter:
         self._check_open()
         planned = self._tensors.get(name)
         if planned is None:
-            raise IsomergeError(
-                f"{self.out}: tensor {name!r} is not planned; list it when the writer is made"
-            )
+            raise IsomergeError(f"{self.out}: tensor {name!r} is not planned; list it when the writer is made")
         code, shape = self._code(name, tensor), tuple(tensor.shape)
         if (code, shape) != (planned.dtype, tuple(planned.shape)):
             raise IsomergeError(

@@ -96,7 +96,9 @@ def recognise(
     if not checkpoint.config.get("model_type") and spec_file is None:
         kinds = infer_model_types(checkpoint.config, shapes)
         # BERT and RoBERTa bodies look alike without a prefix and have the same symmetries: the first will do
-        checkpoint = replace(checkpoint, config={**checkpoint.config, **({"model_type": kinds[0]} if kinds else {})})
+        checkpoint = replace(
+            checkpoint, config={**checkpoint.config, **({"model_type": kinds[0]} if kinds else {})}
+        )
     try:
         spec = spec_for(checkpoint.config, spec_file)
         matches = coverage(spec, shapes)

@@ -88,8 +88,5 @@ def _keys_at(path: tuple[Any, ...]) -> list[str]:
     """The keys that are allowed at a place of the recipe."""
     kind: Any = Recipe
     for part in path:
-        if isinstance(part, int):
-            kind = ModelEntry
-        else:
-            kind = kind.model_fields[part].annotation
+        kind = ModelEntry if isinstance(part, int) else kind.model_fields[part].annotation
     return list(kind.model_fields) if hasattr(kind, "model_fields") else []

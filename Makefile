@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The plain torch of a package index brings gigabytes of CUDA. Where a CPU build of TORCH can be had it is taken;
+# set TORCH= to accept whatever pip chooses.
+TORCH ?= torch==2.13.0
+JOBS ?= 2
+
+.PHONY: demo test check format bench clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	touch $@
+
+$(VENV)/.developer: $(VENV)/.installed
+	$(BIN)/pip install --quiet $$($(BIN)/python tools/dev_requirements.py)
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/isomerge demo --out demo-out
+
+check: $(VENV)/.developer
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+test: check
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+
+format: $(VENV)/.developer
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.developer
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
+
+clean:
+	rm -rf $(VENV) demo-out .pytest_cache .ruff_cache

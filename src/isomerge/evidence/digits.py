@@ -1,0 +1,63 @@
+"""The demo's real data: scikit-learn's scanned digits, and how well a classifier reads those it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+PIXEL_MAX = 16.0
+
+
+def example_models() -> tuple[Path, Path]:
+    """The folders of the two digit classifiers that ship with isomerge, trained from different seeds.
+
+    Raises:
+        IsomergeError: they are not installed.
+    """
+    here = Path(__file__).resolve().parents[1]
+    for root in (here / "examples" / "digits", here.parents[1] / "examples" / "digits"):
+        if (root / "vit-a" / "model.safetensors").is_file():
+            return root / "vit-a", root / "vit-b"
+    raise IsomergeError(f"{here}/examples/digits: the demo's models are missing; install isomerge again")
+
+
+def held_out_digits() -> tuple[Tensor, Tensor]:
+    """The 450 test images float32 [n, 1, 8, 8] in -1..1 and their labels int64 [n]; never trained on.
+
+    The split is the one of ``examples/train_digits.py``.
+
+    Raises:
+        IsomergeError: scikit-learn is not installed.
+    """
+    import torch
+
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ImportError:
+        raise IsomergeError("the demo needs scikit-learn for its data: pip install 'isomerge[demo]'") from None
+    digits: Any = load_digits()
+    _, test = train_test_split(range(len(digits.target)), test_size=0.25, random_state=0, stratify=digits.target)
+    images = (torch.tensor(digits.images, dtype=torch.float32) / PIXEL_MAX - 0.5) / 0.5
+    return images.unsqueeze(1)[test], torch.tensor(digits.target, dtype=torch.int64)[test]
+
+
+def digit_evaluator() -> Callable[[nn.Module], tuple[float, float]]:
+    """A function from a classifier to its test cross-entropy (nats) and accuracy (0..1)."""
+    import torch
+
+    images, labels = held_out_digits()
+
+    def evaluate(model: nn.Module) -> tuple[float, float]:
+        with torch.no_grad():
+            logits = model(pixel_values=images).logits
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        return float(loss), float((logits.argmax(-1) == labels).double().mean())
+
+    return evaluate

@@ -1,0 +1,80 @@
+"""The law: a random element of every declared space, written to disk, leaves the outputs of every toy unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from toys import TOYS, Toy, load_toy, outputs, relative, write_toy
+
+from isomerge.evidence.law import random_alignment
+
+SHARD = 8_000
+# What a toy declares but cannot move: shifts whose biases are absent, permutations of one thing.
+IDLE = {
+    ("vit-plain", "kb"), ("vit-plain", "vb"),
+    ("llama", "vb"), ("llama-tied", "vb"), ("llama-mha", "vb"), ("llama-mqa", "vb"), ("mistral", "vb"),
+    ("qwen2", "vb"), ("qwen3", "vb"),
+    ("llama-mha", "g"), ("llama-mqa", "kv"),
+}  # fmt: skip
+
+
+def draw(toy: Toy, names: list[str] | None, condition: float = 4.0) -> dict[str, torch.Tensor]:
+    """The toy moved by a random element; drawn again while a small permutation group draws the identity."""
+    for seed in range(1, 9):
+        blocks = toy.fresh()
+        random_alignment(
+            toy.spec, toy.blocks, torch.Generator().manual_seed(seed), names, condition=condition
+        ).act(blocks)
+        moved = toy.named(blocks)
+        if toy.change(moved) > 1e-3:
+            break
+    return moved
+
+
+def declared(toy: Toy) -> list[str]:
+    """All spaces and shifts of a toy's spec."""
+    return [*toy.spec.spaces, *(s.name for s in toy.spec.shifts)]
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_every_space_alone(name: str, toy: Callable[..., Toy], tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """Each space and each shift alone changes weights and leaves the outputs."""
+    model = toy(name)
+    for space in declared(model):
+        with subtests.test(space=space):
+            moved = draw(model, [space])
+            if (name, space) in IDLE:
+                assert model.change(moved) == 0
+                continue
+            assert model.change(moved) > 1e-3
+            assert relative(outputs(write_toy(model, moved, tmp_path / "out")), model.reference) < model.tolerance
+
+
+@pytest.mark.parametrize("condition", [4.0, 100.0])
+@pytest.mark.parametrize("name", TOYS)
+def test_all_spaces_together(name: str, condition: float, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """All spaces and shifts at once, also far from the identity (rounding grows with the condition squared)."""
+    model = toy(name)
+    moved = draw(model, None, condition)
+    assert model.change(moved) > 1e-3
+    written = outputs(write_toy(model, moved, tmp_path / "out"))
+    assert relative(written, model.reference) < model.tolerance * max(1, condition / 10) ** 2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixtral"])
+def test_sharded(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """The same from and to many shards."""
+    whole = toy(name)
+    sharded = load_toy(name, write_toy(whole, whole.stored, tmp_path / "in", shard_size=SHARD))
+    assert len(list((tmp_path / "in").glob("model-*.safetensors"))) > 2
+    out = write_toy(sharded, draw(sharded, None), tmp_path / "out", shard_size=SHARD)
+    assert len(list(out.glob("model-*.safetensors"))) > 2
+    assert relative(outputs(out), whole.reference) < whole.tolerance
+
+
+def test_idle_spaces_are_declared(toy: Callable[..., Toy]) -> None:
+    """The exceptions above name spaces that exist."""
+    assert all(space in declared(toy(name)) for name, space in IDLE)
