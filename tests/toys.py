@@ -17,6 +17,7 @@ from isomerge.archs import spec_for
 from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.reader import open_checkpoint
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
+from isomerge.evidence.law import random_alignment
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 
@@ -71,7 +72,12 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     "deberta-c2p": (lambda: _deberta(tf.DebertaV2ForMaskedLM, False, ["c2p"]), 1e-9),
     "deberta-conv": (
         lambda: _deberta(
-            tf.DebertaV2ForSequenceClassification, True, ["c2p"], conv_kernel_size=3, conv_act="gelu", embedding_size=24
+            tf.DebertaV2ForSequenceClassification,
+            True,
+            ["c2p"],
+            conv_kernel_size=3,
+            conv_act="gelu",
+            embedding_size=24,
         ),
         1e-9,
     ),
@@ -215,6 +221,16 @@ class Toy:
     def change(self, new: Mapping[str, torch.Tensor]) -> float:
         """The largest change of any stored number."""
         return max(float((new[k].double() - v.double()).abs().max()) for k, v in self.stored.items())
+
+    def drawn(self, names: list[str] | None, condition: float = 4.0) -> dict[str, torch.Tensor]:
+        """The weights moved by a random element; drawn again while a small permutation group draws the identity."""
+        for seed in range(1, 9):
+            blocks, rng = self.fresh(), torch.Generator().manual_seed(seed)
+            random_alignment(self.spec, self.blocks, rng, names, condition=condition).act(blocks)
+            moved = self.named(blocks)
+            if self.change(moved) > 1e-3:
+                break
+        return moved
 
 
 def load_toy(name: str, folder: Path, spec: Spec | None = None) -> Toy:

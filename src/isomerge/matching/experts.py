@@ -7,10 +7,13 @@ ones a profile that no inner symmetry changes (sorted neuron norms, router rows)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 from isomerge.matching.gram import Cross, Leaf, cross_grams, cross_size, signature
 from isomerge.matching.nested import NestedSolver, Solution
+from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,28 +41,19 @@ def _solve_base(solver: NestedSolver, top: str, leaves: list[Leaf]) -> dict[str,
     """One base whose blocks are matched pair by pair."""
     import torch
 
-    spec = solver.spec
+    spec, n = solver.spec, solver.spec.sizes[top]
     own = cross_grams(spec, [leaf for leaf in leaves if signature(spec, leaf[2]) == (top,)])
-    fibred = [leaf for leaf in leaves if len(signature(spec, leaf[2])) > 1]
-    n = spec.sizes[top]
+    inside = [leaf for leaf in leaves if len(signature(spec, leaf[2])) > 1]
     base = own[(top,)].arrange((f"{top}+", f"{top}-")).double() if own else torch.zeros(n, n, dtype=torch.float64)
-    cost = (
-        n
-        * n
-        * max(
-            cross_size(spec, atoms) / n**2 * x.numel() / n / spec.sizes[_widest(spec, atoms, top)]
-            for x, _, atoms in fibred
-        )
-    )
-    if cost <= BUDGET:
-        profit = base + torch.stack(
-            [torch.stack([_pair(solver, top, fibred, i, j).score.data for j in range(n)]) for i in range(n)]
-        )
+    if _pair_cost(spec, top, inside) * n * n <= BUDGET:
+        scores = [[_solve_pair(solver, top, inside, i, j).score.data for j in range(n)] for i in range(n)]
+        profit = base + torch.tensor(scores, dtype=torch.float64)
     else:
-        profit = 2 * base - torch.cdist(_profile(spec, top, fibred, 0), _profile(spec, top, fibred, 1)).square()
+        anchor, source = (_profile(spec, top, inside, side) for side in ("anchor", "source"))
+        profit = 2 * base - torch.cdist(anchor, source).square()
     p, _ = spec.spaces[top].group.solve(profit)
-    parts = [_pair(solver, top, fibred, i, int(p[i]), elements=True).elements for i in range(n)]
-    back = p.argsort()  # elements are labelled by the source's own experts
+    parts = [_solve_pair(solver, top, inside, i, int(p[i]), elements=True).elements for i in range(n)]
+    back = p.argsort()  # elements are labelled by the source's own blocks
     elements = {top: Cross(("*",), p)}
     for name in parts[0]:
         stacked = torch.stack([part[name].data for part in parts])[back]
@@ -67,48 +61,43 @@ def _solve_base(solver: NestedSolver, top: str, leaves: list[Leaf]) -> dict[str,
     return elements
 
 
-def _widest(spec, atoms, top: str) -> str:
+def _widest(spec: Spec, atoms: tuple[Atom, ...], top: str) -> str:
+    """The largest space inside a block of the base: its neurons."""
     return max((s for s in signature(spec, atoms) if s != top), key=lambda s: spec.sizes[s])
 
 
-def _pair(
+def _pair_cost(spec: Spec, top: str, leaves: list[Leaf]) -> float:
+    """Multiplications of one pair of blocks: every neuron against every other."""
+    return sum(spec.sizes[_widest(spec, atoms, top)] * x.numel() / spec.sizes[top] for x, _, atoms in leaves)
+
+
+def _solve_pair(
     solver: NestedSolver, top: str, leaves: list[Leaf], i: int, j: int, *, elements: bool = False
 ) -> Solution:
-    """The problem inside one pair of blocks."""
-    inner = []
+    """The problem inside block i of the anchor and block j of the source."""
+    spaces = {
+        n: replace(s, index=tuple(i for i in s.index if i != top))
+        for n, s in solver.spec.spaces.items()
+        if n != top
+    }
+    spec = replace(solver.spec, spaces=spaces)
+    inner: list[Leaf] = []
     for x, y, atoms in leaves:
         at = [a.name for a in atoms].index(top)
         inner.append((x.select(at, i), y.select(at, j), atoms[:at] + atoms[at + 1 :]))
-    crosses = {sig: Cross(_without(c, top), c.data) for sig, c in cross_grams(_inside(solver, top), inner).items()}
-    return NestedSolver(_inside(solver, top), solver.given).solve(crosses, (), elements)
+    return NestedSolver(spec, solver.given).solve(cross_grams(spec, inner), (), elements)
 
 
-def _without(cross: Cross, top: str) -> tuple[str, ...]:
-    return tuple(d for d in cross.dims if d != top)
-
-
-def _inside(solver: NestedSolver, top: str):
-    """The spec as seen inside one block of the base: the base's index is gone."""
-    from dataclasses import replace
-
-    spec = solver.spec
-    spaces = {
-        n: replace(s, index=tuple(i for i in s.index if i != top)) for n, s in spec.spaces.items() if n != top
-    }
-    return replace(spec, spaces=spaces)
-
-
-def _profile(spec, top: str, leaves: list[Leaf], side: int) -> Tensor:
+def _profile(spec: Spec, top: str, leaves: list[Leaf], side: Literal["anchor", "source"]) -> Tensor:
     """What no inner permutation or sign changes: the sorted norms of each block's neurons, [n, features]."""
     import torch
 
     rows = []
-    for leaf in leaves:
-        x, atoms = leaf[side], leaf[2]
+    for x, y, atoms in leaves:
+        t = x if side == "anchor" else y
         names = [a.name for a in atoms]
-        wide = _widest(spec, atoms, top)
-        order = [names.index(top), names.index(wide)]
-        rest = [k for k in range(x.ndim) if k not in order]
-        norms = x.permute(*order, *rest).flatten(2).norm(dim=-1) if rest else x.permute(*order).abs()
+        order = [names.index(top), names.index(_widest(spec, atoms, top))]
+        rest = [k for k in range(t.ndim) if k not in order]
+        norms = t.permute(*order, *rest).flatten(2).norm(dim=-1) if rest else t.permute(*order).abs()
         rows.append(norms.double().sort(-1).values)
     return torch.cat(rows, -1)

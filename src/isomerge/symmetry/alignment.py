@@ -100,22 +100,13 @@ class Alignment(Mapping[str, "Tensor"]):
         """``(g @ h)`` acts like h first, then g."""
         from isomerge.symmetry.shifts import compose_shifts
 
-        linear: dict[str, Tensor] = {}
-        for key in [*other.elements, *(k for k in self.elements if k not in other.elements)]:
+        linear = {k: g for k, g in other.elements.items() if not k.startswith("shift.")}
+        for key, g in self.elements.items():
             if key.startswith("shift."):
                 continue
-            mine = self.elements.get(key)
-            if mine is not None:
-                mine = self._relabel(key, mine, other, inverse=True)
-            theirs = other.elements.get(key)
+            g = self._relabel(key, g, other, inverse=True)
             group = self.spec.spaces[key.partition("[")[0]].group
-            linear[key] = (
-                group.compose(mine, theirs)
-                if mine is not None and theirs is not None
-                else mine
-                if mine is not None
-                else theirs  # type: ignore[assignment]
-            )
+            linear[key] = group.compose(g, linear[key]) if key in linear else g
         return Alignment(self.spec, {**linear, **compose_shifts(self, other)})
 
     def inverse(self) -> Alignment:

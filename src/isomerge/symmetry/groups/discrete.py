@@ -64,7 +64,7 @@ class Fixed:
     def contract(self, g: Tensor, cross: Tensor) -> Tensor:
         return self.score(cross)
 
-    def balance(self, plus: Tensor, minus: Tensor) -> None:
+    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
 
     def dimension(self, n: int) -> int:
@@ -107,7 +107,7 @@ class Permutation:
     def contract(self, g: Tensor, cross: Tensor) -> Tensor:
         return cross.gather(-1, g.unsqueeze(-1)).sum((-2, -1))
 
-    def balance(self, plus: Tensor, minus: Tensor) -> None:
+    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
 
     def dimension(self, n: int) -> int:
@@ -148,7 +148,7 @@ class Sign:
     def contract(self, g: Tensor, cross: Tensor) -> Tensor:
         return (cross.diagonal(dim1=-2, dim2=-1) * g.to(cross.dtype)).sum(-1)
 
-    def balance(self, plus: Tensor, minus: Tensor) -> None:
+    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
 
     def dimension(self, n: int) -> int:
@@ -190,7 +190,7 @@ class SignedPermutation:
         picked = cross.gather(-1, (g.abs() - 1).unsqueeze(-1)).squeeze(-1)
         return (picked * g.sign().to(cross.dtype)).sum(-1)
 
-    def balance(self, plus: Tensor, minus: Tensor) -> None:
+    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
 
     def dimension(self, n: int) -> int:

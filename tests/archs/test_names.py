@@ -1,0 +1,141 @@
+"""Every head that Hugging Face saves is covered, tensor by tensor, with the base model's prefix and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import transformers as tf
+from toys import BODY, CAUSAL, DISENTANGLED, PATCHES, SEQ2SEQ, config_of, tensors
+
+from isomerge.archs import spec_for, spec_texts
+from isomerge.symmetry.blocks import gather_blocks
+from isomerge.symmetry.spec import coverage
+from isomerge.symmetry.units import elements_of
+
+TASKS = ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
+ENCODER = ["Model", "ForMaskedLM", "ForMultipleChoice", *TASKS]
+DECODER = ["Model", "ForCausalLM", *TASKS]
+IMAGES = ["Model", "ForImageClassification", "ForMaskedImageModeling"]
+SEQUENCES = ["Model", "EncoderModel", "ForConditionalGeneration", *TASKS]
+DISTILLED = {
+    "vocab_size": 67,
+    "dim": 48,
+    "n_layers": 3,
+    "n_heads": 6,
+    "hidden_dim": 40,
+    "max_position_embeddings": 32,
+}
+GPT = {"vocab_size": 67, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 32, "n_inner": 40}
+# family: the config's arguments, and the model classes
+FAMILIES: dict[str, tuple[dict, list[str]]] = {
+    "Bert": (BODY, [*ENCODER, "ForPreTraining", "ForNextSentencePrediction", "LMHeadModel"]),
+    "Roberta": (BODY, [*ENCODER, "ForCausalLM"]),
+    "XLMRoberta": (BODY, [*ENCODER, "ForCausalLM"]),
+    "Camembert": (BODY, [*ENCODER, "ForCausalLM"]),
+    "DistilBert": (DISTILLED, ENCODER),
+    "DebertaV2": ({**DISENTANGLED, "pos_att_type": ["c2p", "p2c"]}, ENCODER),
+    "ViT": (PATCHES, IMAGES),
+    "DeiT": (PATCHES, [*IMAGES, "ForImageClassificationWithTeacher"]),
+    "GPT2": (GPT, ["Model", "LMHeadModel", "DoubleHeadsModel", *TASKS]),
+    "Llama": (CAUSAL, DECODER),
+    "Mistral": (CAUSAL, DECODER),
+    "Qwen2": (CAUSAL, DECODER),
+    "Qwen3": (CAUSAL, DECODER),
+    "Mixtral": ({**CAUSAL, "num_local_experts": 4}, DECODER),
+    "T5": (SEQ2SEQ, SEQUENCES),
+    "MT5": (SEQ2SEQ, SEQUENCES),
+}
+# class: the tensors that the spec does not describe yet
+MISSING = {
+    "GPT2DoubleHeadsModel": "multiple_choice_head.summary.weight and .bias",
+    **dict.fromkeys(
+        ["LlamaForQuestionAnswering", "Qwen2ForQuestionAnswering", "Qwen3ForQuestionAnswering"],
+        "prefix `transformer.` in place of `model.`",
+    ),
+    **dict.fromkeys(
+        ["T5ForSequenceClassification", "T5ForTokenClassification", "MT5ForSequenceClassification", "MT5ForTokenClassification"],
+        "prefix `transformer.`",
+    ),
+    **dict.fromkeys(["T5ForQuestionAnswering", "MT5ForQuestionAnswering"], "qa_outputs.weight and .bias"),
+}  # fmt: skip
+# an encoder alone has nothing for the decoder's spaces
+HALF = {"T5EncoderModel", "MT5EncoderModel", "T5ForTokenClassification", "MT5ForTokenClassification"}
+CLASSES = [
+    pytest.param(
+        family,
+        kind,
+        id=family + kind,
+        marks=[pytest.mark.xfail(strict=True, reason=MISSING[family + kind])] if family + kind in MISSING else [],
+    )
+    for family, (_, kinds) in FAMILIES.items()
+    for kind in kinds
+]
+Saved = tuple[dict, dict[str, tuple[int, ...]]]
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Saved]:
+    """The config and the shapes of a model class as ``save_pretrained`` writes it."""
+
+    @cache
+    def make(family: str, kind: str) -> Saved:
+        folder: Path = tmp_path_factory.mktemp(family + kind)
+        config = getattr(tf, f"{family}Config")(**FAMILIES[family][0])
+        getattr(tf, family + kind)(config).save_pretrained(folder)
+        return config_of(folder), {name: tuple(t.shape) for name, t in tensors(folder).items()}
+
+    return make
+
+
+def other_prefix(prefixes: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The same tensors with the base model's prefix taken away or, where there is none, added."""
+    has = any(name.startswith(prefixes) for name in shapes)
+    bare = {name: next((name[len(p) :] for p in prefixes if name.startswith(p)), name) for name in shapes}
+    return {bare[name] if has else prefixes[0] + name: shape for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("family", "kind"), CLASSES)
+def test_covered_as_saved(family: str, kind: str, saved: Callable[[str, str], Saved]) -> None:
+    """Each tensor has one line, and each space that is no residual acts."""
+    config, shapes = saved(family, kind)
+    spec = spec_for(config)
+    matches = coverage(spec, shapes)
+    assert set(matches) == set(shapes)
+    acting = {s.name for block in gather_blocks(spec, matches) for s in elements_of(spec, block).values()}
+    idle = {n for n in spec.spaces if n[0] in "dx"} if family + kind in HALF else set()
+    assert acting | spec.residual_names == set(spec.spaces) - (idle - spec.residual_names)
+
+
+@pytest.mark.parametrize(("family", "kind"), CLASSES)
+def test_covered_with_the_other_prefix(family: str, kind: str, saved: Callable[[str, str], Saved]) -> None:
+    """With and without the prefix, a tensor is the same tensor."""
+    config, shapes = saved(family, kind)
+    spec = spec_for(config)
+    canonical = {m.canonical for m in coverage(spec, shapes).values()}
+    if not spec.prefixes:
+        pytest.skip("this architecture has no prefix: names are the same everywhere")
+    renamed = other_prefix(spec.prefixes, shapes)
+    assert set(renamed) != set(shapes)
+    assert {m.canonical for m in coverage(spec, renamed).values()} == canonical
+
+
+def test_every_model_type_is_tried() -> None:
+    """A packaged spec without a class here is an untested promise."""
+    tried = {getattr(tf, f"{family}Config").model_type for family in FAMILIES}
+    assert tried == set(spec_texts())
+
+
+@pytest.mark.parametrize("old", ["gamma", "beta"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "DebertaV2"])
+def test_legacy_norm_names(family: str, old: str, saved: Callable[[str, str], Saved]) -> None:
+    """Checkpoints of 2018 call the gains gamma and beta."""
+    config, shapes = saved(family, "ForMaskedLM" if family != "DebertaV2" else "Model")
+    spec = spec_for(config)
+    new = {"gamma": "weight", "beta": "bias"}[old]
+    renamed = {n.replace(f"LayerNorm.{new}", f"LayerNorm.{old}"): s for n, s in shapes.items()}
+    assert set(renamed) != set(shapes)
+    names = [{m.canonical for m in coverage(spec, s).values()} for s in (shapes, renamed)]
+    assert names[0] == names[1]

@@ -1,0 +1,106 @@
+"""Expressions over a config: arithmetic and conditions, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.expressions import evaluate
+
+CONFIG: dict[str, Any] = {
+    "d": 48, "n": 6, "none": None, "act": "relu", "terms": ["c2p", "p2c"], "tie": False, "text": "gated-gelu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("d", 48),
+        (" d + n - 2 * 3 ", 48),
+        ("-n", -6),
+        ("d // n", 8),
+        ("4 * d", 192),
+        ("missing", None),
+        ("missing or d", 48),
+        ("none or missing or n", 6),
+        ("0 or tie", False),
+        ("d and n", 6),
+        ("tie and d", False),
+        ("tie and missing + 1", False),
+        ("d or missing + 1", 48),
+        ("not tie", True),
+        ("not missing", True),
+        ('act == "relu"', True),
+        ('act != "relu"', False),
+        ("d > n", True),
+        ("d < n", False),
+        ("d >= 48", True),
+        ("n <= 5", False),
+        ('"p2c" in terms', True),
+        ('"p2c" not in terms', False),
+        ('"p2c" in missing', False),
+        ('"p2c" not in missing', True),
+        ('"gated" in text', True),
+        ("act in (None, 'relu')", True),
+        ("none in [None, 'relu']", True),
+        ("d if tie else n", 6),
+        ("d if act == 'relu' else missing + 1", 48),
+        ("(missing or 1) == 1", True),
+    ],
+)
+def test_values(text: str, value: Any) -> None:
+    """The language does what Python does, with None for missing keys."""
+    found = evaluate(text, CONFIG)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@given(st.integers(-50, 50), st.integers(-50, 50), st.sampled_from("+-*"))
+def test_arithmetic_is_python(a: int, b: int, sign: str) -> None:
+    """Whole numbers, as Python computes them."""
+    assert evaluate(f"a {sign} b", {"a": a, "b": b}) == eval(f"a {sign} b", {"a": a, "b": b})
+
+
+@given(st.integers(1, 200), st.integers(1, 20))
+def test_divisions_are_whole(a: int, b: int) -> None:
+    """A remainder is a config that does not fit."""
+    if a % b == 0:
+        assert evaluate("a // b", {"a": a, "b": b}) == a // b
+    else:
+        with pytest.raises(IsomergeError, match=rf"config.json: a // b = {a} // {b} is not a whole number"):
+            evaluate("a // b", {"a": a, "b": b})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "len(terms)", "__import__('os')", "act.upper", "terms[0]", "lambda: 1", "{1: 2}", "[x for x in terms]",
+        "d / n", "d % n", "2 ** d", "1 < d < 50", "act is None", "f'{d}'", "d := 3", "~d",
+    ],
+)  # fmt: skip
+def test_refuses_everything_else(text: str) -> None:
+    """No calls, no attributes, no subscripts: a spec is data."""
+    with pytest.raises(IsomergeError, match="expression"):
+        evaluate(text, CONFIG)
+
+
+@pytest.mark.parametrize("text", ["", "d +", "d n", "size = 3", "\0"])
+def test_refuses_what_is_no_expression(text: str) -> None:
+    """Syntax errors quote the text."""
+    with pytest.raises(IsomergeError, match="in the spec is not valid"):
+        evaluate(text, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("text", "blames"),
+    [("d // heads", "heads"), ("act * d", "its keys"), ("none + 1", "none"), ("heads > 3", "heads"), ("d // 0", "its keys")],
+)  # fmt: skip
+def test_missing_and_mistyped_keys_are_named(text: str, blames: str) -> None:
+    """The message quotes the expression and the key."""
+    with pytest.raises(IsomergeError) as caught:
+        evaluate(text, CONFIG)
+    assert f"config.json: the spec needs {text!r}, but {blames} is missing" in str(caught.value)
