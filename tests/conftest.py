@@ -8,7 +8,11 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
+from hypothesis import settings
 
+# the same examples on every machine, and no test that depends on the machine's speed
+settings.register_profile("isomerge", deadline=None, derandomize=True, max_examples=50, database=None)
+settings.load_profile("isomerge")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -38,14 +38,12 @@ def inspect(
         [
             s["name"], s["role"], s["group"] + (f"({s['size']})" if s["size"] > 1 else ""), ", ".join(s["index"]),
             f"{s['elements']:,}", f"{s['dimension']:,}", f"{s['log10_permutations']:.0f}" if s["log10_permutations"] else "",
-            "yes" if s["matched"] else "residual stream",
+            "yes" if s["matched"] else "no",
         ]
         for s in report["spaces"]
     ]  # fmt: skip
     rows += [[name, "bias", "translation", "", "", f"{n:,}", "", "yes"] for name, n in report["shifts"].items()]
-    voice.table(
-        "", ["space", "role", "group", "index", "elements", "dimensions", "log10 permutations", "matched"], rows
-    )
+    voice.table("", ["space", "role", "group", "per", "elements", "dimensions", "log10 perms", "matched"], rows)
     voice.say(
         f"{report['units']} work units, {report['units_matched']} of them with symmetries; "
         f"{report['redundant_dimensions']:,} continuous dimensions are redundant"

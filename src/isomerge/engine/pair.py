@@ -11,6 +11,7 @@ from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.local import match_unit, vote
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.units import Unit, elements_of
 
 if TYPE_CHECKING:
@@ -85,8 +86,10 @@ class PairSolver:
             alignment, result.dead = match_unit(self.plan.selection, anchor, source, votes, guard=self.guard)
             alignment.act(source)
             result.elements = dict(alignment.elements)
+        shifts = find_shifts(spec, list(unit.blocks))
         for block in unit.blocks:
             spaces = [space.name for space in elements_of(spec, block).values()]
+            spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
             after = _square(anchor[block], source[block])
             norm = float(anchor[block].double().square().sum())
             row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before[block], "after": after}

@@ -18,7 +18,7 @@ def model_card(title: str, models: Sequence[str], text: str, report: dict[str, A
     hub = [m for m in models if m.count("/") == 1 and not m.startswith((".", "/", "~"))]
     front = ["---", "library_name: transformers", "tags:", "- isomerge"]
     if report["command"] == "merge":
-        front += ["- mergekit", "- merge"]
+        front += ["- merge"]
     if hub:
         front += ["base_model:", *(f"- {m.partition('@')[0]}" for m in hub)]
     lines = [*front, "---", "", f"# {title}", "", text, "", "## Models", ""]
