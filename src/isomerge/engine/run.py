@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.companions import companion_files, config_bytes
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
+from isomerge.engine.memory import map_large_blocks
 from isomerge.engine.models import Model
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan, unit_bytes
@@ -71,6 +72,7 @@ class StreamWriter:
     """A checkpoint being written unit by unit, with its report and alignments."""
 
     def __init__(self, donor: Model, output: Output, key: str) -> None:
+        map_large_blocks()
         self.donor, self.output = donor, output
         self.writer = CheckpointWriter(
             output.out,

@@ -11,8 +11,9 @@ from isomerge.matching.gram import Cross, cross_grams, paired_leaves
 from isomerge.matching.nested import NestedSolver
 from isomerge.matching.refine import refine
 from isomerge.matching.selection import Selection
-from isomerge.symmetry.alignment import Alignment, element_key
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import elements_of
 
@@ -59,10 +60,19 @@ def _best(
     stay = distance(anchor, _moved(fixed, source))
     if not selection.gauge:
         return found if distance(anchor, _moved(found, source)) < stay * (1 - GAIN) else fixed
-    plain, _ = _solve(selection, anchor, source, votes, gauge=False)
-    trials = [_refined(spec, anchor, source, g) for g in (found, plain, fixed)]
+    if not _gauged(spec, anchor):  # permutations alone: the assignment is optimal as it stands
+        trials = [(found, distance(anchor, _moved(found, source)))]
+    else:
+        plain, _ = _solve(selection, anchor, source, votes, gauge=False)
+        trials = [_refined(spec, anchor, source, g) for g in (found, plain, fixed)]
     best, reached = min(trials, key=lambda trial: trial[1])
     return best if reached < stay * (1 - GAIN) else fixed
+
+
+def _gauged(spec: Spec, blocks: Blocks) -> bool:
+    """Whether continuous spaces or shifts act on a unit, so that the gauge matters."""
+    spaces = (space for block in blocks for space in elements_of(spec, block).values())
+    return any(s.group.dimension(spec.sizes[s.name]) for s in spaces) or bool(find_shifts(spec, list(blocks)))
 
 
 def _refined(
@@ -132,6 +142,3 @@ def in_order(spec: Spec, name: str, element: Cross) -> Tensor:
     wanted = [element.dims.index(i) for i in spec.batch(spec.spaces[name])]
     rest = range(len(element.dims) - 1, element.data.ndim)
     return element.data.permute(*wanted, *rest).contiguous()
-
-
-__all__ = ["compact_solution", "distance", "element_key", "match_unit", "vote"]

@@ -1,0 +1,54 @@
+"""Twins for the engine's tests: the same function in other weights, on disk, by random block-local elements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from toys import Toy, load_toy, save_toy, write_toy
+
+from isomerge.evidence.law import random_alignment
+
+
+def local_names(toy: Toy) -> list[str]:
+    """The block-local spaces and shifts of a toy: all but the residual stream's."""
+    return [*(n for n in toy.spec.spaces if n not in toy.spec.residual_names), *(s.name for s in toy.spec.shifts)]
+
+
+def single(name: str, folder: Path, seed: int = 0) -> Path:
+    """A randomised toy in float32."""
+    return save_toy(name, folder, seed=seed, dtype=torch.float32)
+
+
+def disguise(name: str, folder: Path, out: Path, seed: int, condition: float = 4.0) -> Path:
+    """The model in ``folder`` moved by a random element of every block-local space and shift."""
+    toy = load_toy(name, folder)
+    blocks, rng = toy.fresh(), torch.Generator().manual_seed(seed)
+    random_alignment(toy.spec, toy.blocks, rng, local_names(toy), condition=condition).act(blocks)
+    moved = toy.named(blocks)
+    assert toy.change(moved) > 0.01
+    return write_toy(toy, moved, out)
+
+
+def perturb(folder: Path, out: Path, relative: float, *, seed: int = 0, only: str | None = None) -> Path:
+    """A copy with Gaussian noise of that relative size on every float tensor, or on those whose name has ``only``."""
+    rng, found, hit = torch.Generator().manual_seed(seed), {}, 0
+    for file in sorted(folder.glob("model*.safetensors")):
+        for name, tensor in load_file(file).items():
+            found[name] = tensor
+            if tensor.is_floating_point() and (only is None or only in name):
+                noise = torch.randn(tensor.shape, generator=rng, dtype=torch.float64)
+                noise *= tensor.double().norm() / noise.norm() * relative
+                found[name] = (tensor.double() + noise).to(tensor.dtype)
+                hit += 1
+    assert hit
+    out.mkdir()
+    save_file(found, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_bytes((folder / "config.json").read_bytes())
+    return out
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder and its bytes."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

@@ -1,0 +1,71 @@
+"""The headline law: a merge is a function of orbits. merge(g A, h B) computes what merge(A, B) computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine.disguises import disguise, single
+from toys import TOYS, outputs, relative, save_toy
+
+import isomerge
+
+
+def merged_outputs(
+    name: str, folder: Path, condition: float, dtype: torch.dtype = torch.float32
+) -> tuple[float, float]:
+    """How far merge(g A, h B) is from merge(A, B), and how far the plain averages are from each other."""
+    a, b = (save_toy(name, folder / tag, seed=seed, dtype=dtype) for tag, seed in (("a", 0), ("b", 5)))
+    ga, hb = (disguise(name, f, folder / f"moved-{f.name}", s, condition) for s, f in ((11, a), (12, b)))
+    found = {}
+    for tag, pair in (("stored", (a, b)), ("moved", (ga, hb))):
+        for align in (True, False):
+            out = folder / f"{tag}-{align}"
+            isomerge.merge(pair, out=out, align=align)
+            found[tag, align] = outputs(out)
+    return tuple(relative(found["moved", align], found["stored", align]) for align in (True, False))
+
+
+def name_or_xfail(name: str):
+    """Query heads that share one rotation are matched exhaustively up to 4!; 6! are searched by ascent."""
+    reason = "6! query heads per group: the ascent's result depends on the order in which heads are stored"
+    marks = pytest.mark.xfail(strict=True, reason=reason) if name == "llama-mqa" else ()
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", map(name_or_xfail, TOYS))
+def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
+    """For every toy, by random elements of every block-local space and shift."""
+    aligned, plain = merged_outputs(name, tmp_path, 4.0)
+    assert plain > 0.1
+    assert aligned <= 1e-5
+
+
+FAR = [
+    ("gpt2", torch.float32),
+    ("llama", torch.float32),
+    ("bert", torch.float32),
+    ("gpt2", torch.float64),
+    ("bert", torch.float64),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), FAR)
+def test_far_from_the_identity(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Elements of condition 100: rounding counts a hundredfold, and nothing else does, as float64 shows."""
+    aligned, plain = merged_outputs(name, tmp_path, 100.0, dtype)
+    assert plain > 0.1
+    assert aligned <= (1e-4 if dtype == torch.float32 else 1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_three_models(name: str, tmp_path: Path) -> None:
+    """The same for three models and unequal weights, the anchor disguised as well."""
+    plain = [single(name, tmp_path / f"m{seed}", seed) for seed in range(3)]
+    moved = [disguise(name, f, tmp_path / f"g{f.name}", 20 + k) for k, f in enumerate(plain)]
+    for tag, models in (("stored", plain), ("moved", moved)):
+        isomerge.merge(models, out=tmp_path / tag, weights=[0.5, 0.2, 0.3])
+        for file in (tmp_path / tag).glob("alignment-*"):
+            file.unlink()
+    assert relative(outputs(tmp_path / "moved"), outputs(tmp_path / "stored")) <= 1e-5

@@ -1,0 +1,105 @@
+"""Planted twins: a moved copy comes back through disk, verify tells twins from near-twins, diff names relations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from engine.disguises import disguise, perturb, single
+from toys import TOYS, outputs, relative
+
+import isomerge
+
+FAR = ["bert", "gpt2", "llama", "t5-relu", "vit", "mixtral"]
+CASES = [*((name, 4.0) for name in TOYS), *((name, 100.0) for name in FAR)]
+
+
+@pytest.mark.parametrize(("name", "condition"), CASES)
+def test_moved_copy_comes_back(name: str, condition: float, tmp_path: Path) -> None:
+    """align undoes a random element; verify calls the pair the same; the function survives both."""
+    a = single(name, tmp_path / "a")
+    moved = disguise(name, a, tmp_path / "moved", 3, condition)
+    alignment, report = isomerge.align(moved, onto=a, out=tmp_path / "back")
+    distance = report["distance"]
+    assert distance["before"] > 1
+    assert distance["after"] <= 1e-4 * distance["before"]
+    assert len(alignment) > 0
+    reference = outputs(a)
+    assert relative(outputs(tmp_path / "back"), reference) <= 1e-5 * (condition / 4)
+    proof = isomerge.verify(a, moved)
+    assert proof["same"]
+    assert proof["residual"]["largest"] <= proof["residual"]["tolerance"] == 1e-4
+    assert proof["only_in_one"] == []
+
+
+NOISY = [
+    ("bert", "encoder.layer.1.attention.self.query.weight"),
+    ("bert", "encoder.layer.2.attention.output.dense.weight"),
+    ("bert", "encoder.layer.0.attention.self.value.weight"),
+    ("bert", "embeddings.position_embeddings.weight"),
+    ("bert", "encoder.layer.1.intermediate.dense.bias"),
+    ("bert", "encoder.layer.2.output.LayerNorm.weight"),
+    ("gpt2", "h.1.attn.c_attn.weight"),
+    ("gpt2", "h.0.mlp.c_proj.weight"),
+    ("gpt2", "h.2.ln_1.weight"),
+    ("llama", "layers.1.self_attn.k_proj.weight"),
+    ("llama", "layers.2.mlp.gate_proj.weight"),
+    ("llama", "layers.0.mlp.up_proj.weight"),
+    ("llama", "lm_head.weight"),
+    ("t5-gated", "decoder.block.1.layer.1.EncDecAttention.v.weight"),
+    ("mixtral", "layers.1.block_sparse_moe.gate.weight"),
+    ("deberta-shared", "encoder.rel_embeddings.weight"),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor"), NOISY)
+def test_verify_sees_a_change_of_one_tensor(name: str, tensor: str, tmp_path: Path) -> None:
+    """Relative noise of 1e-3 in one tensor of a disguised twin is another function, and verify names its place."""
+    a = single(name, tmp_path / "a")
+    moved = disguise(name, a, tmp_path / "moved", 3)
+    changed = perturb(moved, tmp_path / "changed", 1e-3, only=tensor)
+    proof = isomerge.verify(a, changed)
+    assert not proof["same"]
+    assert proof["residual"]["largest"] > 5e-4
+    layer = next((part for part in tensor.split(".") if part.isdigit()), None)
+    assert layer is None or f".{layer}." in proof["residual"]["tensor"]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_verdicts(name: str, tmp_path: Path) -> None:
+    """The words of diff for every relation that two models can have."""
+    a, other = single(name, tmp_path / "a"), single(name, tmp_path / "other", 5)
+    twin = disguise(name, a, tmp_path / "twin", 3)
+    tuned = perturb(a, tmp_path / "tuned", 0.05)
+    moved_tuned = disguise(name, tuned, tmp_path / "moved-tuned", 4)
+    words = {
+        a: "same function, same weights",
+        twin: "same function",
+        tuned: "fine-tunes of one base, already aligned",
+        moved_tuned: "related but misaligned: align before merging",
+    }
+    for model, verdict in words.items():
+        assert isomerge.distance(a, model)["verdict"] == verdict
+    found = isomerge.distance(a, other)
+    assert found["verdict"].startswith("unrelated")
+    assert not found["same"]
+    assert 1 < found["relative"]["after"] < found["relative"]["before"]
+
+
+def test_fine_tune_stays_where_it_is(tmp_path: Path) -> None:
+    """A fine-tune of the anchor is in its coordinates already: aligning hardly moves it, and never away."""
+    a = single("bert", tmp_path / "a")
+    tuned = perturb(a, tmp_path / "tuned", 0.05)
+    _, report = isomerge.align(tuned, onto=a)
+    distance = report["distance"]
+    assert 0.5 * distance["before"] < distance["after"] <= distance["before"] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("spaces", ["default", "paper", "paper-no-rescale", "attention", "ffn", "qk", "none"])
+def test_aligning_never_moves_away(spaces: str, tmp_path: Path) -> None:
+    """Unrelated models, whatever may move: the distance does not rise, in no space and no layer."""
+    a, b = single("llama", tmp_path / "a"), single("llama", tmp_path / "b", 5)
+    _, report = isomerge.align(b, onto=a, spaces=spaces)
+    distance = report["distance"]
+    for figures in (distance, *distance["layers"].values()):
+        assert figures["after"] <= figures["before"] * (1 + 1e-6)

@@ -1,0 +1,135 @@
+"""The canonical gauge: reached by a symmetry, balanced, biases folded, and the same from everywhere on an orbit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from drawn import Blocks, moved
+from toys import TOYS, Toy, outputs, relative, write_toy
+
+from isomerge.evidence.law import random_alignment
+from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.gram import self_grams
+from isomerge.matching.local import distance
+from isomerge.matching.selection import select_spaces
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.shifts import bias_view, find_shifts
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import Unit, plan_units
+
+ToyMaker = Callable[..., Toy]
+
+
+def units(toy: Toy) -> tuple[Spec, list[Unit]]:
+    """The default spaces, and the units that they make."""
+    spec = select_spaces(toy.spec, "default").spec
+    return spec, plan_units(spec, toy.blocks)
+
+
+def gauged(toy: Toy, blocks: Blocks) -> tuple[Alignment, Blocks]:
+    """The canonical gauge of every unit: what was applied, and where it leads."""
+    spec, parts = units(toy)
+    elements: dict[str, torch.Tensor] = {}
+    reached: Blocks = {}
+    for unit in parts:
+        mine = {block: blocks[block].clone() for block in unit.blocks}
+        found, dead = canonical_gauge(spec, mine)
+        assert not dead
+        elements |= found.elements
+        reached |= mine
+    return Alignment(spec, elements), reached
+
+
+def square(blocks: Blocks) -> float:
+    """The squared norm."""
+    return sum(float(t.square().sum()) for t in blocks.values())
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_it_is_a_symmetry_and_can_be_undone(name: str, toy: ToyMaker) -> None:
+    """What is reported is what was done, and its inverse goes back."""
+    model = toy(name)
+    start = model.fresh()
+    g, reached = gauged(model, start)
+    assert distance(reached, moved(g, start)) < 1e-18 * square(start)
+    assert distance(start, moved(g.inverse(), reached)) < 1e-18 * square(start)
+    assert distance(start, reached) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["bert-relu", "gpt2", "llama-biased", "qwen3-biased", "mixtral", "t5-gated"])
+def test_it_is_the_same_function(name: str, toy: ToyMaker, tmp_path) -> None:
+    """The model in its canonical gauge answers alike."""
+    model = toy(name)
+    written = write_toy(model, model.named(gauged(model, model.fresh())[1]), tmp_path / "out")
+    assert relative(outputs(written), model.reference) < model.tolerance
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_both_sides_are_balanced(name: str, toy: ToyMaker) -> None:
+    """Self-Grams of the plain and the dual side are equal, as far as the group can see."""
+    model = toy(name)
+    spec, parts = units(model)
+    _, reached = gauged(model, model.fresh())
+    checked = set()
+    for unit in parts:
+        mine = {block: reached[block] for block in unit.blocks}
+        for space in spec.spaces.values():
+            if space.group_name not in ("GL", "Scale", "PositiveScale", "Complex"):
+                continue
+            grams = self_grams(spec, space.name, mine)
+            if grams is None:
+                continue
+            if space.group_name == "Complex":
+                grams = tuple(gram.diagonal(dim1=-2, dim2=-1).sum(-1) for gram in grams)
+            assert torch.allclose(*grams, rtol=1e-6, atol=1e-9), space.name
+            checked.add(space.name)
+    loose = {n for n, s in spec.spaces.items() if s.group_name in ("GL", "Scale", "PositiveScale", "Complex")}
+    assert checked == loose
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_free_biases_are_zero(name: str, toy: ToyMaker) -> None:
+    """What no output depends on is dropped; what value biases carried is in the output bias."""
+    model = toy(name)
+    _, reached = gauged(model, model.fresh())
+    for shift, _, blocks in find_shifts(model.spec, model.blocks):
+        bias = blocks[shift.bias]
+        view, _ = bias_view(model.spec, shift, bias, reached[bias])
+        assert view.count_nonzero() == 0
+        if shift.into is not None:
+            into = blocks[shift.into]
+            assert (reached[into] - model.fresh()[into]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_it_does_not_depend_on_the_gauge(name: str, toy: ToyMaker) -> None:
+    """From a continuously moved copy the same norm is reached, and it is the least one met."""
+    model = toy(name)
+    spec, _ = units(model)
+    g = random_alignment(spec, model.blocks, torch.Generator().manual_seed(4), condition=30.0)
+    _, one = gauged(model, model.fresh())
+    start = moved(g, model.fresh())
+    _, two = gauged(model, start)
+    assert square(two) == pytest.approx(square(one), rel=1e-8)
+    shifts = [s.name for s in spec.shifts]
+    folded = {k: v for k, v in model.fresh().items()}
+    if not shifts:
+        assert square(one) < min(square(folded), square(start))
+
+
+def test_dead_blocks_are_named_and_left(toy: ToyMaker) -> None:
+    """A head without values stays as it is; the others are balanced."""
+    model = toy("bert")
+    spec, parts = units(model)
+    unit = next(u for u in parts if "ov[1]" in u.elements)
+    mine = {block: model.fresh()[block] for block in unit.blocks}
+    for block, tensor in mine.items():
+        if "value" in block.key:
+            tensor[:8] = 0
+    found, dead = canonical_gauge(spec, mine)
+    assert dead == ["ov[1]"]
+    eye = torch.eye(8, dtype=torch.float64)
+    assert torch.equal(found["ov[1]"][0], eye)
+    assert not torch.equal(found["ov[1]"][1], eye)
