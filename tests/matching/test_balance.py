@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from drawn import Blocks, moved
 from toys import TOYS, Toy, outputs, relative, write_toy
 
 from isomerge.evidence.law import random_alignment
@@ -18,6 +17,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.shifts import bias_view, find_shifts
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import Unit, plan_units
+from matching.drawn import Blocks, moved
 
 ToyMaker = Callable[..., Toy]
 
@@ -105,7 +105,7 @@ def test_free_biases_are_zero(name: str, toy: ToyMaker) -> None:
 
 @pytest.mark.parametrize("name", TOYS)
 def test_it_does_not_depend_on_the_gauge(name: str, toy: ToyMaker) -> None:
-    """From a continuously moved copy the same norm is reached, and it is the least one met."""
+    """From a continuously moved copy the same norm is reached."""
     model = toy(name)
     spec, _ = units(model)
     g = random_alignment(spec, model.blocks, torch.Generator().manual_seed(4), condition=30.0)
@@ -113,10 +113,6 @@ def test_it_does_not_depend_on_the_gauge(name: str, toy: ToyMaker) -> None:
     start = moved(g, model.fresh())
     _, two = gauged(model, start)
     assert square(two) == pytest.approx(square(one), rel=1e-8)
-    shifts = [s.name for s in spec.shifts]
-    folded = {k: v for k, v in model.fresh().items()}
-    if not shifts:
-        assert square(one) < min(square(folded), square(start))
 
 
 def test_dead_blocks_are_named_and_left(toy: ToyMaker) -> None:

@@ -7,7 +7,6 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 import torch
-from drawn import Blocks, draw, moved, named, small_spec
 from scipy.linalg import expm
 from scipy.optimize import minimize
 from torch import Tensor
@@ -18,6 +17,7 @@ from isomerge.matching.local import compact_solution, distance
 from isomerge.matching.nested import NestedSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec
+from matching.drawn import Blocks, draw, moved, named, small_spec
 
 ATTENTION = ("attention.self", "attention.output.dense")
 BERT = {"hidden_size": 12, "num_attention_heads": 4, "intermediate_size": 5}

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from drawn import Blocks, moved
 from toys import TOYS, Toy
 
 from isomerge.evidence.law import random_alignment
@@ -15,6 +14,7 @@ from isomerge.matching.local import distance, match_unit, vote
 from isomerge.matching.selection import Selection, select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit, plan_units, voted
+from matching.drawn import Blocks, moved
 
 ToyMaker = Callable[..., Toy]
 

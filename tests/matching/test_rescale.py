@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from drawn import draw, moved, small_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
@@ -15,6 +14,7 @@ from isomerge.evidence.law import random_alignment
 from isomerge.matching.local import distance
 from isomerge.matching.refine import refine
 from isomerge.matching.rescale import complex_scale, quartic_scale
+from matching.drawn import draw, moved, small_spec
 
 SQUARES = st.floats(1e-3, 1e3)
 OVERLAPS = st.floats(-1e3, 1e3)

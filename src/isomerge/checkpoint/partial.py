@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from isomerge.checkpoint.disk import disk_errors, flush
@@ -118,7 +119,7 @@ class PartialFolder:
     def release(self) -> None:
         """Gives up the lock; the folder stays as it is."""
         if self._lock is not None:
-            with disk_errors(self._lock_path):
-                self._lock_path.unlink(missing_ok=True)  # while still held, so no one else's file is removed
+            with suppress(OSError):  # a lock file left behind is harmless: only a held lock counts
+                self._lock_path.unlink()  # while still held, so that no one else's file is removed
             os.close(self._lock)
             self._lock = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, unit_layer
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.local import match_unit, vote
+from isomerge.matching.local import compact_solution, match_unit, squared_distance, vote
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import find_shifts
@@ -80,7 +80,7 @@ class PairSolver:
         """Match one unit; the source's blocks come back moved, in place."""
         spec = self.plan.selection.spec
         result = UnitResult(unit.key, unit_layer(unit))
-        before = {block: _square(anchor[block], source[block]) for block in unit.blocks}
+        before = {block: squared_distance(anchor[block], source[block]) for block in unit.blocks}
         if unit.key not in self.plan.skipped and (unit.elements or unit.votes):
             votes = {name: self.votes[name] for name in unit.votes}
             alignment, result.dead = match_unit(self.plan.selection, anchor, source, votes, guard=self.guard)
@@ -90,8 +90,8 @@ class PairSolver:
         for block in unit.blocks:
             spaces = [space.name for space in elements_of(spec, block).values()]
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
-            after = _square(anchor[block], source[block])
-            norm = float(anchor[block].double().square().sum())
+            after = squared_distance(anchor[block], source[block])
+            norm = _squared_norm(anchor[block])
             row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before[block], "after": after}
             result.blocks.append(row)
         return result, source
@@ -107,8 +107,6 @@ def residuals(solver: PairSolver, unit: Unit) -> list[dict[str, Any]]:
     Both models are moved to the canonical gauge and matched there by compact elements, which keep lengths: the
     result does not depend on the gauges of the two checkpoints.
     """
-    from isomerge.matching.local import compact_solution
-
     spec = solver.plan.selection.spec
     a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
     if unit.elements or unit.votes:
@@ -119,12 +117,12 @@ def residuals(solver: PairSolver, unit: Unit) -> list[dict[str, Any]]:
         {
             "tensor": block.key,
             "layer": unit_layer(unit),
-            "residual": _square(a[block], b[block]),
-            "norm": float(a[block].double().square().sum()),
+            "residual": squared_distance(a[block], b[block]),
+            "norm": _squared_norm(a[block]),
         }
         for block in unit.blocks
     ]
 
 
-def _square(a: Tensor, b: Tensor) -> float:
-    return float((a.double() - b.double()).square().sum())
+def _squared_norm(a: Tensor) -> float:
+    return squared_distance(a, a.new_zeros(()))

@@ -90,8 +90,17 @@ def _moved(g: Alignment, source: Blocks) -> Blocks:
 
 
 def distance(anchor: Blocks, moved: Blocks) -> float:
-    """The squared Frobenius distance of two models' blocks, summed in float64."""
-    return sum(float((t.double() - moved[block].double()).square().sum()) for block, t in anchor.items())
+    """The squared Frobenius distance of two models' blocks."""
+    return sum(squared_distance(t, moved[block]) for block, t in anchor.items())
+
+
+def squared_distance(a: Tensor, b: Tensor) -> float:
+    """The squared Frobenius distance of two tensors, summed in float64."""
+    import torch
+
+    gap = a - b
+    gap = gap if gap.is_floating_point() else gap.double()
+    return float(torch.linalg.vector_norm(gap, dtype=torch.float64)) ** 2
 
 
 def _solve(
