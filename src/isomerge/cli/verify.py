@@ -27,7 +27,7 @@ def verify(
         report = isomerge.verify(a, b, run=run, spec=spec, allow_pickle=allow_pickle, observer=observer)
     residual = report["residual"]
     how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
-    voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo block-local symmetry: {how}.")
+    voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo symmetry: {how}.")
     if report["only_in_one"]:
         names = ", ".join(report["only_in_one"][:4])
         voice.say(f"Not compared, as only one model has them: {names}.")

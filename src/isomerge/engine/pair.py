@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, unit_layer
 from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.frame import folded_gains, stream_order
 from isomerge.matching.local import compact_solution, match_unit, squared_distance, vote
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
@@ -54,10 +55,30 @@ class PairSolver:
     def __init__(self, anchor: Model, source: Model, plan: Plan, dtype: torch.dtype, *, guard: bool) -> None:
         self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
         self.votes: dict[str, Tensor] = {}
+        self.frames: dict[Model, Alignment] = {}
+        """What is applied to a model's blocks as they are loaded; nothing by default."""
 
     def load(self, model: Model, unit: Unit) -> Blocks:
         """A unit's blocks of one model in the working dtype (integers as they are)."""
-        return {block: model.assemble(block, self.dtype) for block in unit.blocks}
+        return {block: self.load_block(model, block) for block in unit.blocks}
+
+    def load_block(self, model: Model, block: Block) -> Tensor:
+        """One block in the working dtype, in its frame."""
+        tensor = model.assemble(block, self.dtype)
+        if model in self.frames and tensor.is_floating_point():
+            self.frames[model].act_linearly(block, tensor)
+        return tensor
+
+    def frame_residual_stream(self) -> None:
+        """From now on, load both models with norm gains folded and the source's stream in the anchor's order."""
+        spec, blocks = self.anchor.spec, [block for unit in self.plan.units for block in unit.blocks]
+        models = (self.anchor, self.source)
+        self.frames = {m: folded_gains(spec, blocks, lambda block, m=m: self.load_block(m, block)) for m in models}
+        order = stream_order(
+            spec, blocks, lambda b: self.load_block(self.anchor, b), lambda b: self.load_block(self.source, b)
+        )
+        self.frames[self.source] = order @ self.frames[self.source]
+        self.votes = {}
 
     def collect_votes(self) -> dict[str, Tensor]:
         """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""

@@ -49,38 +49,47 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """Whether two models are the same function modulo the symmetries of their spec, algebraically.
 
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
-    coarser stored dtype, tensor by tensor.
+    coarser stored dtype, tensor by tensor. Models that differ are compared once more with their norm gains folded
+    and the source's residual stream in the anchor's order.
     """
-    from isomerge.engine.pair import residuals
-    from isomerge.engine.plan import unit_bytes
-
-    units = solver.plan.units
-    total, seen = sum(unit_bytes(solver.anchor, unit) for unit in units), 0
-    if solver.plan.votes and not solver.votes:
-        solver.collect_votes()
-    rows: list[dict[str, Any]] = []
-    worst, where = 0.0, ""
-    for unit in units:
-        observer(unit.key, seen, total)
-        seen += unit_bytes(solver.anchor, unit)
-        mine = residuals(solver, unit)
-        rows += mine
-        found, tensor = relative_residuals(mine)
-        if found >= worst:
-            worst, where = found, tensor
+    worst, where = _largest_residual(solver, observer)
     codes = {i.dtype for m in (solver.anchor, solver.source) for i in m.checkpoint.tensors.values()}
     tolerance = max((SAME[c] for c in codes if c in SAME), default=0.0)
-    only = sorted(
-        {
-            c
-            for one, two in ((solver.anchor, solver.source), (solver.source, solver.anchor))
-            for m in one.matches.values()
-            if two.source_of(c := m.canonical, m) is None
-        }
-    )
+    if worst > tolerance:
+        solver.frame_residual_stream()
+        framed, there = _largest_residual(solver, observer)
+        if framed <= tolerance:
+            worst, where = framed, there
+        solver.frames, solver.votes = {}, {}
     return {
         "same": worst <= tolerance,
         "residual": {"largest": worst, "tensor": where, "tolerance": tolerance},
-        "compared": sum(len(unit.blocks) for unit in units),
-        "only_in_one": only,
+        "compared": sum(len(unit.blocks) for unit in solver.plan.units),
+        "only_in_one": _only_in_one(solver),
     }
+
+
+def _largest_residual(solver: PairSolver, observer: Observer) -> tuple[float, str]:
+    """The largest relative residual of any tensor of any unit, and which."""
+    from isomerge.engine.pair import residuals
+    from isomerge.engine.plan import unit_bytes
+
+    total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
+    if solver.plan.votes and not solver.votes:
+        solver.collect_votes()
+    worst, where = 0.0, ""
+    for unit in solver.plan.units:
+        observer(unit.key, seen, total)
+        seen += unit_bytes(solver.anchor, unit)
+        found, tensor = relative_residuals(residuals(solver, unit))
+        if found >= worst:
+            worst, where = found, tensor
+    return worst, where
+
+
+def _only_in_one(solver: PairSolver) -> list[str]:
+    """Tensors that the other model lacks: they are not compared."""
+    found = set()
+    for one, two in ((solver.anchor, solver.source), (solver.source, solver.anchor)):
+        found |= {m.canonical for m in one.matches.values() if two.source_of(m.canonical, m) is None}
+    return sorted(found)
