@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -50,5 +51,13 @@ def perturb(folder: Path, out: Path, relative: float, *, seed: int = 0, only: st
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder and its bytes."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """Every file under a folder and its bytes; the patch's header as sorted JSON (see `test_patches_are_reproducible`)."""
+    return {str(p.relative_to(folder)): _content(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def _content(path: Path) -> bytes:
+    raw = path.read_bytes()
+    if not path.name.startswith("alignment"):
+        return raw
+    end = 8 + int.from_bytes(raw[:8], "little")
+    return json.dumps(json.loads(raw[8:end]), sort_keys=True).encode() + raw[end:]

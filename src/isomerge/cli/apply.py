@@ -21,16 +21,24 @@ def apply(
     overwrite: o.Force = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
 ) -> None:
     """Move MODEL by a saved alignment and write it: the same function in other weights."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
-    voice = Voice(quiet)
+    voice = Voice(quiet, verbose)
     with voice.progress("applying") as observer:
         report = isomerge.apply(
             patch, model, out=out, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
             force=overwrite, observer=observer,
         )  # fmt: skip
+    if verbose:
+        layers = report["distance"]["layers"].items()
+        voice.table(
+            "",
+            ["moved by", "", "norm"],
+            [[f"layer {n}", f"{d['after']:.6g}", f"{d['norm']:.6g}"] for n, d in layers],
+        )
     voice.say(f"Wrote {out}: moved by {report['distance']['after']:.6g} (norm {report['distance']['norm']:.6g}).")
     write_json(json, report)

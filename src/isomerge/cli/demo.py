@@ -21,12 +21,13 @@ def demo(
     ),
     json: o.Json = None,
     quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
 ) -> None:
     """Align and merge two digit classifiers that were trained apart, and show what it does."""
     from isomerge.cli.console import Voice, write_json
     from isomerge.evidence.digits import digit_evaluator, example_models
 
-    voice = Voice(quiet)
+    voice = Voice(quiet, verbose)
     evaluate = digit_evaluator()
     a, b = example_models()
     _single_thread()

@@ -18,12 +18,13 @@ def inspect(
     allow_pickle: o.Pickle = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
 ) -> None:
     """Show architecture, symmetry spaces, work units and redundant dimensions; reads headers only."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, write_json
 
-    voice = Voice(quiet)
+    voice = Voice(quiet, verbose)
     report = isomerge.inspect(model, spec=spec, allow_pickle=allow_pickle)
     if print_spec:
         from isomerge.archs import spec_texts
@@ -48,4 +49,6 @@ def inspect(
         f"{report['units']} work units, {report['units_matched']} of them with symmetries; "
         f"{report['redundant_dimensions']:,} continuous dimensions are redundant"
     )
+    if verbose:
+        voice.table("", ["tensor", "axes"], [[name, axes] for name, axes in report["lines"].items()])
     write_json(json, report)

@@ -17,17 +17,21 @@ def verify(
     allow_pickle: o.Pickle = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
 ) -> None:
     """Exit 0 if two models are the same function modulo symmetry (without running them), 1 if not."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
-    voice = Voice(quiet)
+    voice = Voice(quiet, verbose)
     with voice.progress("verifying") as observer:
         report = isomerge.verify(a, b, run=run, spec=spec, allow_pickle=allow_pickle, observer=observer)
     residual = report["residual"]
     how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
     voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo symmetry: {how}.")
+    if verbose:
+        rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual["layers"].items()]
+        voice.table("", ["largest relative residual", ""], rows)
     if report["only_in_one"]:
         names = ", ".join(report["only_in_one"][:4])
         voice.say(f"Not compared, as only one model has them: {names}.")

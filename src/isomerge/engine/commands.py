@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver
-from isomerge.engine.plan import make_plan
+from isomerge.engine.plan import make_plan, unit_layer
 from isomerge.engine.run import (
     Output,
     StreamWriter,
@@ -77,7 +77,14 @@ def run_apply(alignment: Alignment, model: Model, output: Output) -> dict[str, A
                 moved = float((tensor.double() - old[block].double()).square().sum())
                 norm = float(tensor.double().square().sum())
                 rows.append(
-                    {"tensor": block.key, "spaces": [], "norm": norm, "before": 0.0, "after": moved, "layer": None}
+                    {
+                        "tensor": block.key,
+                        "spaces": [],
+                        "norm": norm,
+                        "before": 0.0,
+                        "after": moved,
+                        "layer": unit_layer(unit),
+                    }
                 )
             stream.writer.commit(unit.key, {})
         report = {**report_of("apply", [model], []), "distance": summarise(rows)}

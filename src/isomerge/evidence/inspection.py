@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import lgamma, log, prod
 from typing import TYPE_CHECKING, Any
 
+from isomerge.symmetry.axes import show
 from isomerge.symmetry.shifts import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of, plan_units
 
@@ -52,6 +53,7 @@ def inspection(model: Model) -> dict[str, Any]:
         "parameters": sum(prod(i.shape) for i in tensors),
         "bytes": model.checkpoint.nbytes,
         "dtypes": sorted({i.dtype for i in tensors}),
+        "lines": {m.line.name: " ".join(show(a) for a in m.line.axes or ()) or "*" for m in model.matches.values()},
         "units": len(units),
         "units_matched": sum(bool(u.elements or u.votes) for u in units),
         "spaces": spaces,

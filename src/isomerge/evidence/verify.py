@@ -52,39 +52,42 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     coarser stored dtype, tensor by tensor. Models that differ are compared once more with their norm gains folded
     and the source's residual stream in the anchor's order.
     """
-    worst, where = _largest_residual(solver, observer)
+    worst, where, layers = _largest_residual(solver, observer)
     codes = {i.dtype for m in (solver.anchor, solver.source) for i in m.checkpoint.tensors.values()}
     tolerance = max((SAME[c] for c in codes if c in SAME), default=0.0)
     if worst > tolerance:
         solver.frame_residual_stream()
-        framed, there = _largest_residual(solver, observer)
-        if framed <= tolerance:
-            worst, where = framed, there
+        framed = _largest_residual(solver, observer)
+        if framed[0] <= tolerance:
+            worst, where, layers = framed
         solver.frames, solver.votes = {}, {}
     return {
         "same": worst <= tolerance,
-        "residual": {"largest": worst, "tensor": where, "tolerance": tolerance},
+        "residual": {"largest": worst, "tensor": where, "tolerance": tolerance, "layers": layers},
         "compared": sum(len(unit.blocks) for unit in solver.plan.units),
         "only_in_one": _only_in_one(solver),
     }
 
 
-def _largest_residual(solver: PairSolver, observer: Observer) -> tuple[float, str]:
-    """The largest relative residual of any tensor of any unit, and which."""
+def _largest_residual(solver: PairSolver, observer: Observer) -> tuple[float, str, dict[str, float]]:
+    """The largest relative residual of any tensor, which one, and the largest of every layer."""
     from isomerge.engine.pair import residuals
-    from isomerge.engine.plan import unit_bytes
+    from isomerge.engine.plan import unit_bytes, unit_layer
 
     total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
     if solver.plan.votes and not solver.votes:
         solver.collect_votes()
     worst, where = 0.0, ""
+    layers: dict[str, float] = {}
     for unit in solver.plan.units:
         observer(unit.key, seen, total)
         seen += unit_bytes(solver.anchor, unit)
         found, tensor = relative_residuals(residuals(solver, unit))
+        layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
+        layers[layer] = max(found, layers.get(layer, 0.0))
         if found >= worst:
             worst, where = found, tensor
-    return worst, where
+    return worst, where, layers
 
 
 def _only_in_one(solver: PairSolver) -> list[str]:
