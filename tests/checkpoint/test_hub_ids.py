@@ -28,7 +28,7 @@ def test_hub_id_and_revision(hub, tmp_path):
     checkpoint = open_checkpoint("org/name.v1@refs/pr/3")
     assert checkpoint.ref == "org/name.v1@refs/pr/3"
     assert checkpoint.folder == tmp_path / "repo"
-    (repo, options), = hub
+    ((repo, options),) = hub
     assert (repo, options["revision"]) == ("org/name.v1", "refs/pr/3")
     open_checkpoint("org/name")
     assert hub[1][1]["revision"] is None
@@ -63,9 +63,11 @@ def test_pickles_are_fetched_only_when_allowed_and_needed(hub, tmp_path):
 
 
 class Response:
-    headers: dict = {}
     request = None
     status_code = 404
+
+    def __init__(self):
+        self.headers = {}
 
 
 @pytest.mark.parametrize(

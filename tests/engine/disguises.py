@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -51,13 +52,15 @@ def perturb(folder: Path, out: Path, relative: float, *, seed: int = 0, only: st
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder and its bytes; the patch's header as sorted JSON (see `test_patches_are_reproducible`)."""
-    return {str(p.relative_to(folder)): _content(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+    """Every file under a folder and its bytes."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def _content(path: Path) -> bytes:
-    raw = path.read_bytes()
-    if not path.name.startswith("alignment"):
-        return raw
-    end = 8 + int.from_bytes(raw[:8], "little")
-    return json.dumps(json.loads(raw[8:end]), sort_keys=True).encode() + raw[end:]
+def write_like(folder: Path, out: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
+    """A copy of a single-file checkpoint with changed tensors."""
+    found = {n: t.clone() for n, t in load_file(folder / "model.safetensors").items()}
+    change(found)
+    out.mkdir()
+    save_file(found, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_bytes((folder / "config.json").read_bytes())
+    return out

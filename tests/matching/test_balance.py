@@ -10,14 +10,14 @@ from toys import TOYS, Toy, outputs, relative, write_toy
 
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.gram import self_grams
 from isomerge.matching.local import distance
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import leaves
 from isomerge.symmetry.shifts import bias_view, find_shifts
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.spec import Spec, parse_spec
 from isomerge.symmetry.units import Unit, plan_units
-from matching.drawn import Blocks, moved
+from matching.drawn import Blocks, draw, moved
 
 ToyMaker = Callable[..., Toy]
 
@@ -47,6 +47,28 @@ def square(blocks: Blocks) -> float:
     return sum(float(t.square().sum()) for t in blocks.values())
 
 
+def side_grams(spec: Spec, name: str, blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor]:
+    """The self-Grams of a space's plain and dual ends, summed over every tensor that it acts on."""
+    batch, total = spec.batch(spec.spaces[name]), {False: torch.zeros(()), True: torch.zeros(())}
+    for block, tensor in blocks.items():
+        for (view,), found, _ in leaves(spec, block, tensor):
+            names = [a.name for a in found]
+            if name in names:
+                lead = [*(names.index(i) for i in batch), names.index(name)]
+                x = view.movedim(lead, list(range(len(lead)))).unsqueeze(-1).flatten(len(lead))
+                total[found[lead[-1]].dual] = total[found[lead[-1]].dual] + x @ x.mT
+    return total[False], total[True]
+
+
+def assert_balanced(spec: Spec, name: str, blocks: Blocks) -> None:
+    """Both ends look the same, as far as the group can see."""
+    plus, minus = side_grams(spec, name, blocks)
+    assert min(plus.ndim, minus.ndim) > 0, f"{name} has one end only"
+    if spec.spaces[name].group_name == "Complex":
+        plus, minus = (gram.diagonal(dim1=-2, dim2=-1).sum(-1) for gram in (plus, minus))
+    assert torch.allclose(plus, minus, rtol=1e-6, atol=1e-9), name
+
+
 @pytest.mark.parametrize("name", TOYS)
 def test_it_is_a_symmetry_and_can_be_undone(name: str, toy: ToyMaker) -> None:
     """What is reported is what was done, and its inverse goes back."""
@@ -72,21 +94,37 @@ def test_both_sides_are_balanced(name: str, toy: ToyMaker) -> None:
     model = toy(name)
     spec, parts = units(model)
     _, reached = gauged(model, model.fresh())
+    loose = {n for n, s in spec.spaces.items() if s.group_name in ("GL", "Scale", "PositiveScale", "Complex")}
     checked = set()
     for unit in parts:
-        mine = {block: reached[block] for block in unit.blocks}
-        for space in spec.spaces.values():
-            if space.group_name not in ("GL", "Scale", "PositiveScale", "Complex"):
-                continue
-            grams = self_grams(spec, space.name, mine)
-            if grams is None:
-                continue
-            if space.group_name == "Complex":
-                grams = tuple(gram.diagonal(dim1=-2, dim2=-1).sum(-1) for gram in grams)
-            assert torch.allclose(*grams, rtol=1e-6, atol=1e-9), space.name
-            checked.add(space.name)
-    loose = {n for n, s in spec.spaces.items() if s.group_name in ("GL", "Scale", "PositiveScale", "Complex")}
+        for name_ in loose & {key.partition("[")[0] for key in unit.elements}:
+            assert_balanced(spec, name_, {block: reached[block] for block in unit.blocks})
+            checked.add(name_)
     assert checked == loose
+
+
+MEETING = """
+model meeting
+size a = 3
+size b = 3
+space a: GL
+space b: GL
+one.weight  a b z
+two.weight  a' x
+three.weight  b' y
+"""
+
+
+def test_spaces_that_meet_are_balanced_in_turn() -> None:
+    """Where two non-compact spaces share a tensor, turns are taken until both are balanced."""
+    spec = parse_spec(MEETING, {}, "meeting.spec")
+    start = draw(spec, 1, "weight", spread=1.0)
+    reached = {block: t.clone() for block, t in start.items()}
+    g, dead = canonical_gauge(spec, reached)
+    assert dead == []
+    assert_balanced(spec, "a", reached)
+    assert_balanced(spec, "b", reached)
+    assert distance(reached, moved(g, start)) < 1e-18 * square(start)
 
 
 @pytest.mark.parametrize("name", TOYS)

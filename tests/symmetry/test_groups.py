@@ -40,19 +40,14 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-9) -> bool:
     return bool((a - b).abs().max() <= tolerance * (1 + b.abs().max())) if a.numel() else a.shape == b.shape
 
 
-def sample(group: Group, batch: tuple[int, ...], n: int, rng: torch.Generator, condition: float = 4.0) -> Tensor:
-    """A random element (Complex cannot be sampled without a batch: see the test of it)."""
-    return group.sample((*batch, 1), n, rng, condition).squeeze(len(batch))
-
-
 def compact(group: Group, batch: tuple[int, ...], n: int, rng: torch.Generator) -> Tensor:
     """A random element of the maximal compact subgroup."""
     if group.name == "Complex":
-        z = sample(group, batch, n, rng)
+        z = group.sample(batch, n, rng)
         return z / z.norm(dim=-1, keepdim=True)
     if group.name == "PositiveScale":
         return group.identity(batch, n)
-    return sample(GROUPS[group.compact], batch, n, rng)
+    return GROUPS[group.compact].sample(batch, n, rng)
 
 
 # ------------------------------------------------------------------------- action
@@ -63,7 +58,7 @@ def compact(group: Group, batch: tuple[int, ...], n: int, rng: torch.Generator) 
 def test_composition_is_action_after_action(name: str, seed: int, batch: tuple[int, ...], dual: bool) -> None:
     """(g h) x = g (h x), on plain and on dual axes."""
     group, rng, n = GROUPS[name], generator(seed), width(name, seed)
-    g, h = sample(group, batch, n, rng), sample(group, batch, n, rng)
+    g, h = group.sample(batch, n, rng), group.sample(batch, n, rng)
     x = normal(rng, *batch, 4, n)
     assert close(group.act(group.compose(g, h), x, dual), group.act(g, group.act(h, x, dual), dual))
 
@@ -73,7 +68,7 @@ def test_composition_is_action_after_action(name: str, seed: int, batch: tuple[i
 def test_inverse_and_identity(name: str, seed: int, batch: tuple[int, ...], dual: bool) -> None:
     """Identity does nothing; inverses undo, from both sides."""
     group, rng, n = GROUPS[name], generator(seed), width(name, seed)
-    g, one = sample(group, batch, n, rng, 100.0), group.identity(batch, n)
+    g, one = group.sample(batch, n, rng, 100.0), group.identity(batch, n)
     x = normal(rng, *batch, 4, n)
     assert torch.equal(group.act(one, x, dual), x)
     assert close(group.act(group.inverse(g), group.act(g, x, dual), dual), x)
@@ -86,7 +81,7 @@ def test_inverse_and_identity(name: str, seed: int, batch: tuple[int, ...], dual
 def test_dual_pairing_is_invariant(name: str, seed: int, batch: tuple[int, ...]) -> None:
     """<g x, g' y> = <x, y>: the whole theory."""
     group, rng, n = GROUPS[name], generator(seed), width(name, seed)
-    g = sample(group, batch, n, rng, 100.0)
+    g = group.sample(batch, n, rng, 100.0)
     x, y = normal(rng, *batch, 4, n), normal(rng, *batch, 3, n)
     moved = group.act(g, x, False) @ group.act(g, y, True).mT
     assert close(moved, x @ y.mT)
@@ -115,13 +110,7 @@ def test_samples_are_random_and_not_the_identity(name: str) -> None:
         assert not torch.equal(g, group.identity((5,), n))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason="torch.rand(*())")) if n == "Complex" else n
-        for n in GROUPS
-    ],
-)
+@EVERY
 def test_a_single_element_has_no_batch(name: str) -> None:
     """Spaces without indices have one element."""
     group, n = GROUPS[name], width(name, 1)
@@ -330,7 +319,7 @@ def test_balanced_sides_have_minimal_norm(name: str, seed: int, batch: tuple[int
     _, x, y = balanced(group, *sides(rng, batch, n))
     least = x.square().sum((-2, -1)) + y.square().sum((-2, -1))
     for condition in (1.01, 2.0, 50.0) * 5:
-        h = sample(group, batch, n, rng, condition)
+        h = group.sample(batch, n, rng, condition)
         moved = group.act(h, x, False).square().sum((-2, -1)) + group.act(h, y, True).square().sum((-2, -1))
         assert (moved >= least * (1 - 1e-9)).all()
 
@@ -341,7 +330,7 @@ def test_balance_is_constant_on_orbits(name: str, seed: int, batch: tuple[int, .
     """From any gauge the same point is reached, up to a compact element."""
     group, rng, n = GROUPS[name], generator(seed), width(name, seed)
     x, y = sides(rng, batch, n)
-    h = sample(group, batch, n, rng, 30.0)
+    h = group.sample(batch, n, rng, 30.0)
     g, _, _ = balanced(group, x, y)
     k, _, _ = balanced(group, group.act(h, x, False), group.act(h, y, True))
     between = group.compose(group.compose(k, h), group.inverse(g))

@@ -161,11 +161,16 @@ class Alignment(Mapping[str, "Tensor"]):
         """Write the patch file: safetensors, float64 and int64, with the spaces and sizes in its metadata."""
         from safetensors.torch import save_file
 
-        meta = {"format": FORMAT, "model_type": self.spec.model_type, "about": json.dumps(about, sort_keys=True)}
-        spaces = {n: [s.group_name, list(s.index)] for n, s in self.spec.spaces.items()}
-        meta["spaces"] = json.dumps(spaces, sort_keys=True)
-        meta["sizes"] = json.dumps(self.spec.sizes, sort_keys=True)
-        save_file({k: v.contiguous() for k, v in sorted(self.elements.items())}, str(path), metadata=meta)
+        header = {
+            "format": FORMAT,
+            "model_type": self.spec.model_type,
+            "about": about,
+            "spaces": {n: [s.group_name, list(s.index)] for n, s in self.spec.spaces.items()},
+            "sizes": self.spec.sizes,
+        }
+        # one key: safetensors writes several in an order that changes from run to run
+        metadata = {"isomerge": json.dumps(header, sort_keys=True)}
+        save_file({k: v.contiguous() for k, v in sorted(self.elements.items())}, str(path), metadata=metadata)
 
     @classmethod
     def load(cls, path: str | Path, spec: Spec) -> Alignment:
@@ -178,21 +183,29 @@ class Alignment(Mapping[str, "Tensor"]):
 
         try:
             with safe_open(str(path), "pt") as file:
-                meta = file.metadata() or {}
+                text = (file.metadata() or {}).get("isomerge", "{}")
                 elements = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise IsomergeError(
                 f"{path}: not a readable alignment file ({error}): save one with --save-alignment"
             ) from None
+        meta = _header(text)
         if meta.get("format") != FORMAT:
             raise IsomergeError(
                 f"{path}: not an alignment of isomerge (format {meta.get('format')}, expected {FORMAT})"
             )
         if meta["model_type"] != spec.model_type:
             raise IsomergeError(f"{path}: made for {meta['model_type']}, but the model is {spec.model_type}")
-        return cls(
-            _with_groups(spec, json.loads(meta["spaces"]), json.loads(meta["sizes"]), elements, path), elements
-        )
+        return cls(_with_groups(spec, meta["spaces"], meta["sizes"], elements, path), elements)
+
+
+def _header(text: str) -> dict[str, Any]:
+    """The header of a patch file; empty when it is not ours."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _with_groups(

@@ -226,8 +226,8 @@ class ComplexGroup:
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
         import torch
 
-        angle = torch.rand(*batch, generator=rng, dtype=torch.float64) * 2 * math.pi
-        spread = (torch.rand(*batch, generator=rng, dtype=torch.float64) * 2 - 1) * math.log(condition) / 2
+        angle = torch.rand(batch, generator=rng, dtype=torch.float64) * 2 * math.pi
+        spread = (torch.rand(batch, generator=rng, dtype=torch.float64) * 2 - 1) * math.log(condition) / 2
         return torch.stack([angle.cos(), angle.sin()], -1) * spread.exp().unsqueeze(-1)
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:

@@ -1,0 +1,85 @@
+import json
+
+import pytest
+from raw_files import one_sentence
+
+from isomerge.checkpoint.companions import companion_files, config_bytes
+from isomerge.errors import IsomergeError
+
+WANTED = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+    "2_Normalize/config.json",
+    "additional_chat_templates/tool_use.jinja",
+]
+UNWANTED = [
+    "config.json",
+    "README.md",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "modeling_custom.py",
+    "tokenization_custom.py",
+    "optimizer.pt",
+    "training_args.bin",
+    "scheduler.pt",
+    "rng_state.pth",
+    "trainer_state.json",
+    "1_Pooling/model.safetensors",
+    "1_Pooling/pooling.py",
+    "onnx/config.json",
+    "checkpoint-500/config.json",
+    "additional_chat_templates/run.py",
+]
+
+
+def test_companions_and_nothing_else(tmp_path):
+    for name in WANTED + UNWANTED:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = companion_files(tmp_path)
+    assert sorted(found) == sorted(WANTED)
+    assert all(path.read_text() == name for name, path in found.items())
+
+
+def test_folders_named_like_companions_do_not_count(tmp_path):
+    (tmp_path / "tokenizer.json").mkdir()
+    assert companion_files(str(tmp_path)) == {}
+    with pytest.raises(IsomergeError) as caught:
+        companion_files(tmp_path / "absent")
+    one_sentence(caught.value, tmp_path / "absent", "no such folder")
+
+
+def test_config_bytes_keep_the_order_and_apply_changes():
+    config = {"z": 1, "model_type": "bert", "a": [1, {"b": None}], "name": "ü"}
+    raw = config_bytes(config, dtype="bfloat16", z=2)
+    assert raw == config_bytes(config, dtype="bfloat16", z=2)
+    assert raw.endswith(b"}\n")
+    assert b'\n  "model_type": "bert",\n' in raw
+    read = json.loads(raw)
+    assert list(read) == ["z", "model_type", "a", "name", "dtype"]
+    assert read == {**config, "z": 2, "dtype": "bfloat16"}
+    assert config["z"] == 1
+
+
+def test_config_with_values_json_lacks():
+    with pytest.raises(IsomergeError) as caught:
+        config_bytes({"model_type": "bert"}, dtype=object())
+    one_sentence(caught.value, "config.json")

@@ -1,0 +1,728 @@
+"""Bad input: exit code 2, one line on stderr that says what, where and how to mend it, and nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine.disguises import single
+from safetensors.torch import load_file, save_file
+from toys import config_of
+
+ROPE = {"rope_type": "default"}
+
+
+def listing(folder: Path) -> dict[str, Any]:
+    """Everything under a folder: links and folders as they are, files with their bytes."""
+    return {
+        str(p.relative_to(folder)): os.readlink(p) if p.is_symlink() else p.read_bytes() if p.is_file() else None
+        for p in sorted(folder.rglob("*"))
+    }
+
+
+def retensor(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    """Change a single-file checkpoint's tensors."""
+    found = {n: t.clone() for n, t in load_file(folder / "model.safetensors").items()}
+    change(found)
+    save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def reconfig(folder: Path, **changes: Any) -> None:
+    """Change config.json; None removes a key."""
+    config = {**config_of(folder), **changes}
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+
+
+def shard(folder: Path) -> dict[str, str]:
+    """Cut a single-file checkpoint into two shards with an index; returns the weight map."""
+    found = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(found)
+    weight_map = {}
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        file = f"model-{number:05d}-of-00002.safetensors"
+        save_file({n: found[n] for n in part}, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(part, file)
+    write_index(folder, weight_map)
+    return weight_map
+
+
+def write_index(folder: Path, weight_map: dict[str, str]) -> None:
+    """The index of a sharded checkpoint."""
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def nan_at(name: str, value: float) -> Callable[[dict[str, torch.Tensor]], None]:
+    """Put one bad number into a tensor."""
+    return lambda found: found[name].flatten().__setitem__(-1, value)
+
+
+def refuses(isomerge: Callable, root: Path, *arguments: object, words: list[str]) -> str:
+    """Run, and check the contract; ``words`` must all be in the one line."""
+    before = listing(root)
+    said = isomerge(*arguments)
+    lines = said.err.splitlines()
+    assert said.code == 2, said.err
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("isomerge: ")
+    assert "Traceback" not in said.err
+    assert [word for word in words if word not in lines[0]] == [], lines[0]
+    assert said.out == ""
+    assert listing(root) == before
+    return lines[0]
+
+
+# ----------------------------------------------------------------------------------------- damaged checkpoints
+
+ATTN = "transformer.h.1.attn.c_attn.weight"
+
+
+def missing_weights(a: Path, b: Path) -> None:
+    """No weights at all."""
+    (b / "model.safetensors").unlink()
+
+
+def truncated(a: Path, b: Path) -> None:
+    """A file that a download left short."""
+    path = b / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def truncated_shard(a: Path, b: Path) -> None:
+    """The same in a shard."""
+    shard(b)
+    path = b / "model-00002-of-00002.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def truncated_header(a: Path, b: Path) -> None:
+    """Not even the header is whole."""
+    path = b / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:40])
+
+
+def empty_file(a: Path, b: Path) -> None:
+    """A file of no bytes."""
+    (b / "model.safetensors").write_bytes(b"")
+
+
+def lost_shard(a: Path, b: Path) -> None:
+    """The index names a shard that is absent."""
+    shard(b)
+    (b / "model-00001-of-00002.safetensors").unlink()
+
+
+def shard_outside(a: Path, b: Path) -> None:
+    """The index leads out of the folder."""
+    weight_map = shard(b)
+    shutil.copy(b / "model-00001-of-00002.safetensors", b.parent / "x.safetensors")
+    write_index(b, {n: "../x.safetensors" if "00001" in f else f for n, f in weight_map.items()})
+
+
+def shard_absolute(a: Path, b: Path) -> None:
+    """The index names an absolute path."""
+    write_index(b, dict.fromkeys(shard(b), "/etc/passwd.safetensors"))
+
+
+def index_without_map(a: Path, b: Path) -> None:
+    """An index of another kind."""
+    shard(b)
+    (b / "model.safetensors.index.json").write_text("{}")
+
+
+def misplaced(a: Path, b: Path) -> None:
+    """The index and a shard disagree."""
+    weight_map = shard(b)
+    name = min(weight_map)
+    write_index(b, {**weight_map, name: "model-00002-of-00002.safetensors"})
+
+
+def unknown_tensor(a: Path, b: Path) -> None:
+    """A tensor that no line of the spec describes."""
+    retensor(b, lambda t: t.update({"transformer.h.1.attn.lora_A.weight": torch.zeros(2, 2)}))
+
+
+def missing_tensor(a: Path, b: Path) -> None:
+    """A tensor that the other model has."""
+    retensor(b, lambda t: t.pop(ATTN))
+
+
+def duplicated_tensor(a: Path, b: Path) -> None:
+    """One tensor with the prefix and without."""
+    retensor(b, lambda t: t.update({ATTN.removeprefix("transformer."): t[ATTN].clone()}))
+
+
+def wrong_shape(a: Path, b: Path) -> None:
+    """A tensor that config.json does not fit."""
+    retensor(b, lambda t: t.update({ATTN: t[ATTN][:-1].clone()}))
+
+
+def wrong_rank(a: Path, b: Path) -> None:
+    """A tensor of another number of dimensions."""
+    retensor(b, lambda t: t.update({ATTN: t[ATTN].flatten()}))
+
+
+def config_is_not_json(a: Path, b: Path) -> None:
+    """A config.json cut short."""
+    (b / "config.json").write_text('{"model_type": "gpt2",')
+
+
+def config_is_a_list(a: Path, b: Path) -> None:
+    """A config.json that is no object."""
+    (b / "config.json").write_text("[]")
+
+
+def no_config(a: Path, b: Path) -> None:
+    """A folder of weights alone."""
+    (b / "config.json").unlink()
+
+
+def unknown_architecture(a: Path, b: Path) -> None:
+    """An architecture without a spec."""
+    reconfig(b, model_type="mamba")
+
+
+def more_layers(a: Path, b: Path) -> None:
+    """Weights of one layer more."""
+    retensor(b, lambda t: t.update({n.replace("h.2.", "h.3."): v.clone() for n, v in t.items() if "h.2." in n}))
+
+
+def sizeless(a: Path, b: Path) -> None:
+    """A config.json without a size that the spec needs."""
+    reconfig(b, n_embd=None, hidden_size=None)
+
+
+def textual(a: Path, b: Path) -> None:
+    """A size that is text."""
+    reconfig(b, n_embd="48")
+
+
+DAMAGE = [
+    (missing_weights, ["b has no weights", "model.safetensors", "save_pretrained"]),
+    (truncated, ["b/model.safetensors", "truncated", "download"]),
+    (truncated_shard, ["b/model-00002-of-00002.safetensors", "truncated", "download"]),
+    (truncated_header, ["b/model.safetensors", "truncated", "download"]),
+    (empty_file, ["b/model.safetensors", "truncated", "download"]),
+    (lost_shard, ["b/model-00001-of-00002.safetensors", "missing", "download"]),
+    (shard_outside, ["b/model.safetensors.index.json", "../x.safetensors", "same folder"]),
+    (shard_absolute, ["b/model.safetensors.index.json", "/etc/passwd", "same folder"]),
+    (index_without_map, ["b/model.safetensors.index.json", "weight_map", "download"]),
+    (misplaced, ["b/model", "00001", "h.0.attn.c_attn.bias", "download"]),
+    (unknown_tensor, ["/b", "transformer.h.1.attn.lora_A.weight", "gpt2", "--spec"]),
+    (missing_tensor, ["/b", "h.1.attn.c_attn.weight", "missing", "shard"]),
+    (duplicated_tensor, ["/b", ATTN, "two names"]),
+    (wrong_shape, ["/b", ATTN, "47", "48", "config.json"]),
+    (wrong_rank, ["/b", ATTN, "dimensions", "config.json"]),
+    (config_is_not_json, ["b/config.json", "not valid JSON", "save_pretrained"]),
+    (config_is_a_list, ["b/config.json", "not an object", "save_pretrained"]),
+    (no_config, ["b/config.json", "does not exist", "save_pretrained"]),
+    (unknown_architecture, ["/b", "mamba", "gpt2", "--spec"]),
+    (more_layers, ["h.3.", "missing"]),
+    (sizeless, ["/b", "config.json", "res"]),
+    (textual, ["/b", "config.json", "res"]),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGE, ids=[d.__name__ for d, _ in DAMAGE])
+def test_damaged_checkpoint(
+    damage: Callable, words: list[str], copies: Callable, isomerge: Callable, tmp_path: Path
+) -> None:
+    """As second and as first model of a merge, and where it is the only one."""
+    a, b = copies("gpt2")
+    damage(a, b)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path / "out", words=words)
+    refuses(isomerge, tmp_path, "align", b, "--onto", a, "-o", tmp_path / "out", words=words)
+    if damage not in (missing_tensor, more_layers):
+        refuses(isomerge, tmp_path, "inspect", b, words=words)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["transformer.wpe.weight", ATTN, "transformer.ln_f.bias"])
+def test_numbers_that_are_none(
+    value: float, name: str, copies: Callable, isomerge: Callable, tmp_path: Path
+) -> None:
+    """NaN and infinite weights are found when they are read, whichever model has them; the partial folder goes."""
+    a, b = copies("gpt2")
+    retensor(b, nan_at(name, value))
+    words = ["b/model.safetensors", name, "NaN or infinite", "damaged"]
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path / "out", words=words)
+    refuses(isomerge, tmp_path, "merge", b, a, "-o", tmp_path / "out", "-q", words=words)
+    refuses(isomerge, tmp_path, "align", b, "--onto", a, "-o", tmp_path / "out", words=words)
+    refuses(isomerge, tmp_path, "diff", a, b, words=words)
+
+
+# --------------------------------------------------------------------------------------------- models that differ
+
+
+def against(tmp_path: Path, isomerge: Callable, a: Path, b: Path, words: list[str]) -> None:
+    """merge, align, diff, verify and a dry run all refuse a pair."""
+    out = tmp_path / "out"
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", out, words=words)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", out, "--dry-run", words=words)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", out, "--no-align", words=words)
+    refuses(isomerge, tmp_path, "align", b, "--onto", a, "-o", out, words=words)
+    refuses(isomerge, tmp_path, "diff", a, b, words=words)
+    refuses(isomerge, tmp_path, "verify", a, b, words=words)
+
+
+def test_different_architectures(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """GPT-2 and BERT."""
+    a, b = stored("gpt2", 0), stored("bert", 0)
+    against(tmp_path, isomerge, a, b, [str(a), str(b), "different architectures", "gpt2", "bert"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("hidden_size", 96, ["different shapes", "res is 48 and 96", "must be equal"]),
+        ("vocab_size", 71, ["different vocabularies", "67 and 71", "must be equal"]),
+        ("intermediate_size", 44, ["different shapes", "ff is 40 and 44", "must be equal"]),
+        ("num_attention_heads", 4, ["different shapes", "h is 6 and 4", "must be equal"]),
+    ],
+)
+def test_different_sizes(
+    key: str, value: int, words: list[str], stored: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Hidden sizes, vocabularies, neurons, heads."""
+    import toys
+
+    monkeypatch.setitem(toys.BODY, key, value)
+    b = single("bert", tmp_path / "b")
+    against(tmp_path, isomerge, stored("bert", 0), b, [str(b), *words])
+
+
+def test_different_positions(stored: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: Any) -> None:
+    """A size that no config key of the spec states is found in the tensors."""
+    import toys
+
+    monkeypatch.setitem(toys.BODY, "max_position_embeddings", 40)
+    b = single("bert", tmp_path / "b")
+    words = ["position_embeddings.weight", "[32, 48]", "[40, 48]", "equal shapes"]
+    against(tmp_path, isomerge, stored("bert", 0), b, words)
+
+
+LEGACY = {"rope_parameters": None, "rope_scaling": None}
+SPELLINGS = {
+    "legacy": lambda theta: {**LEGACY, "rope_theta": theta},
+    "parameters": lambda theta: {**LEGACY, "rope_theta": None, "rope_parameters": {**ROPE, "rope_theta": theta}},
+}
+
+
+@pytest.mark.parametrize("one", SPELLINGS)
+@pytest.mark.parametrize("two", SPELLINGS)
+def test_rope_theta(one: str, two: str, copies: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Different bases are refused in either spelling; equal ones in two spellings are accepted."""
+    a, b = copies("llama")
+    reconfig(a, **SPELLINGS[one](10000.0))
+    reconfig(b, **SPELLINGS[two](500000.0))
+    against(tmp_path, isomerge, a, b, ["config.json", "rope", "10000.0", "500000.0", "cannot be averaged"])
+    reconfig(b, **SPELLINGS[two](10000))
+    assert isomerge("merge", a, b, "-o", tmp_path / "out").code == 0
+
+
+def test_default_rope_theta(copies: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A config without a base means the usual one."""
+    a, b = copies("llama")
+    reconfig(a, **SPELLINGS["legacy"](None))
+    reconfig(b, **SPELLINGS["parameters"](10000.0))
+    assert isomerge("verify", a, b, "-q").code == 1
+    reconfig(b, **SPELLINGS["parameters"](20000.0))
+    against(tmp_path, isomerge, a, b, ["config.json", "rope"])
+
+
+@pytest.mark.parametrize("kind", [{"rope_type": "linear", "factor": 2.0}, {"type": "linear", "factor": 2.0}])
+def test_rope_scaling(kind: dict[str, Any], copies: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Scaled positions are not plain ones."""
+    a, b = copies("llama")
+    reconfig(a, **SPELLINGS["legacy"](10000.0))
+    reconfig(b, **{**SPELLINGS["legacy"](10000.0), "rope_scaling": kind})
+    against(tmp_path, isomerge, a, b, ["config.json", "rope", "linear", "cannot be averaged"])
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("bert", "hidden_act", "relu"),
+        ("bert", "layer_norm_eps", 1e-5),
+        ("llama", "hidden_act", "gelu"),
+        ("llama", "rms_norm_eps", 0.1),
+        ("gpt2", "activation_function", "relu"),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+    ],
+)
+def test_different_functions(
+    name: str, key: str, value: Any, copies: Callable, isomerge: Callable, tmp_path: Path
+) -> None:
+    """Equal weights, other functions."""
+    a, b = copies(name)
+    reconfig(b, **{key: value})
+    against(tmp_path, isomerge, a, b, [str(a), str(b), "config.json", key, repr(value), "cannot be averaged"])
+
+
+def test_tied_and_untied(copies: Callable, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A tied head cannot be averaged with an untied one."""
+    a, _ = copies("llama")
+    against(tmp_path, isomerge, a, stored("llama-tied", 0), ["tie_word_embeddings", "cannot be averaged"])
+
+
+# ---------------------------------------------------------------------------------------------------- options
+
+OPTIONS = [
+    (["--method", "linaer"], ["--method linaer", "did you mean linear"]),
+    (["--method", "zzz"], ["--method zzz", "linear"]),
+    (["--spaces", "neurons"], ["--spaces neurons", "gpt2", "default", "ff"]),
+    (["--spaces", ""], ["--spaces", "empty", "default"]),
+    (["--spaces", "paper,ff"], ["--spaces paper,ff", "alone"]),
+    (["--spaces", "res"], ["--spaces res", "choose from"]),
+    (["--layers", "first"], ["--layers first", "0-4", "tail:3"]),
+    (["--layers", "7"], ["--layers 7", "layers 0 to 2"]),
+    (["--layers", "0-3"], ["--layers 0-3", "layers 0 to 2"]),
+    (["--layers", "2-1"], ["--layers 2-1", "layers 0 to 2"]),
+    (["--layers", "tail:x"], ["--layers tail:x", "tail:3"]),
+    (["--weights", "1"], ["--weights", "2 numbers"]),
+    (["--weights", "1,2,3"], ["--weights", "2 numbers"]),
+    (["--weights", "1,-1"], ["--weights", "sum to zero"]),
+    (["--weights", "half,half"], ["--weights half,half", "one number per model", "0.7,0.3"]),
+    (["--weights", ""], ["--weights", "one number per model"]),
+    (["--dtype", "float8"], ["--dtype float8", "bfloat16"]),
+    (["--out-shard-size", "big"], ["'big'", "not a size", "5GB"]),
+    (["--out-shard-size", "0"], ["'0'", "not a size", "5GB"]),
+    (["--out-shard-size", "-5GB"], ["'-5GB'", "not a size", "5GB"]),
+]
+BROKEN_OPTIONS = {
+    "nan,1": (["--weights", "nan,1"], ["--weights"], "writes a checkpoint of NaN, exit code 0"),
+    "inf,1": (["--weights", "inf,1"], ["--weights"], "writes a checkpoint of NaN, exit code 0"),
+    "superscript": (["--layers", "²"], ["--layers ²", "0-4"], "ValueError: isdigit() takes ², int() does not"),
+    "superscript-tail": (["--layers", "tail:²"], ["--layers tail:²", "0-4"], "ValueError, as above"),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *(pytest.param(o, w, id="".join(o)) for o, w in OPTIONS),
+        *(
+            pytest.param(o, w, id=name, marks=pytest.mark.xfail(strict=True, reason=why))
+            for name, (o, w, why) in BROKEN_OPTIONS.items()
+        ),
+    ],
+)
+def test_bad_options(
+    options: list[str], words: list[str], stored: Callable, isomerge: Callable, tmp_path: Path
+) -> None:
+    """Every option that can be wrong."""
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path / "out", *options, words=words)
+
+
+@pytest.mark.xfail(strict=True, reason="--dry-run checks models, spaces and layers; not these options, nor --out")
+@pytest.mark.parametrize(
+    "options", [["--method", "linaer"], ["--weights", "1"], ["--dtype", "float8"], ["--out-shard-size", "big"], []]
+)
+def test_dry_run_checks_everything(
+    options: list[str], stored: Callable, isomerge: Callable, tmp_path: Path
+) -> None:
+    """The help promises: check everything. An empty list of options: the output folder is not empty."""
+    (tmp_path / "out").mkdir()
+    if not options:
+        (tmp_path / "out" / "file").touch()
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path / "out", "--dry-run", *options, words=[])
+
+
+def test_output_folder_is_not_empty(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Neither a filled folder nor a file is overwritten, nor is an input."""
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    for out in (tmp_path / "out", tmp_path / "file"):
+        refuses(isomerge, tmp_path, "merge", a, b, "-o", out, words=[str(out), "not an empty folder"])
+    refuses(isomerge, a.parent, "merge", a, b, "-o", a, words=[str(a), "not an empty folder"])
+
+
+@pytest.mark.xfail(strict=True, reason="the sentence says --force, but the option is --overwrite")
+def test_output_folder_names_the_option(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """The fix that is named must exist."""
+    (tmp_path / "file").touch()
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path, words=["--overwrite"])
+
+
+def test_one_model(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A merge of one."""
+    words = ["at least two models"]
+    refuses(isomerge, tmp_path, "merge", stored("gpt2", 0), "-o", tmp_path / "out", words=words)
+
+
+@pytest.mark.parametrize("ref", ["nowhere", "./no/such/folder", "no/such/folder", "/no/such"])
+def test_missing_folder(ref: str, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A path to nothing."""
+    for models in ((ref, stored("gpt2", 0)), (stored("gpt2", 0), ref)):
+        refuses(
+            isomerge, tmp_path, "merge", *models, "-o", tmp_path / "out", words=[ref, "no such folder", "org/name"]
+        )
+
+
+def test_missing_file(copies: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A file that is no checkpoint, and a weights file that is not there."""
+    a, b = copies("gpt2")
+    (tmp_path / "notes.txt").write_text("hello")
+    refuses(isomerge, tmp_path, "diff", a, tmp_path / "notes.txt", words=["notes.txt", "config.json"])
+    refuses(isomerge, tmp_path, "diff", a, b / "other.safetensors", words=["other.safetensors", "no such folder"])
+
+
+def test_hub_out_of_reach(stored: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: Any) -> None:
+    """A hub id while offline."""
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    words = ["isomerge-tests/no-such-model", "no such folder", "hub", "check the path"]
+    ref = "isomerge-tests/no-such-model"
+    refuses(isomerge, tmp_path, "merge", ref, stored("gpt2", 0), "-o", tmp_path / "out", words=words)
+    refuses(isomerge, tmp_path, "inspect", f"{ref}@main", words=words)
+
+
+def test_pickles(copies: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A .bin is not opened unasked; asked for, it is; a hostile one never is."""
+    a, b = copies("gpt2")
+    torch.save(load_file(b / "model.safetensors"), b / "pytorch_model.bin")
+    (b / "model.safetensors").unlink()
+    words = ["b/pytorch_model.bin", "pickle", "--allow-pickle", "safetensors"]
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path / "out", words=words)
+    assert isomerge("merge", a, b, "-o", tmp_path / "out", "--allow-pickle", "-q").code == 0
+    torch.save({"x": print}, b / "pytorch_model.bin")
+    words = ["b/pytorch_model.bin", "not loaded", "safetensors"]
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path / "no", "--allow-pickle", words=words)
+
+
+# ----------------------------------------------------------------------------------------------- recipes
+
+RECIPES = [
+    pytest.param(
+        "merge_metod: linear",
+        ["unknown key `merge_metod`", "did you mean `merge_method`"],
+        marks=pytest.mark.xfail(
+            strict=True, reason="pydantic's first error is told: `merge_method`: field required"
+        ),
+    ),
+    ("merge_method: linear\nalgin: {enabled: true}", ["unknown key `algin`", "did you mean `align`"]),
+    ("merge_method: linear\nalign: {spcaes: ff}", ["unknown key `align.spcaes`", "did you mean `spaces`"]),
+    ("merge_method: linear\nparameters: {normalise: true}", ["`parameters.normalise`", "`normalize`"]),
+    ("merge_method: linear\ntokenizer_source: base", ["unknown key `tokenizer_source`", "known are", "models"]),
+    ("merge_method: linear\ndtype: float8", ["`dtype`", "bfloat16"]),
+    ("merge_method: linear\nalign: {enabled: maybe}", ["`align.enabled`", "boolean"]),
+    ("merge_method: [linear]", ["`merge_method`", "string"]),
+    ("merge_method: linaer", ["linaer", "did you mean linear"]),
+    ("merge_method: linear\nalign: {spaces: neurons}", ["--spaces neurons", "choose from"]),
+    ("merge_method: linear\nparameters: {normalize: false}", ["normalize: false", "sum to one"]),
+    ("merge_method: 'linear", ["not valid YAML"]),
+    ("dtype: float32", ["`merge_method`", "required"]),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), RECIPES)
+def test_bad_recipe(text: str, words: list[str], stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Misspelt keys with a suggestion, wrong values, no YAML at all."""
+    models = "".join(f"- model: {stored('gpt2', seed)}\n" for seed in (0, 5))
+    (tmp_path / "recipe.yml").write_text(f"models:\n{models}{text}\n")
+    path = [] if "linaer" in text or "neurons" in text else ["recipe.yml"]
+    refuses(isomerge, tmp_path, "merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", words=[*path, *words])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("models: [a, b]\nmerge_method: linear", ["recipe.yaml", "`models.0`"]),
+        ("models: [{model: a, parameters: {wieght: 1}}]\nmerge_method: linear", ["`models.0.parameters.wieght`", "`weight`"]),
+        ("models: [{modle: a}]\nmerge_method: linear", ["`models.0"]),
+        ("models: [{model: a, parameters: {weight: heavy}}]\nmerge_method: linear", ["weight", "number"]),
+        ("- just\n- a list", ["recipe.yaml", "mapping"]),
+        ("", ["recipe.yaml", "mapping"]),
+        pytest.param(
+            "models: []\nmerge_method: linear", ["models"],
+            marks=pytest.mark.xfail(strict=True, reason="ValueError: not enough values to unpack in run_merge"),
+        ),
+    ],
+)  # fmt: skip
+def test_bad_recipe_models(text: str, words: list[str], isomerge: Callable, tmp_path: Path) -> None:
+    """Wrong ways to list models."""
+    (tmp_path / "recipe.yaml").write_text(text)
+    refuses(isomerge, tmp_path, "merge", tmp_path / "recipe.yaml", "-o", tmp_path / "out", words=words)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="weights of a recipe are not checked to be finite: writes a checkpoint of NaN"
+)
+def test_recipe_weight_is_nan(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """YAML can spell NaN."""
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    text = f"models: [{{model: {a}, parameters: {{weight: .nan}}}}, {{model: {b}}}]\nmerge_method: linear\n"
+    (tmp_path / "recipe.yml").write_text(text)
+    refuses(isomerge, tmp_path, "merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", words=["weight"])
+
+
+def test_missing_recipe(isomerge: Callable, tmp_path: Path) -> None:
+    """A recipe that is not there."""
+    words = ["recipe.yml", "cannot read"]
+    refuses(isomerge, tmp_path, "merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", words=words)
+
+
+# ------------------------------------------------------------------------------------------- specs and patches
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model gpt2\nspace h Perm[l]\n", ["bad.spec", "line 2", "NAME: GROUP"]),
+        ("model gpt2\nspace h: Prem[l]\n", ["bad.spec", "line 2", "Prem", "Perm"]),
+        ("model gpt2\nsize h = n_head +\n", ["bad.spec", "line 2"]),
+        ("model gpt2\nsize h = __import__('os')\n", ["bad.spec", "line 2"]),
+        ("model gpt2\nwte.weight   (vocab res\n", ["bad.spec", "line 2"]),
+        ("model gpt2\nspace h: Perm[l]\n", ["bad.spec", "h"]),
+        ("model gpt2\nsize h = n_head\nspace h: Perm\n", ["bad.spec", "space h", "no line"]),
+        ("model gpt2\nsize res = n_embd\nwte.weight  vocab res\n", ["bad.spec", "transformer."]),
+    ],
+)
+def test_bad_spec(text: str, words: list[str], stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A spec file with a syntax error: file and line."""
+    (tmp_path / "bad.spec").write_text(text)
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    out = tmp_path / "out"
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", out, "--spec", tmp_path / "bad.spec", words=words)
+
+
+def test_missing_spec(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A spec file that is not there."""
+    words = ["none.spec", "cannot read"]
+    refuses(isomerge, tmp_path, "inspect", stored("gpt2", 0), "--spec", tmp_path / "none.spec", words=words)
+
+
+@pytest.fixture(scope="module")
+def patch(stored: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An alignment of two GPT-2 toys."""
+    import isomerge
+
+    path = tmp_path_factory.mktemp("patch") / "gpt2.safetensors"
+    isomerge.align(stored("gpt2", 5), onto=stored("gpt2", 0))[0].save(path)
+    return path
+
+
+def test_patch_for_another_architecture(patch: Path, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A patch of GPT-2 on BERT, and on a GPT-2 of other sizes."""
+    out = tmp_path / "out"
+    words = [str(patch), "made for gpt2", "bert"]
+    refuses(isomerge, tmp_path, "apply", patch, stored("bert", 0), "-o", out, words=words)
+
+
+def test_patch_for_other_sizes(patch: Path, isomerge: Callable, tmp_path: Path) -> None:
+    """A patch of GPT-2 with six heads on one with four."""
+    import transformers as tf
+
+    config = tf.GPT2Config(vocab_size=67, n_embd=48, n_layer=3, n_head=4, n_positions=32, n_inner=40)
+    tf.GPT2LMHeadModel(config).save_pretrained(tmp_path / "b")
+    words = [str(patch), "made for", "but the model has"]
+    refuses(isomerge, tmp_path, "apply", patch, tmp_path / "b", "-o", tmp_path / "out", words=words)
+
+
+def test_no_patch(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Files that are no patch."""
+    a, out = stored("gpt2", 0), tmp_path / "out"
+    refuses(isomerge, tmp_path, "apply", tmp_path / "no", a, "-o", out, words=["no: not a readable alignment"])
+    (tmp_path / "no").write_text("hello")
+    refuses(isomerge, tmp_path, "apply", tmp_path / "no", a, "-o", out, words=["no: not a readable alignment"])
+    words = ["model.safetensors", "not an alignment"]
+    refuses(isomerge, tmp_path, "apply", a / "model.safetensors", a, "-o", out, words=words)
+
+
+def altered(
+    patch: Path, to: Path, tensors: Callable[[dict], Any] | None = None, header: Callable[[dict], Any] | None = None
+) -> Path:
+    """A copy of a patch with other contents."""
+    from safetensors import safe_open
+
+    with safe_open(patch, "pt") as file:
+        found = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        head = json.loads(file.metadata()["isomerge"])
+    for change, content in ((tensors, found), (header, head)):
+        if change is not None:
+            change(content)
+    save_file(found, to, metadata={"isomerge": json.dumps(head)})
+    return to
+
+
+PATCHES: dict[str, tuple[dict[str, Any], str]] = {
+    "no model_type": ({"header": lambda h: h.pop("model_type")}, "KeyError"),
+    "no spaces": ({"header": lambda h: h.pop("spaces")}, "KeyError"),
+    "no sizes": ({"header": lambda h: h.pop("sizes")}, "KeyError"),
+    "spaces of another kind": ({"header": lambda h: h.update(spaces=[1])}, "TypeError"),
+    "wrong rank": ({"tensors": lambda t: t.update({"qk[0]": t["qk[0]"][0, 0].clone()})}, "RuntimeError in act"),
+    "wrong heads": ({"tensors": lambda t: t.update({"qk[0]": t["qk[0]"][:3].clone()})}, "RuntimeError in act"),
+    "no permutation": ({"tensors": lambda t: t["h[0]"].fill_(0)}, "accepted: writes a broken model, exit code 0"),
+    "index too large": ({"tensors": lambda t: t["h[0]"].fill_(99)}, "RuntimeError in gather"),
+    "singular": ({"tensors": lambda t: t["qk[0]"].zero_()}, "LinAlgError in act"),
+    "NaN": ({"tensors": lambda t: t["qk[0]"].fill_(float("nan"))}, "accepted: writes NaN, exit code 0"),
+    "layer too large": (
+        {"tensors": lambda t: t.update({"qk[9]": t["qk[0]"].clone()})},
+        "accepted: the element is silently ignored",
+    ),
+}
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a patch's metadata and elements are trusted: see the ids' reasons in PATCHES"
+)
+@pytest.mark.parametrize("kind", PATCHES)
+def test_damaged_patch(kind: str, patch: Path, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A patch file that cannot be an element of the group."""
+    bad = altered(patch, tmp_path / "bad.safetensors", **PATCHES[kind][0])
+    refuses(isomerge, tmp_path, "apply", bad, stored("gpt2", 0), "-o", tmp_path / "out", words=["bad.safetensors"])
+
+
+@pytest.mark.xfail(strict=True, reason="SafetensorError with a traceback, exit code 1, after the model was written")
+def test_save_alignment_nowhere(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """--save-alignment into a folder that is not there."""
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    where = tmp_path / "no" / "x.safetensors"
+    said = isomerge("align", b, "--onto", a, "-o", tmp_path / "out", "--save-alignment", where)
+    assert said.code == 2
+    assert str(where) in said.err
+
+
+def test_json_nowhere(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """--json into a folder that is not there: told, though the comparison itself was done."""
+    said = isomerge("diff", stored("gpt2", 0), stored("gpt2", 5), "-q", "--json", tmp_path / "no" / "x.json")
+    assert said.code == 2
+    assert said.err.startswith("isomerge: --json")
+    assert len(said.err.splitlines()) == 1
+
+
+# ------------------------------------------------------------------------------------------- as a real program
+
+
+@pytest.mark.parametrize("kind", ["truncated", "offline"])
+def test_as_a_program(kind: str, copies: Callable, tmp_path: Path) -> None:
+    """The same through the installed command, in a process of its own."""
+    a, b = copies("gpt2")
+    truncated(a, b)
+    before = listing(tmp_path)
+    models = [str(a), str(b) if kind == "truncated" else "isomerge-tests/no-such-model"]
+    program = str(Path(sys.executable).with_name("isomerge"))
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path.parent / "hf")}
+    command = [program, "merge", *models, "-o", str(tmp_path / "out")]
+    said = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert said.returncode == 2
+    assert said.stdout == ""
+    assert len(said.stderr.splitlines()) == 1
+    assert said.stderr.startswith("isomerge: ")
+    assert ("truncated" if kind == "truncated" else "no-such-model") in said.stderr
+    assert listing(tmp_path) == before
