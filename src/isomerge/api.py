@@ -123,7 +123,8 @@ def apply(
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     with _recognised([model], spec, allow_pickle) as (found,), _destination(out, options) as output:
         patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.spec)
-        return run_apply(patch, found, output)
+        name = "given" if isinstance(alignment, Alignment) else str(alignment)
+        return run_apply(patch, found, output, name=name)
 
 
 def merge(

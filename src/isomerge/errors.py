@@ -9,3 +9,7 @@ class IsomergeError(Exception):
     The message names the file, tensor and axis concerned, says what was expected, and how to fix it.
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+class DiskFullError(IsomergeError):
+    """The disk is full: what has been written stays, and the same command goes on once there is room."""

@@ -95,7 +95,7 @@ MUTANTS = [
         "deberta-shared",
         "key bias under p2c",
         "kb",
-        ' if "p2c" not in (pos_att_type or ()) and (not share_att_key or not relative_attention) => ',
+        ' if "p2c" not in (pos_att_type or ()) => ',
     ),
     mutant("deberta-shared", "key not dual", "qk", "key_proj.weight (h qk') res' => key_proj.weight (h qk) res'"),
     mutant(

@@ -10,6 +10,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from isomerge.checkpoint.dtypes import dtype_code
+from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
+
+CONFIG = {"config.json": b'{"model_type": "bert"}\n'}
+
 
 def raw_safetensors(header: Any, data: bytes = b"", *, length: int | None = None) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -59,3 +64,15 @@ def one_sentence(error: BaseException, *names: object) -> str:
     for name in names:
         assert str(name) in message
     return message
+
+
+def planned(tensors: dict[str, torch.Tensor]) -> list[OutTensor]:
+    return [OutTensor(name, dtype_code(t.dtype), tuple(t.shape)) for name, t in tensors.items()]
+
+
+def written(out: Path, tensors: dict[str, torch.Tensor], *, shard_size: int = 10**9, files: Any = CONFIG) -> Path:
+    """The checkpoint ``out``, written by our writer in the order of ``tensors``."""
+    with CheckpointWriter(out, planned(tensors), key="k", shard_size=shard_size) as writer:
+        for name, tensor in tensors.items():
+            writer.write(name, tensor)
+        return writer.finish(files)

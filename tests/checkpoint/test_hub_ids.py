@@ -1,4 +1,5 @@
 import fnmatch
+from typing import Any, cast
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ class Response:
 def test_hub_failures_are_sentences(monkeypatch, tmp_path, error, expected):
     def snapshot_download(repo, **options):
         if issubclass(error, errors.HfHubHTTPError):
-            raise error("404 Client Error. (Request ID: x)", response=Response())
+            raise error("404 Client Error. (Request ID: x)", response=cast(Any, Response()))
         raise error("Cannot reach it.\nTry again.")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)

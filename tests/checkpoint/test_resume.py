@@ -219,7 +219,7 @@ def test_killed_between_the_two_renames_of_force(tmp_path, whole, key):
     with writer_of(out, force=True) as writer:
         do_units(writer)
         os.rename(out, tmp_path / ".m.partial" / "replaced")
-    with pytest.raises(IsomergeError, match="--force"):
+    with pytest.raises(IsomergeError, match="--overwrite"):
         writer_of(out, key=key)
     assert (out / "old").read_text() == "precious"
     with writer_of(out, key=key, force=True) as writer:

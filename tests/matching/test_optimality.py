@@ -262,7 +262,6 @@ def test_profiles_find_planted_experts(seed: int, monkeypatch: pytest.MonkeyPatc
     assert solved(spec, a, b)[1] < 1e-20
 
 
-@pytest.mark.xfail(strict=True, reason="dense layers of over 11 585 neurons go the experts' way")
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_large_dense_layers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A feed-forward layer whose Gram is larger than LARGEST has no experts to split it by."""

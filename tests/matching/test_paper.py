@@ -158,7 +158,6 @@ def test_rescaling_matters() -> None:
     assert with_ < without - 1e-3
 
 
-@pytest.mark.xfail(strict=True, reason="refine asks quartic_scale for positive factors of GL only")
 def test_same_negative_factor() -> None:
     """Eq. 12 takes the best real root; where q and k disagree about the sign it is negative."""
     spec, anchor, source = pair("vit", 5, False, 0)

@@ -192,7 +192,6 @@ def test_refine_undoes_continuous_moves(kind: str) -> None:
     assert distance(a, b) < 1e-12
 
 
-@pytest.mark.xfail(strict=True, reason="refine asks quartic_scale for positive factors of GL only")
 def test_negative_multiples_of_one_are_in_gl() -> None:
     """Where the two sides disagree about the sign, -a may be the best multiple of the identity."""
     spec = small_spec("bert", **{**PLAIN, "num_attention_heads": 6}).restrict(["qk"])

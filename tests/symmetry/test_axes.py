@@ -38,7 +38,9 @@ def test_show_is_the_inverse_of_parse(axes: tuple[Axis, ...]) -> None:
 def test_duals_distribute(axis: Axis) -> None:
     """A mark on a bracket is a mark on every atom; twice is none."""
     assert dual(dual(axis)) == axis
-    assert [(a.name, a.dual) for a in atoms((dual(axis),))] == [(a.name, not a.dual) for a in atoms((axis,))]
+    assert [(a.name, a.dual) for a in atoms((dual(axis),))] == [
+        (a.name, not a.dual and not a.name.isdigit()) for a in atoms((axis,))
+    ]
     if not isinstance(axis, Atom):
         assert parse(show(axis) + "'") == (dual(axis),)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import DiskFullError, IsomergeError
 
 # Linux moves at most 2 GiB - 4 KiB in one call; smaller pieces also let an interrupt through.
 _PIECE = 1 << 28
@@ -22,7 +22,7 @@ def disk_errors(path: Path, doing: str = "writing") -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise IsomergeError(
+            raise DiskFullError(
                 f"the disk is full while {doing} {path}; free space there and run the same command again "
                 "to go on where it stopped"
             ) from error

@@ -12,6 +12,19 @@ from isomerge.checkpoint.disk import disk_errors, flush
 from isomerge.errors import IsomergeError
 
 
+def check_out(out: Path, *, force: bool) -> None:
+    """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced."""
+    with disk_errors(out, "looking at"):
+        if force or not os.path.lexists(out):
+            return
+        if out.is_dir() and not any(out.iterdir()):
+            return
+    raise IsomergeError(
+        f"{out} exists and is not an empty folder; choose another output folder, "
+        "or pass --overwrite to replace it once the new checkpoint is complete"
+    )
+
+
 class PartialFolder:
     """``.<name>.partial`` beside ``out``, held by one process at a time.
 
@@ -35,27 +48,16 @@ class PartialFolder:
         self.journal = self.root / "journal.jsonl"
         self._replaced = self.root / "replaced"
         self._lock_path = out.parent / f".{out.name}.lock"
-        self._check_out()
+        check_out(self.out, force=self.force)
         with disk_errors(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             self._lock: int | None = self._locked()
         try:
             self._restore()
-            self._check_out()
+            check_out(self.out, force=self.force)
         except BaseException:
             self.release()
             raise
-
-    def _check_out(self) -> None:
-        with disk_errors(self.out, "looking at"):
-            if self.force or not os.path.lexists(self.out):
-                return
-            if self.out.is_dir() and not any(self.out.iterdir()):
-                return
-        raise IsomergeError(
-            f"{self.out} exists and is not an empty folder; choose another output folder, "
-            "or pass --force to replace it once the new checkpoint is complete"
-        )
 
     def _locked(self) -> int:
         while True:
@@ -100,7 +102,7 @@ class PartialFolder:
 
         Raises IsomergeError when ``out`` was filled meanwhile or cannot be replaced; nothing is lost then.
         """
-        self._check_out()
+        check_out(self.out, force=self.force)
         with disk_errors(self.out):
             if os.path.lexists(self.out) and (not self.out.is_dir() or any(self.out.iterdir())):
                 os.rename(self.out, self._replaced)

@@ -39,7 +39,8 @@ class _Stamp:
 class Checkpoint:
     """An open checkpoint: its configuration and the description of every tensor; no weights in memory.
 
-    ``ref`` is what the user gave, ``folder`` where the files are, ``config`` the parsed config.json, and ``tensors`` the stored tensors in the order of the files and their bytes.
+    ``ref`` is what the user gave, ``folder`` where the files are, ``config`` the parsed
+    config.json, and ``tensors`` the stored tensors in the order of the files and their bytes.
     """
 
     ref: str
@@ -115,7 +116,8 @@ def open_checkpoint(ref: str | Path, *, allow_pickle: bool = False) -> Checkpoin
     A path to the only .safetensors file of a folder stands for the folder. Files are chosen as transformers
     does: model.safetensors, then its index, then (with ``allow_pickle``) pytorch_model.bin and its index.
     Safetensors files are opened by their headers alone, without importing torch.
-    Raises IsomergeError when the folder or model does not exist, config.json is missing or damaged, there are no weights, or any index or header is invalid.
+    Raises IsomergeError when the folder or model does not exist, config.json is missing or
+    damaged, there are no weights, or any index or header is invalid.
     """
     folder = local_folder(ref, allow_pickle=allow_pickle)
     config = read_config(folder)

@@ -33,10 +33,15 @@ def align(
     import isomerge
     from isomerge.cli.console import Voice, distance_table, write_json
     from isomerge.cli.dry_run import print_plan
+    from isomerge.errors import IsomergeError
 
     voice = Voice(quiet, verbose)
+    if save_alignment is not None and not save_alignment.absolute().parent.is_dir():
+        raise IsomergeError(f"--save-alignment {save_alignment}: no such folder; make it first")
     if dry_run:
-        return print_plan(voice, [source, onto], spaces, layers, spec, allow_pickle, json, guard=True)
+        return print_plan(
+            voice, [source, onto], spaces, layers, spec, allow_pickle, json, (out, out_shard_size, dtype, overwrite), guard=True
+        )  # fmt: skip
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(
             source, onto=onto, out=out, spaces=spaces, layers=layers, spec=spec, allow_pickle=allow_pickle,

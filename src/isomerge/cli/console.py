@@ -20,12 +20,12 @@ class Voice:
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet, self.verbose = quiet, verbose
 
-    def say(self, text: str) -> None:
-        """One line on stdout."""
+    def say(self, text: str, style: str | None = None) -> None:
+        """One line on stdout, as it is (brackets are no markup)."""
         if not self.quiet:
             from rich.console import Console
 
-            Console(highlight=False, soft_wrap=True).print(text)
+            Console(highlight=False, soft_wrap=True, markup=False, emoji=False).print(text, style=style)
 
     def warn(self, text: str) -> None:
         """A warning on stderr; shown even when quiet."""
@@ -38,12 +38,12 @@ class Voice:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number == 0 else "right")
         for row in rows:
             table.add_row(*row)
-        Console(highlight=False).print(table)
+        Console(highlight=False, markup=False, emoji=False).print(table)
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Observer]:

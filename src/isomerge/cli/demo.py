@@ -32,11 +32,11 @@ def demo(
     a, b = example_models()
     _single_thread()
     voice.say(
-        "[bold]1. A model and its disguised twin[/bold]: the same function, random symmetries applied to the weights"
+        "1. A model and its disguised twin: the same function, random symmetries applied to the weights", "bold"
     )
     twin = _twin(voice, a, out, evaluate)
     voice.say(
-        "\n[bold]2. Two models trained from different seeds[/bold] on scanned digits, tested on 450 digits held out"
+        "\n2. Two models trained from different seeds on scanned digits, tested on 450 digits held out", "bold"
     )
     report = {"twin": twin, **_pair(voice, a, b, out, evaluate)}
     voice.say(_plain_words(out))

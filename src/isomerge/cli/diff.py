@@ -33,7 +33,7 @@ def diff(
     relative = report["relative"]
     voice.say(
         f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "
-        f"{relative['after']:.3g} modulo symmetry (1.41 is uncorrelated)."
+        f"{relative['after']:.3g} modulo block-local symmetry (1.41 is uncorrelated)."
     )
     voice.say(f"Verdict: {report['verdict']}.")
     write_json(json, report)

@@ -16,15 +16,27 @@ def print_plan(
     spec: Path | None,
     allow_pickle: bool,
     json: Path | None,
+    output: tuple[Path, str, str | None, bool],
     *,
     guard: bool,
 ) -> None:
-    """Print units, spaces, memory and time of a run over the first model's tensors."""
+    """Print units, spaces, memory and time of a run over the first model's tensors.
+
+    ``output`` is the output folder, the shard size, the dtype and whether the folder may be replaced: all checked.
+    """
+    from isomerge.checkpoint.partial import check_out
+    from isomerge.checkpoint.size import parse_size
     from isomerge.engine.models import check_compatible, recognise
     from isomerge.engine.plan import estimate, make_plan
+    from isomerge.engine.run import planned_tensors
+
+    out, shard_size, dtype, overwrite = output
+    check_out(out.expanduser(), force=overwrite)
+    parse_size(shard_size)
 
     models = [recognise(ref, spec_file=spec, allow_pickle=allow_pickle) for ref in refs]
     check_compatible(models[0], models[1:])
+    planned_tensors(models[0], dtype)
     plan = make_plan(models[0], models[1:], spaces, layers)
     cost = estimate(plan, models, guard=guard)
     active = [u for u in plan.units if u.key not in plan.skipped and (u.elements or u.votes)]

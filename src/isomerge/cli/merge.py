@@ -38,14 +38,25 @@ def merge(
     import isomerge
     from isomerge.cli.console import Voice, distance_table, write_json
     from isomerge.cli.dry_run import print_plan
+    from isomerge.engine.commands import check_merge
+    from isomerge.errors import IsomergeError
     from isomerge.evidence.misalignment import misalignment
 
     voice = Voice(quiet, verbose)
     numbers = _weights(weights)
     if len(models) == 1 and models[0].endswith((".yml", ".yaml")):
+        if (method, numbers, align, spaces, layers) != ("linear", None, True, "default", None):
+            raise IsomergeError(
+                f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --spaces and --layers into it"
+            )
         models, method, numbers, align, spaces, layers, dtype = _from_recipe(models[0], dtype)
     if dry_run:
-        return print_plan(voice, models, spaces if align else "none", layers, spec, allow_pickle, json, guard=False)
+        check_merge(len(models), method, numbers)
+        output = (out, out_shard_size, dtype, overwrite)
+        return print_plan(
+            voice, models, spaces if align else "none", layers, spec, allow_pickle, json, output, guard=False
+        )
+    check_merge(len(models), method, numbers)
     if not align:
         for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle):
             voice.warn(problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.models import Model, check_compatible, working_dtype
@@ -24,6 +25,8 @@ from isomerge.evidence.distance import summarise
 from isomerge.fusion.registry import method as merge_method
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.shifts import find_shifts
+from isomerge.symmetry.units import elements_of, plan_units
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,11 +58,15 @@ def run_align(
     return alignment, report
 
 
-def run_apply(alignment: Alignment, model: Model, output: Output) -> dict[str, Any]:
+def run_apply(alignment: Alignment, model: Model, output: Output, *, name: str = "given") -> dict[str, Any]:
     """Replay an alignment on a model and write it."""
-    from isomerge.symmetry.units import plan_units
-
     spec = alignment.spec
+    here = {key for block in model.blocks for key in elements_of(spec, block)}
+    here |= {key for _, key, _ in find_shifts(spec, model.blocks)}
+    if strange := sorted(set(alignment) - here):
+        raise IsomergeError(
+            f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made for another one"
+        )
     dtype = working_dtype([model])
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks)
@@ -97,6 +104,21 @@ def run_apply(alignment: Alignment, model: Model, output: Output) -> dict[str, A
     return report
 
 
+def check_merge(count: int, method: str, weights: Sequence[float] | None) -> list[float]:
+    """The weights of a merge of ``count`` models, checked before anything is read.
+
+    Raises:
+        IsomergeError: too few models, an unknown method, or weights that cannot be used.
+    """
+    if count < 2:
+        raise IsomergeError("merge needs at least two models: name another one")
+    merge_method(method)
+    weights = [1.0] * count if weights is None else list(weights)
+    if len(weights) != count or not all(map(isfinite, weights)) or sum(weights) == 0:
+        raise IsomergeError(f"--weights: {count} numbers are needed that do not sum to zero, got {weights}")
+    return weights
+
+
 def run_merge(
     models: Sequence[Model],
     output: Output,
@@ -108,12 +130,8 @@ def run_merge(
     layers: str | None = None,
 ) -> dict[str, Any]:
     """Align every model onto the first, fuse them, and write the result; returns the report."""
+    weights = check_merge(len(models), method, weights)
     anchor, *others = models
-    if not others:
-        raise IsomergeError("merge needs at least two models: name another one")
-    weights = [1.0] * len(models) if weights is None else list(weights)
-    if len(weights) != len(models) or sum(weights) == 0:
-        raise IsomergeError(f"--weights: {len(models)} numbers are needed that do not sum to zero, got {weights}")
     fuse = merge_method(method)
     check_compatible(anchor, others)
     chosen = spaces if align else "none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isomerge.engine.models import Model
 from isomerge.matching.selection import Selection, select_layers, select_spaces
@@ -33,6 +33,10 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
         IsomergeError: spaces or layers that do not exist.
     """
     selection = select_spaces(donor.spec, spaces)
+    if layers is not None:  # heads shared by a whole stack can only move with all of its layers
+        spec = selection.spec
+        mobile = [n for n in spec.spaces if n not in voted(spec)]
+        selection = replace(selection, spec=spec.restrict([*mobile, *(s.name for s in spec.shifts)]))
     matches = {m.canonical: m for m in donor.matches.values()}
     shared, alone = [], []
     for block in donor.blocks:
@@ -49,9 +53,7 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
                 wanted = chosen.get(stack)
                 if layer is None or (wanted is not None and layer not in wanted):
                     skipped.add(unit.key)
-    # heads shared by a whole stack can only move with all of its layers
-    votes = tuple(sorted(voted(selection.spec))) if layers is None else ()
-    return Plan(selection, tuple(units), frozenset(skipped), votes, tuple(alone))
+    return Plan(selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone))
 
 
 def _layer(block: Block) -> tuple[str, int | None]:

@@ -16,7 +16,7 @@ from isomerge.engine.memory import map_large_blocks
 from isomerge.engine.models import Model
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan, unit_bytes
-from isomerge.errors import IsomergeError
+from isomerge.errors import DiskFullError, IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
 from isomerge.fusion.registry import method as merge_method_named
@@ -89,7 +89,7 @@ class StreamWriter:
         self.writer.close()
         partial = self.output.out.absolute().parent / f".{self.output.out.name}.partial"
         # bad input leaves nothing behind; a full disk or a kill leaves a folder to resume from
-        if kind is not None and issubclass(kind, IsomergeError) and not getattr(error, "resumable", False):
+        if kind is not None and issubclass(kind, IsomergeError) and not issubclass(kind, DiskFullError):
             shutil.rmtree(partial, ignore_errors=True)
 
     def done(self, unit: str) -> dict[str, Any] | None:

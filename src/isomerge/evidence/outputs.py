@@ -18,7 +18,9 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
     """
     import torch
     from transformers import AutoConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     config: Any = AutoConfig.from_pretrained(one)
     rng = torch.Generator().manual_seed(seed)
     if getattr(config, "image_size", None):

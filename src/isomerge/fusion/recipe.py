@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -71,7 +72,12 @@ def read_recipe(path: str | Path) -> Recipe:
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise IsomergeError(f"{path}: {_explain(error.errors()[0])}") from None
+        raise IsomergeError(f"{path}: {_explain(_most_telling(error.errors()))}") from None
+
+
+def _most_telling(errors: Sequence[Any]) -> Any:
+    """A misspelt key explains the missing one beside it."""
+    return next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
 
 
 def _explain(error: Any) -> str:

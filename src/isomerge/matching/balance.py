@@ -61,8 +61,6 @@ def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> 
     found = Alignment(spec)
     keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}
     for key, space in keys.items():
-        if space.group.compact == space.name or space.group.balance is None:
-            continue
         grams = self_grams(spec, space.name, tensors)
         moved = space.group.balance(*grams) if grams is not None else None
         if moved is None:

@@ -27,7 +27,7 @@ BUDGET = 1e12
 def solve_leaves(solver: NestedSolver, leaves: list[Leaf]) -> Solution:
     """Solve one unit from its leaves: at once when the cross-Grams fit, expert by expert when they do not."""
     spec = solver.spec
-    if max((cross_size(spec, atoms) for _, _, atoms in leaves), default=0) <= LARGEST:
+    if not any(_too_large(spec, atoms) for _, _, atoms in leaves):
         return solver.solve(cross_grams(spec, leaves))
     tops = {signature(spec, atoms)[0] for _, _, atoms in leaves if signature(spec, atoms)}
     found = Solution(Cross((), leaves[0][0].new_zeros(()).double()))
@@ -35,6 +35,15 @@ def solve_leaves(solver: NestedSolver, leaves: list[Leaf]) -> Solution:
         mine = [leaf for leaf in leaves if signature(spec, leaf[2])[:1] == (top,)]
         found.elements |= _solve_base(solver, top, mine)
     return found
+
+
+def _too_large(spec: Spec, atoms: tuple[Atom, ...]) -> bool:
+    """Whether a cross-Gram is larger than memory allows because of what is fibred over its base.
+
+    A dense layer's n^2 numbers are no such case: the assignment needs them anyway.
+    """
+    inner = signature(spec, atoms)[1:]
+    return any(spec.sizes[name] > 1 for name in inner) and cross_size(spec, atoms) > LARGEST
 
 
 def _solve_base(solver: NestedSolver, top: str, leaves: list[Leaf]) -> dict[str, Cross]:

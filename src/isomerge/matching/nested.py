@@ -174,14 +174,27 @@ class NestedSolver:
             for p in permutations(range(n)):
                 yield {pivot: torch.tensor(p).expand(*shape, n)}, True
             return
-        # every pair of query heads scored with fibres of its own: the assignment that ignores that they share one
-        alone = {s: c for s, c in crosses.items() if s[0] == pivot}
+        # Every pair of query heads scored with fibres of its own gives one assignment, and each of its pairs one more
+        # start: the fibres that are best for this pair. None depends on the order in which heads are stored.
         dims = (*batch, *self.own(pivot, batch))
         pair = (*dims, f"{pivot}+", f"{pivot}-")
-        fibres = {s[1:]: c for s, c in alone.items() if len(s) > 1}
+        fibres = {s[1:]: c for s, c in crosses.items() if s[0] == pivot and len(s) > 1}
         profit = self.solve(fibres, pair, elements=False).score.arrange(pair)
-        yield {pivot: self.spec.spaces[pivot].group.solve(profit)[0]}, False
-        yield {pivot: torch.arange(n).expand(*shape, n)}, False
+        p, _ = self.spec.spaces[pivot].group.solve(profit)
+        yield {pivot: p}, False
+        chosen = {sig: self._pick(c, pivot, p, dims) for sig, c in fibres.items()}
+        for head in range(n):
+            alone = {sig: _select(c, pivot, head) for sig, c in chosen.items()}
+            yield self._fibre_starts(alone, crosses, batch), False
+
+    def _fibre_starts(self, alone: Crosses, crosses: Crosses, batch: tuple[str, ...]) -> dict[str, Tensor]:
+        """The fibres that are best for one pair of heads, with what they share with no head."""
+        found = {}
+        for (name,), cross in alone.items():
+            dims = (*batch, *self.own(name, batch), f"{name}+", f"{name}-")
+            total = cross.arrange(dims) + (crosses[(name,)].arrange(dims) if (name,) in crosses else 0)
+            found[name] = self.spec.spaces[name].group.solve(total)[0]
+        return found
 
     def _ascend(
         self, tops: list[str], crosses: Crosses, batch: tuple[str, ...], start: dict[str, Tensor], fixed: str | None
@@ -255,3 +268,9 @@ def _better(a: Solution, b: Solution, batch: tuple[str, ...]) -> Solution:
         mask = take.reshape(*take.shape, *([1] * (held.data.ndim - take.ndim)))
         chosen[name] = Cross(held.dims, torch.where(mask, b.elements[name].data, held.data))
     return Solution(Cross(batch, torch.where(take, b.score.arrange(batch), a.score.arrange(batch))), chosen)
+
+
+def _select(cross: Cross, name: str, at: int) -> Cross:
+    """One entry of a dimension."""
+    axis = cross.dims.index(name)
+    return Cross(cross.dims[:axis] + cross.dims[axis + 1 :], cross.data.select(axis, at))

@@ -66,7 +66,7 @@ def _steps(spec: Spec, space: Space, anchor: Blocks, moved: Blocks, rotate: bool
             yield complex_scale(alpha, beta, *overlap)
             return
         plus, minus = (c.diagonal(dim1=-2, dim2=-1).sum(-1) for c in cross.values())
-        factor = quartic_scale(alpha, beta, plus, minus, signed=name == "Scale")
+        factor = quartic_scale(alpha, beta, plus, minus, signed=name in ("GL", "Scale"))
         identity = space.group.identity(tuple(factor.shape), n)
         yield identity * factor.reshape(*factor.shape, *([1] * (identity.ndim - factor.ndim)))
 

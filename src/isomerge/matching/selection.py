@@ -88,15 +88,20 @@ def select_layers(layers: str | None, count: int) -> set[int] | None:
     if layers is None:
         return None
     kind, _, number = layers.partition(":")
-    if kind in ("head", "tail") and number.isdigit():
+    if kind in ("head", "tail") and _is_number(number):
         n = min(int(number), count)
         return set(range(n)) if kind == "head" else set(range(count - n, count))
     found: set[int] = set()
     for part in layers.split(","):
         low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
+        if not _is_number(low) or (dash and not _is_number(high)):
             raise IsomergeError(f"--layers {layers}: write 0-4, 0,2,5, head:5 or tail:3")
         found |= set(range(int(low), int(high if dash else low) + 1))
     if not found or max(found) >= count:
         raise IsomergeError(f"--layers {layers}: the model has layers 0 to {count - 1}")
     return found
+
+
+def _is_number(text: str) -> bool:
+    """Plain digits: ``isdigit`` alone takes superscripts, which are no numbers."""
+    return text.isascii() and text.isdigit()

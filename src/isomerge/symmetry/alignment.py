@@ -44,7 +44,8 @@ class Alignment(Mapping[str, "Tensor"]):
 
     def __init__(self, spec: Spec, elements: Mapping[str, Tensor] | None = None) -> None:
         self.spec = spec
-        self.elements: dict[str, Tensor] = dict(elements or {})
+        # the layout is part of the arithmetic: a loaded element must act bit for bit like the one that was saved
+        self.elements: dict[str, Tensor] = {key: g.contiguous() for key, g in (elements or {}).items()}
 
     def __getitem__(self, key: str) -> Tensor:
         return self.elements[key]
@@ -190,13 +191,17 @@ class Alignment(Mapping[str, "Tensor"]):
                 f"{path}: not a readable alignment file ({error}): save one with --save-alignment"
             ) from None
         meta = _header(text)
-        if meta.get("format") != FORMAT:
+        kinds = {"model_type": str, "spaces": dict, "sizes": dict}
+        if meta.get("format") != FORMAT or not all(isinstance(meta.get(k), kind) for k, kind in kinds.items()):
             raise IsomergeError(
                 f"{path}: not an alignment of isomerge (format {meta.get('format')}, expected {FORMAT})"
             )
         if meta["model_type"] != spec.model_type:
             raise IsomergeError(f"{path}: made for {meta['model_type']}, but the model is {spec.model_type}")
-        return cls(_with_groups(spec, meta["spaces"], meta["sizes"], elements, path), elements)
+        active = _with_groups(spec, meta["spaces"], meta["sizes"], elements, path)
+        for key, g in elements.items():
+            _check_element(active, key, g, path)
+        return cls(active, elements)
 
 
 def _header(text: str) -> dict[str, Any]:
@@ -206,6 +211,25 @@ def _header(text: str) -> dict[str, Any]:
     except json.JSONDecodeError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _check_element(spec: Spec, key: str, g: Tensor, path: Any) -> None:
+    """Refuse what is no element of its group: a wrong shape, numbers that are not finite, no inverse."""
+    from isomerge.symmetry.shifts import shift_atoms
+
+    if key.startswith("shift."):
+        shift = next(s for s in spec.shifts if s.name == key.removeprefix("shift.").partition("[")[0])
+        wanted = tuple(spec.sizes[a.name] for a in shift_atoms(spec, shift))
+        good = tuple(g.shape) == wanted and bool(g.isfinite().all())
+    else:
+        space = spec.spaces[key.partition("[")[0]]
+        batch = tuple(spec.sizes[i] for i in spec.batch(space))
+        identity = space.group.identity(batch, spec.sizes[space.name])
+        good = tuple(g.shape) == tuple(identity.shape) and space.group.contains(g)
+    if not good:
+        raise IsomergeError(
+            f"{path}: element {key} is no element of its group: this alignment is damaged, make it again"
+        )
 
 
 def _with_groups(

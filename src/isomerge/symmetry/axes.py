@@ -129,7 +129,7 @@ def parse(pattern: str) -> tuple[Axis, ...] | None:
 def dual(axis: Axis) -> Axis:
     """The dual axis; duality distributes over products and concatenations."""
     if isinstance(axis, Atom):
-        return Atom(axis.name, not axis.dual)
+        return axis if axis.name.isdigit() else Atom(axis.name, not axis.dual)
     return type(axis)(tuple(dual(part) for part in axis.parts))
 
 
@@ -165,7 +165,7 @@ def shape(axes: tuple[Axis, ...], sizes: Mapping[str, int]) -> tuple[int | None,
 def show(axis: Axis) -> str:
     """The axis as it is written in a spec."""
     if isinstance(axis, Atom):
-        return axis.name + ("'" if axis.dual else "")
+        return axis.name + ("'" if axis.dual and not axis.name.isdigit() else "")
     if isinstance(axis, Product):
         return "(" + " ".join(show(part) for part in axis.parts) + ")"
     return "[" + " | ".join(show(part) for part in axis.parts) + "]"

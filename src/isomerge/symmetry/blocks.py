@@ -54,7 +54,9 @@ class Block:
 
 
 def gather_blocks(spec: Spec, matches: Mapping[str, Match]) -> list[Block]:
-    """Group a checkpoint's tensors into blocks, in the order of the checkpoint.
+    """Group a checkpoint's tensors into blocks, layer by layer in the order of the spec.
+
+    The order does not depend on how tensors are stored, so neither does the rounding of sums over them.
 
     Raises:
         IsomergeError: a layer lacks one of the tensors that a name axis numbers, such as an expert.
@@ -64,7 +66,9 @@ def gather_blocks(spec: Spec, matches: Mapping[str, Match]) -> list[Block]:
         scope = tuple((i, v) for i, v in match.binding.items() if i not in spec.sizes)
         grouped.setdefault((match.line.name, scope), set()).add(match.canonical)
     lines = {line.name: line for line in spec.lines}
-    return [_block(spec, lines[name], scope, present) for (name, scope), present in grouped.items()]
+    rank = {name: number for number, name in enumerate(lines)}
+    order = sorted(grouped, key=lambda key: ([v for _, v in key[1]], rank[key[0]]))
+    return [_block(spec, lines[key[0]], key[1], grouped[key]) for key in order]
 
 
 def _block(spec: Spec, line: Line, scope: tuple[tuple[str, int], ...], present: set[str]) -> Block:

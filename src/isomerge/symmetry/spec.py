@@ -149,13 +149,13 @@ class Spec:
         if len(wanted) != len(actual):
             raise IsomergeError(
                 f"tensor {name} has {len(actual)} dimensions {list(actual)}, but the spec for {self.model_type} "
-                f"declares {len(wanted)}: check that config.json belongs to these weights"
+                f"declares {len(wanted)}: check that config.json and the spec belong to these weights"
             )
         for axis, want, have in zip(match.line.axes, wanted, actual, strict=True):
             if want is not None and want != have:
                 raise IsomergeError(
                     f"tensor {name}: axis {show(axis)} has length {have}, but config.json says {want}: "
-                    "check that config.json belongs to these weights"
+                    "check that config.json and the spec belong to these weights"
                 )
 
     def scope(self, space: Space) -> tuple[str, ...]:
@@ -322,8 +322,8 @@ def check_legality(spec: Spec) -> None:
     """
     used: set[str] = set()
     for line in spec.lines:
-        here = {a.name for a in atoms(line.axes or ())}
-        for name in here & spec.spaces.keys():
+        here = {a.name for a in atoms(line.axes or ())} | set(line.indices)
+        for name in sorted(here & spec.spaces.keys()):
             used.add(name)
             lacking = [i for i in spec.spaces[name].index if i not in here and i not in line.indices]
             if lacking:

@@ -18,7 +18,7 @@ from isomerge.symmetry.spec import Space, Spec
 
 @dataclass(frozen=True)
 class Unit:
-    """Blocks that share elements, in the order of the checkpoint."""
+    """Blocks that share elements, in the order of the spec."""
 
     key: str
     blocks: tuple[Block, ...]

@@ -51,6 +51,10 @@ class Orthogonal:
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return x @ g.to(x.dtype).mT
 
+    def contains(self, g: Tensor) -> bool:
+        gap = g @ g.mT - self.identity(tuple(g.shape[:-2]), g.shape[-1])
+        return bool(gap.abs().amax() < 1e-6)  # also False for NaN
+
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         return g @ h
 
@@ -139,6 +143,14 @@ class GeneralLinear(Orthogonal):
 
         return torch.linalg.inv(g)
 
+    def contains(self, g: Tensor) -> bool:
+        import torch
+
+        if not bool(g.isfinite().all()):
+            return False
+        values = torch.linalg.svdvals(g)
+        return bool((values[..., -1] > 1e-12 * values[..., 0]).all())
+
     def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         """``P = G+^-1 # G-`` (geometric mean), ``g = P^(1/2)``: then both sides have the same Gram."""
         import torch
@@ -180,6 +192,9 @@ class Scale(Sign):
     def inverse(self, g: Tensor) -> Tensor:
         return g.reciprocal()
 
+    def contains(self, g: Tensor) -> bool:
+        return bool((g.isfinite() & (g != 0)).all())
+
     def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         """``g = (G- / G+)^(1/4)``: both sides get the same norm."""
         import torch
@@ -202,6 +217,9 @@ class PositiveScale(Scale):
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
         return super().sample(batch, n, rng, condition).abs()
+
+    def contains(self, g: Tensor) -> bool:
+        return bool((g.isfinite() & (g > 0)).all())
 
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         return self.identity(tuple(cross.shape[:-2]), cross.shape[-1]), self.score(cross)
@@ -249,6 +267,9 @@ class ComplexGroup:
 
         re, im = g.unbind(-1)
         return torch.stack([re, -im], -1) / g.square().sum(-1, keepdim=True)
+
+    def contains(self, g: Tensor) -> bool:
+        return bool(g.isfinite().all() and (g.square().sum(-1) > 0).all())
 
     def _overlap(self, cross: Tensor) -> Tensor:
         """The complex inner product of both sides, [*b, 2]."""

@@ -55,6 +55,9 @@ class Fixed:
     def inverse(self, g: Tensor) -> Tensor:
         return g
 
+    def contains(self, g: Tensor) -> bool:
+        return True
+
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         return self.identity(tuple(cross.shape[:-2]), cross.shape[-1]), self.score(cross)
 
@@ -97,6 +100,11 @@ class Permutation:
     def inverse(self, g: Tensor) -> Tensor:
         return g.argsort(-1)
 
+    def contains(self, g: Tensor) -> bool:
+        import torch
+
+        return not g.is_floating_point() and bool((g.sort(-1).values == torch.arange(g.shape[-1])).all())
+
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         g = assign(cross)
         return g, self.contract(g, cross)
@@ -138,6 +146,9 @@ class Sign:
     def inverse(self, g: Tensor) -> Tensor:
         return g
 
+    def contains(self, g: Tensor) -> bool:
+        return bool((g.abs() == 1).all())
+
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         diagonal = cross.diagonal(dim1=-2, dim2=-1)
         return (diagonal >= 0).double() * 2 - 1, diagonal.abs().sum(-1)
@@ -176,6 +187,9 @@ class SignedPermutation:
     def inverse(self, g: Tensor) -> Tensor:
         back = (g.abs() - 1).argsort(-1)
         return g.sign().gather(-1, back) * (back + 1)
+
+    def contains(self, g: Tensor) -> bool:
+        return Permutation().contains(g.abs() - 1)
 
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         index = assign(cross.abs())

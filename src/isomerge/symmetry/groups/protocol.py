@@ -41,6 +41,10 @@ class Group(Protocol):
         """The inverse element."""
         ...
 
+    def contains(self, g: Tensor) -> bool:
+        """Whether every entry of ``g`` (of the right shape) is an element."""
+        ...
+
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         """The compact element that maximises ``<C, g>`` for ``cross`` C [*b, n, n], and its score [*b]."""
         ...

@@ -1,0 +1,103 @@
+"""Distances, residuals and verdicts from rows; the line between two models and its barrier."""
+
+from __future__ import annotations
+
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from isomerge.evidence.distance import relative_residuals, summarise, verdict
+from isomerge.evidence.line import Line, draw_lines, loss_line
+
+
+def row(spaces: list[str], layer: int | None, before: float, after: float, norm: float) -> dict[str, Any]:
+    """One tensor's squared figures."""
+    return {"tensor": "t", "spaces": spaces, "layer": layer, "before": before, "after": after, "norm": norm}
+
+
+def test_summarise() -> None:
+    """Squares add up; spaces overlap; what no space moves is fixed; what has no layer is outside."""
+    rows = [row(["a", "b"], 0, 9, 4, 16), row(["a"], 1, 16, 0, 9), row([], None, 1, 1, 4)]
+    assert summarise(rows) == {
+        "before": sqrt(26), "after": sqrt(5), "norm": sqrt(29),
+        "spaces": {
+            "a": {"before": 5, "after": 2, "norm": 5},
+            "b": {"before": 3, "after": 2, "norm": 4},
+            "fixed": {"before": 1, "after": 1, "norm": 2},
+        },
+        "layers": {
+            "0": {"before": 3, "after": 2, "norm": 4},
+            "1": {"before": 4, "after": 0, "norm": 3},
+            "outside": {"before": 1, "after": 1, "norm": 2},
+        },
+    }  # fmt: skip
+    assert summarise([]) == {"before": 0, "after": 0, "norm": 0, "spaces": {}, "layers": {}}
+
+
+def test_relative_residuals() -> None:
+    """The worst tensor; a tensor of nearly nothing is measured against its fellows."""
+    rows = [
+        {"tensor": "large", "residual": 4.0, "norm": 400.0},
+        {"tensor": "small", "residual": 1.0, "norm": 4.0},
+        {"tensor": "zero", "residual": 1e-12, "norm": 0.0},
+    ]
+    assert relative_residuals(rows) == (pytest.approx(0.5), "small")
+    zero = [rows[0] | {"residual": 0.0}, rows[2]]
+    assert relative_residuals(zero) == (pytest.approx(sqrt(1e-12 / 2e-4)), "zero")
+    assert relative_residuals([]) == (0.0, "")
+    assert relative_residuals([{"tensor": "nothing", "residual": 0.0, "norm": 0.0}])[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("same", "before", "after", "words"),
+    [
+        (True, 0.0, 0.0, "same function, same weights"),
+        (True, 1.4, 1e-7, "same function"),
+        (False, 0.05, 0.049, "fine-tunes of one base, already aligned"),
+        (False, 0.8, 0.79, "fine-tunes of one base, already aligned"),
+        (False, 0.8, 0.1, "related but misaligned: align before merging"),
+        (False, 1.4, 0.5, "related but misaligned: align before merging"),
+    ],
+)
+def test_verdict(same: bool, before: float, after: float, words: str) -> None:
+    """The words for every region of the two distances."""
+    assert verdict(same, before, after) == words
+    assert verdict(False, 1.4, 1.2).startswith("unrelated")
+
+
+def test_barrier() -> None:
+    """How far the loss rises above the straight line between its ends."""
+    points = (0.0, 0.5, 1.0)
+    assert Line(points, (1.0, 3.0, 2.0), (0.9, 0.1, 0.8)).barrier == pytest.approx(1.5)
+    assert Line(points, (1.0, 1.5, 2.0), (0.9, 0.9, 0.8)).barrier == 0
+    assert Line(points, (1.0, 0.2, 2.0), (0.9, 0.9, 0.8)).barrier == 0
+
+
+def test_loss_line() -> None:
+    """Parameters are interpolated between the ends, which stay as they are."""
+    a, b = nn.Linear(2, 1), nn.Linear(2, 1)
+    first, last = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (a, b))
+    seen = []
+
+    def evaluate(model: nn.Module) -> tuple[float, float]:
+        seen.append(torch.cat([p.detach().flatten() for p in model.parameters()]).clone())
+        return float(len(seen)), 0.5
+
+    line = loss_line(a, b, evaluate, points=5)
+    assert line.points == (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert line.losses == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert line.accuracies == (0.5,) * 5
+    for t, found in zip(line.points, seen, strict=True):
+        assert torch.allclose(found, (1 - t) * first + t * last)
+    assert torch.equal(torch.cat([p.detach().flatten() for p in a.parameters()]), first)
+
+
+def test_draw_lines(tmp_path: Path) -> None:
+    """A picture is written."""
+    line = Line((0.0, 0.5, 1.0), (1.0, 3.0, 2.0), (0.9, 0.1, 0.8))
+    draw_lines([("one", line), ("two", line)], ("a", "b"), tmp_path / "x.png", "Title")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,86 @@
+"""Recipes: mergekit's YAML, checked to the last key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isomerge.errors import IsomergeError
+from isomerge.fusion.recipe import Recipe, read_recipe
+
+FULL = """
+models:
+  - model: org/base@v1
+    parameters: {weight: 0.7}
+  - model: ./tuned
+merge_method: linear
+dtype: bfloat16
+parameters:
+  normalize: false
+align:
+  enabled: true
+  spaces: qk,ov
+  layers: tail:3
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    """A recipe file."""
+    (folder / "recipe.yml").write_text(text, encoding="utf-8")
+    return folder / "recipe.yml"
+
+
+def test_every_key(tmp_path: Path) -> None:
+    """A recipe that uses all there is."""
+    recipe = read_recipe(write(tmp_path, FULL))
+    assert [(m.model, m.parameters.weight) for m in recipe.models] == [("org/base@v1", 0.7), ("./tuned", 1.0)]
+    assert (recipe.merge_method, recipe.dtype, recipe.parameters.normalize) == ("linear", "bfloat16", False)
+    assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, "qk,ov", "tail:3")
+
+
+def test_defaults(tmp_path: Path) -> None:
+    """A recipe of the two keys that must be there."""
+    recipe = read_recipe(write(tmp_path, "models: [{model: a}, {model: b}]\nmerge_method: linear\n"))
+    assert [m.parameters.weight for m in recipe.models] == [1, 1]
+    assert recipe.dtype is None
+    assert recipe.parameters.normalize
+    assert recipe.align == Recipe.model_fields["align"].default
+    assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, "default", None)
+
+
+MODELS = "models: [{model: a}, {model: b}]\n"
+WRONG = [
+    (MODELS + "merge_method: linear\nalign: {enbled: true}", "unknown key `align.enbled`: did you mean `enabled`?"),
+    (MODELS + "merge_method: linear\ndtypes: float32", "unknown key `dtypes`: did you mean `dtype`?"),
+    (MODELS + "merge_method: linear\nzzz: 1", "unknown key `zzz`: known are models, merge_method"),
+    (MODELS + "merge_method: linear\nalign: {layers: 3}", "`align.layers`: input should be a valid string"),
+    (MODELS + "merge_method: linear\ndtype: int8", "`dtype`: input should be 'float32'"),
+    (MODELS, "`merge_method`: field required"),
+    ("merge_method: linear", "`models`: field required"),
+    ("models: [{model: a, parameters: {wight: 2}}]\nmerge_method: linear", "`models.0.parameters.wight`: did you mean `weight`?"),
+    ("models: [{model: 3}]\nmerge_method: linear", "`models.0.model`: input should be a valid string"),
+    ("models: {model: a}\nmerge_method: linear", "`models`: input should be a valid list"),
+    ("[1, 2", "not valid YAML"),
+    ("!!python/object/apply:os.system ['true']", "not valid YAML"),
+    ("just text", "a recipe is a mapping"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG)
+def test_wrong_recipes(text: str, words: str, tmp_path: Path) -> None:
+    """One sentence that names the file and the key."""
+    path = write(tmp_path, text)
+    with pytest.raises(IsomergeError) as error:
+        read_recipe(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_unreadable(tmp_path: Path) -> None:
+    """A file that is absent, a folder, and bytes that are no text."""
+    (tmp_path / "latin").write_bytes(b"models: \xff\xfe")
+    for path in (tmp_path / "none.yml", tmp_path, tmp_path / "latin"):
+        with pytest.raises(IsomergeError, match="cannot read this recipe"):
+            read_recipe(path)

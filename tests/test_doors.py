@@ -1,0 +1,133 @@
+"""Doors open one way: which package may import which, and that architectures are data, not branches."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import isomerge
+
+ROOT = Path(isomerge.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+BASE = {"errors"}
+# package: what it may import at any time
+ALLOWED = {
+    "errors": set(),
+    "symmetry": BASE,
+    "checkpoint": BASE,
+    "archs": BASE | {"symmetry"},
+    "matching": BASE | {"symmetry"},
+    "fusion": BASE | {"symmetry", "matching"},
+    "evidence": BASE | {"symmetry", "matching", "fusion"},
+    "engine": BASE | {"checkpoint", "symmetry", "archs", "matching", "fusion", "evidence"},
+    "api": BASE | {"checkpoint", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
+    "cli": BASE | {"checkpoint", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "api"},
+}
+# and what only when a function runs, or a type checker
+LATE = {"evidence": {"engine"}}
+
+
+def package(path: Path) -> str:
+    """The package (or top module) of a file."""
+    part = path.relative_to(ROOT).parts[0]
+    return part.removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """What of isomerge a file imports: package, line, and whether only inside functions or for type checkers."""
+    tree = ast.parse(path.read_text())
+
+    def walk(node: ast.AST, late: bool) -> Iterator[tuple[str, int, bool]]:
+        for child in ast.iter_child_nodes(node):
+            names = []
+            if isinstance(child, ast.Import):
+                names = [alias.name for alias in child.names]
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}:{child.lineno}: relative import"
+                names = [f"{child.module}.{alias.name}" for alias in child.names]
+            for name in names:
+                parts = name.split(".")
+                if parts[0] == "isomerge" and len(parts) > 1 and not parts[1].startswith("__"):
+                    yield parts[1], child.lineno, late
+            function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+            yield from walk(child, late or function or typing)
+
+    yield from walk(tree, False)
+
+
+def violations() -> list[str]:
+    """Every import against the order."""
+    found = []
+    for path in FILES:
+        here = package(path)
+        if here == "__init__":
+            continue
+        for target, line, late in imports(path):
+            allowed = ALLOWED[here] | {here} | (LATE.get(here, set()) if late else set())
+            if target not in allowed:
+                found.append(f"{path.relative_to(ROOT)}:{line} imports isomerge.{target}")
+    return found
+
+
+def test_imports_follow_the_order() -> None:
+    """No package imports one that is built on it."""
+    assert violations() == []
+
+
+def test_the_order_has_no_cycles() -> None:
+    """The table above is an order, and names every package."""
+    assert {package(p) for p in FILES} == {*ALLOWED, "__init__"}
+    placed: set[str] = set()
+    while rest := set(ALLOWED) - placed:
+        ready = {name for name in rest if ALLOWED[name] <= placed}
+        assert ready, rest
+        placed |= ready
+
+
+def test_the_root_imports_lazily() -> None:
+    """``isomerge/__init__.py`` imports nothing of its own outside type checking."""
+    assert [found for found in imports(ROOT / "__init__.py") if not found[2]] == []
+
+
+def architectures() -> set[str]:
+    """Every known model_type."""
+    from isomerge.archs import spec_texts
+
+    return set(spec_texts())
+
+
+def literals(node: ast.AST) -> set[str]:
+    """The strings written in an expression."""
+    return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def about_model_type(node: ast.AST) -> bool:
+    """Whether an expression is somebody's model_type: ``x.model_type``, ``x["model_type"]``, ``x.get("model_type")``."""
+    for n in ast.walk(node):
+        key = n.slice if isinstance(n, ast.Subscript) else n.args[0] if isinstance(n, ast.Call) and n.args else None
+        if isinstance(key, ast.Constant) and key.value == "model_type":
+            return True
+        if (n.attr if isinstance(n, ast.Attribute) else n.id if isinstance(n, ast.Name) else "") == "model_type":
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if package(p) != "archs"], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_no_branches_on_architecture(path: Path) -> None:
+    """Nothing outside archs/ compares model_type with a name, or names an architecture in a comparison.
+
+    Comparing the model_type of two things with each other, as a patch file does with its model, is no branch.
+    """
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Compare, ast.Match)):
+            names = literals(node)
+            assert not (about_model_type(node) and names - {"model_type"}), f"{path}:{node.lineno}"
+            assert not (names & architectures()), f"{path}:{node.lineno}"
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("startswith", "endswith")):
+            assert not about_model_type(node), f"{path}:{node.lineno}"
