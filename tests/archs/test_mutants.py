@@ -12,7 +12,7 @@ import pytest
 from toys import Toy, config_of, load_toy, outputs, relative, write_toy
 
 from isomerge.archs import spec_texts
-from isomerge.symmetry.spec import parse_spec
+from isomerge.symmetry.spec_text import parse_spec
 
 
 class Mutant(NamedTuple):

@@ -27,14 +27,7 @@ def merged_outputs(
     return tuple(relative(found["moved", align], found["stored", align]) for align in (True, False))
 
 
-def name_or_xfail(name: str):
-    """Query heads that share one rotation are matched exhaustively up to 4!; 6! are searched by ascent."""
-    reason = "6! query heads per group: the ascent's result depends on the order in which heads are stored"
-    marks = pytest.mark.xfail(strict=True, reason=reason) if name == "llama-mqa" else ()
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", map(name_or_xfail, TOYS))
+@pytest.mark.parametrize("name", TOYS)
 def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
     """For every toy, by random elements of every block-local space and shift."""
     aligned, plain = merged_outputs(name, tmp_path, 4.0)

@@ -164,7 +164,6 @@ def test_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="nothing sets `resumable`, so StreamWriter removes the partial folder")
 def test_full_disk_leaves_a_folder_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says that the same command goes on where it stopped, so the partial folder must be there."""
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)

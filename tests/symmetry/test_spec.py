@@ -11,7 +11,8 @@ import torch
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, Product
 from isomerge.symmetry.blocks import gather_blocks
-from isomerge.symmetry.spec import Spec, by_canonical, coverage, parse_spec
+from isomerge.symmetry.spec import Spec, by_canonical, coverage
+from isomerge.symmetry.spec_text import parse_spec
 
 TEXT = """
 # a block with heads
