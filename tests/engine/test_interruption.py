@@ -11,9 +11,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from engine.disguises import files_of, single
 
 import isomerge
+from engine.disguises import files_of, single
 from isomerge.errors import IsomergeError
 
 KILLED = textwrap.dedent("""

@@ -111,7 +111,9 @@ class StreamWriter:
                 "dtype": self.output.dtype
             }
         files: dict[str, bytes | Path] = dict(companion_files(self.donor.checkpoint.folder))
-        files["config.json"] = config_bytes(self.donor.config, **changes)
+        # `transformers_weights` names the donor's weights file, which the output does not have
+        config = {key: value for key, value in self.donor.config.items() if key != "transformers_weights"}
+        files["config.json"] = config_bytes(config, **changes)
         files["README.md"] = card.encode()
         files["isomerge.json"] = (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()
         for name, alignment in alignments.items():
