@@ -295,19 +295,21 @@ def test_different_sizes(
     """Hidden sizes, vocabularies, neurons, heads."""
     import toys
 
+    a = stored("bert", 0)  # before the toys' sizes are changed
     monkeypatch.setitem(toys.BODY, key, value)
     b = single("bert", tmp_path / "b")
-    against(tmp_path, isomerge, stored("bert", 0), b, [str(b), *words])
+    against(tmp_path, isomerge, a, b, [str(b), *words])
 
 
 def test_different_positions(stored: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: Any) -> None:
     """A size that no config key of the spec states is found in the tensors."""
     import toys
 
+    a = stored("bert", 0)
     monkeypatch.setitem(toys.BODY, "max_position_embeddings", 40)
     b = single("bert", tmp_path / "b")
     words = ["position_embeddings.weight", "[32, 48]", "[40, 48]", "equal shapes"]
-    against(tmp_path, isomerge, stored("bert", 0), b, words)
+    against(tmp_path, isomerge, a, b, words)
 
 
 LEGACY = {"rope_parameters": None, "rope_scaling": None}
@@ -366,6 +368,16 @@ def test_different_functions(
     a, b = copies(name)
     reconfig(b, **{key: value})
     against(tmp_path, isomerge, a, b, [str(a), str(b), "config.json", key, repr(value), "cannot be averaged"])
+
+
+@pytest.mark.xfail(strict=True, reason="null counts as unknown, but for sliding_window it means full attention")
+def test_sliding_window(copies: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Mistral with a window of 4096 tokens and Mistral without one."""
+    a, b = copies("mistral")
+    reconfig(a, sliding_window=4096)
+    config = config_of(b)
+    (b / "config.json").write_text(json.dumps({**config, "sliding_window": None}))
+    against(tmp_path, isomerge, a, b, ["config.json", "sliding_window", "4096", "cannot be averaged"])
 
 
 def test_tied_and_untied(copies: Callable, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

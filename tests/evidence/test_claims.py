@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,19 @@ def test_compare_outputs(name: str, tmp_path: Path) -> None:
     assert 0 < compare_outputs(a, twin) < 1e-5
     assert compare_outputs(a, b) > 0.1
     assert compare_outputs(a, b, seed=0) == compare_outputs(a, b, seed=0) != compare_outputs(a, b, seed=1)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the first model's class is loaded from both; a head that is absent is random"
+)
+def test_outputs_of_different_heads(tmp_path: Path) -> None:
+    """A model and its own body without the head: either what both have is compared, or the user is told."""
+    import transformers as tf
+
+    a = single("bert", tmp_path / "a")
+    tf.BertForMaskedLM.from_pretrained(a).bert.save_pretrained(tmp_path / "body")
+    with contextlib.suppress(IsomergeError):
+        assert compare_outputs(a, tmp_path / "body") < 1e-5
 
 
 def test_outputs_of_a_broken_checkpoint(tmp_path: Path) -> None:
