@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 
 import torch
-from fetch import DATA, PACKAGES, fetch
 from transformers import AutoModel, AutoTokenizer, BertModel
 from transformers.utils import logging
 
 import isomerge
+from fetch import DATA, PACKAGES, fetch
 from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.selection import select_spaces

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from toys import TOYS, Toy, load_toy, outputs, relative, write_toy
 
 SHARD = 8_000

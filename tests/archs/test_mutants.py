@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from toys import Toy, config_of, load_toy, outputs, relative, write_toy
 
 from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
+from toys import Toy, config_of, load_toy, outputs, relative, write_toy
 
 
 class Mutant(NamedTuple):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import transformers as tf
-from toys import BODY, CAUSAL, DISENTANGLED, PATCHES, SEQ2SEQ, config_of, tensors
 
 from isomerge.archs import spec_for, spec_texts
 from isomerge.symmetry.blocks import gather_blocks
 from isomerge.symmetry.spec import coverage
 from isomerge.symmetry.units import elements_of
+from toys import BODY, CAUSAL, DISENTANGLED, PATCHES, SEQ2SEQ, config_of, tensors
 
 TASKS = ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
 ENCODER = ["Model", "ForMaskedLM", "ForMultipleChoice", *TASKS]

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine.disguises import single
 from safetensors.torch import load_file, save_file
+
+from engine.disguises import single
 from toys import config_of
 
 ROPE = {"rope_type": "default"}

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from engine.disguises import disguise, files_of, perturb
-from toys import config_of, outputs, relative, tensors
 
 import isomerge as api
+from engine.disguises import disguise, files_of, perturb
 from isomerge.archs import spec_texts
+from toys import config_of, outputs, relative, tensors
 
 NAMES = ["gpt2", "bert", "llama"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from toys import Toy, load_toy, save_toy, write_toy
 
 from isomerge.evidence.law import random_alignment
+from toys import Toy, load_toy, save_toy, write_toy
 
 
 def local_names(toy: Toy) -> list[str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from toys import TOYS, outputs, relative, save_toy
 
 import isomerge
 from engine.disguises import disguise, single
+from toys import TOYS, outputs, relative, save_toy
 
 
 def merged_outputs(

@@ -14,11 +14,11 @@ import transformers as tf
 import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from toys import BODY, config_of, outputs, randomise, relative, save_toy, tensors
 
 import isomerge
 from engine.disguises import disguise, files_of, single
 from isomerge.errors import IsomergeError
+from toys import BODY, config_of, outputs, randomise, relative, save_toy, tensors
 
 
 def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine.disguises import disguise, perturb, single
-from toys import TOYS, outputs, relative
 
 import isomerge
+from engine.disguises import disguise, perturb, single
+from toys import TOYS, outputs, relative
 
 FAR = ["bert", "gpt2", "llama", "t5-relu", "vit", "mixtral"]
 CASES = [*((name, 4.0) for name in TOYS), *((name, 100.0) for name in FAR)]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine.disguises import disguise, perturb, single
-from toys import load_toy
 
 import isomerge
+from engine.disguises import disguise, perturb, single
 from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models
 from isomerge.evidence.law import random_alignment
 from isomerge.evidence.misalignment import misalignment
 from isomerge.evidence.outputs import compare_outputs
+from toys import load_toy
 
 NAMES = ["bert", "gpt2", "llama", "t5-gated", "vit", "mixtral", "deberta-shared"]
 

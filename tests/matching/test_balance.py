@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from toys import TOYS, Toy, outputs, relative, write_toy
 
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.balance import canonical_gauge
@@ -19,6 +18,7 @@ from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.spec_text import parse_spec
 from isomerge.symmetry.units import Unit, plan_units
 from matching.drawn import Blocks, draw, moved
+from toys import TOYS, Toy, outputs, relative, write_toy
 
 ToyMaker = Callable[..., Toy]
 

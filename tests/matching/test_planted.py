@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from toys import TOYS, Toy
 
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.balance import canonical_gauge
@@ -15,6 +14,7 @@ from isomerge.matching.selection import Selection, select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit, plan_units, voted
 from matching.drawn import Blocks, moved
+from toys import TOYS, Toy
 
 ToyMaker = Callable[..., Toy]
 

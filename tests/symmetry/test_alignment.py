@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from toys import Toy, config_of
 
 from isomerge.archs import spec_for
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+from toys import Toy, config_of
 
 NESTED = ["mixtral", "llama-biased", "qwen3-biased", "t5-gated", "bert-relu", "gpt2"]
 ToyMaker = Callable[..., Toy]
