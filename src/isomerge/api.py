@@ -39,15 +39,17 @@ def _recognised(models: Sequence[Any], spec: str | Path | None, allow_pickle: bo
     with contextlib.ExitStack() as stack:
         found = []
         for model in models:
+            name = None
             if hasattr(model, "save_pretrained"):
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
                 model.save_pretrained(folder)
-                model = folder
+                name, model = type(model).__name__, folder
             elif not isinstance(model, (str, Path, Checkpoint)):
                 raise IsomergeError(
                     f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
                 )
             found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle))
+            found[-1].checkpoint.ref = name or found[-1].ref
         yield found
 
 

@@ -173,7 +173,6 @@ def test_full_disk_leaves_a_folder_to_resume(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / ".out.partial" / "journal.jsonl").is_file()
 
 
-@pytest.mark.xfail(strict=True, reason="run_key has neither the text nor the name of --spec: old units are kept")
 def test_another_spec_starts_anew(tmp_path: Path) -> None:
     """A spec file that was edited after the interruption counts for every unit."""
     from isomerge.archs import spec_texts

@@ -48,7 +48,6 @@ def test_no_base_model_of_local_folders() -> None:
     assert "base_model" not in front_matter(model_card("T", ["/a/b", "../c"], "x", report("merge")))
 
 
-@pytest.mark.xfail(strict=True, reason="any org/name is listed, folders of that form on disk included")
 def test_relative_folder_is_no_base_model(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """``models/a`` on disk wins over the Hub when it is read, so it is no hub id in the card either."""
     (tmp_path / "models" / "a").mkdir(parents=True)

@@ -129,8 +129,9 @@ def check_compatible(anchor: Model, others: Sequence[Model]) -> None:
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal"
                 )
         for key in (*anchor.spec.config_keys, "tie_word_embeddings"):
+            known = key == "rope" or all(key in m.config for m in (anchor, other))
             mine, theirs = (config_value(m.config, key) for m in (anchor, other))
-            if mine != theirs and (key == "rope" or None not in (mine, theirs)):
+            if known and mine != theirs:
                 raise IsomergeError(
                     f"{pair} differ in config.json: {key} is {mine!r} and {theirs!r}; models that compute different "
                     "functions of equal weights cannot be averaged"

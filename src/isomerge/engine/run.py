@@ -57,14 +57,15 @@ def planned_tensors(donor: Model, dtype: str | None) -> list[OutTensor]:
 
 
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
-    """A digest of everything that determines an output: tool, inputs' headers and dates, settings."""
+    """A digest of everything that determines an output: tool, inputs' files and dates, specs, settings."""
     from isomerge import __version__
 
     parts: list[Any] = [__version__, what, *settings]
     for model in models:
         files = sorted({Path(i.file) for i in model.checkpoint.tensors.values()})
         parts += [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
-        parts.append(model.config)
+        spec = model.spec
+        parts += [model.config, repr((spec.spaces, spec.lines, spec.shifts, spec.sizes, spec.prefixes))]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 

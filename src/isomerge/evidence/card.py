@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -15,7 +16,7 @@ def model_card(title: str, models: Sequence[str], text: str, report: dict[str, A
         text: one paragraph on what this checkpoint is.
         report: the run's report.
     """
-    hub = [m for m in models if m.count("/") == 1 and not m.startswith((".", "/", "~"))]
+    hub = [m for m in models if m.count("/") == 1 and not m.startswith((".", "/", "~")) and not Path(m).exists()]
     front = ["---", "library_name: transformers", "tags:", "- isomerge"]
     if report["command"] == "merge":
         front += ["- merge"]

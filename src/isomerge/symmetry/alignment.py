@@ -221,8 +221,10 @@ def _check_element(spec: Spec, key: str, g: Tensor, path: Any) -> None:
         shift = next(s for s in spec.shifts if s.name == key.removeprefix("shift.").partition("[")[0])
         wanted = tuple(spec.sizes[a.name] for a in shift_atoms(spec, shift))
         good = tuple(g.shape) == wanted and bool(g.isfinite().all())
+    elif (name := key.partition("[")[0]) not in spec.spaces:
+        good = False
     else:
-        space = spec.spaces[key.partition("[")[0]]
+        space = spec.spaces[name]
         batch = tuple(spec.sizes[i] for i in spec.batch(space))
         identity = space.group.identity(batch, spec.sizes[space.name])
         good = tuple(g.shape) == tuple(identity.shape) and space.group.contains(g)
