@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def _destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Ou
 
     options = {**options, "shard_size": parse_size(options.get("shard_size") or "5GB")}
     if out is not None:
-        yield Output(Path(out).expanduser(), **options)
+        yield Output(Path(os.path.expanduser(out)), **options)
         return
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
         yield Output(Path(folder) / "out", **options)

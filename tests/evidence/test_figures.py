@@ -40,16 +40,23 @@ def test_summarise() -> None:
 
 def test_relative_residuals() -> None:
     """The worst tensor; a tensor of nearly nothing is measured against its fellows."""
+    flat = {"size": 100, "peak_residual": 0.0, "peak": 1.0}
     rows = [
-        {"tensor": "large", "residual": 4.0, "norm": 400.0},
-        {"tensor": "small", "residual": 1.0, "norm": 4.0},
-        {"tensor": "zero", "residual": 1e-12, "norm": 0.0},
+        {"tensor": "large", "residual": 4.0, "norm": 400.0, **flat},
+        {"tensor": "small", "residual": 1.0, "norm": 4.0, **flat},
+        {"tensor": "zero", "residual": 1e-12, "norm": 0.0, **flat},
     ]
     assert relative_residuals(rows) == (pytest.approx(0.5), "small")
     zero = [rows[0] | {"residual": 0.0}, rows[2]]
     assert relative_residuals(zero) == (pytest.approx(sqrt(1e-12 / 2e-4)), "zero")
     assert relative_residuals([]) == (0.0, "")
-    assert relative_residuals([{"tensor": "nothing", "residual": 0.0, "norm": 0.0}])[0] == 0
+    assert relative_residuals([{"tensor": "nothing", "residual": 0.0, "norm": 0.0, **flat}])[0] == 0
+
+
+def test_a_local_change_counts() -> None:
+    """One entry of a large tensor that is wholly other is not averaged away."""
+    row = {"tensor": "embeddings", "residual": 1.0, "norm": 1e6, "size": 10**6, "peak": 4.0, "peak_residual": 1.0}
+    assert relative_residuals([row]) == (pytest.approx(0.25), "embeddings")
 
 
 @pytest.mark.parametrize(

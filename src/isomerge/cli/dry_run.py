@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def print_plan(
     from isomerge.engine.run import planned_tensors
 
     out, shard_size, dtype, overwrite = output
-    check_out(out.expanduser(), force=overwrite)
+    check_out(Path(os.path.expanduser(out)), force=overwrite)
     parse_size(shard_size)
 
     models = [recognise(ref, spec_file=spec, allow_pickle=allow_pickle) for ref in refs]

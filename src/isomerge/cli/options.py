@@ -27,7 +27,20 @@ Dtype = Annotated[
     str | None, typer.Option(help="Write weights as float32, float16, bfloat16 or float64; as stored by default.")
 ]
 Force = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder when the new one is complete.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the report as JSON to this file.")]
+
+
+def _writable(path: Path | None) -> Path | None:
+    """A report that cannot be written is told before the work is done."""
+    if path is not None and not path.absolute().parent.is_dir():
+        from isomerge.errors import IsomergeError
+
+        raise IsomergeError(f"--json {path}: no such folder; make it first")
+    return path
+
+
+Json = Annotated[
+    Path | None, typer.Option("--json", callback=_writable, help="Write the report as JSON to this file.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print figures per layer as well.")]
 DryRun = Annotated[

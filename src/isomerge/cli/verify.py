@@ -29,6 +29,11 @@ def verify(
     residual = report["residual"]
     how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
     voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo symmetry: {how}.")
+    if report["dead_blocks"] and not report["same"]:
+        voice.say(
+            f"Not conclusive: {len(report['dead_blocks'])} blocks are rank-deficient ({report['dead_blocks'][0]}), so that "
+            "their gauge cannot be told; the difference may be theirs. --run compares outputs."
+        )
     if verbose:
         rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual["layers"].items()]
         voice.table("", ["largest relative residual", ""], rows)

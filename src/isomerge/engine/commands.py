@@ -114,7 +114,7 @@ def check_merge(count: int, method: str, weights: Sequence[float] | None) -> lis
         raise IsomergeError("merge needs at least two models: name another one")
     merge_method(method)
     weights = [1.0] * count if weights is None else [float(w) for w in weights]
-    if len(weights) != count or not all(map(isfinite, weights)) or sum(weights) == 0:
+    if len(weights) != count or not all(map(isfinite, [*weights, sum(weights)])) or sum(weights) == 0:
         raise IsomergeError(f"--weights: {count} numbers are needed that do not sum to zero, got {weights}")
     return weights
 

@@ -122,27 +122,35 @@ class PairSolver:
         return Alignment(self.plan.selection.spec, elements)
 
 
-def residuals(solver: PairSolver, unit: Unit) -> list[dict[str, Any]]:
-    """Per block, what no symmetry explains: squared distance and norm between canonical gauges.
+def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], list[str]]:
+    """Per block, what no symmetry explains: squared distance and norm between canonical gauges, and their peaks.
 
     Both models are moved to the canonical gauge and matched there by compact elements, which keep lengths: the
-    result does not depend on the gauges of the two checkpoints.
+    result does not depend on the gauges of the two checkpoints. The second result are the elements of dead blocks,
+    which have no canonical gauge: what differs there may be a symmetry after all.
     """
     spec = solver.plan.selection.spec
     a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
+    dead: list[str] = []
     if unit.elements or unit.votes:
-        canonical_gauge(spec, a)
-        canonical_gauge(spec, b)
+        dead = sorted({*canonical_gauge(spec, a)[1], *canonical_gauge(spec, b)[1]})
         compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
-    return [
+    rows = [
         {
             "tensor": block.key,
-            "layer": unit_layer(unit),
+            "size": max(a[block].numel(), 1),
             "residual": squared_distance(a[block], b[block]),
             "norm": _squared_norm(a[block]),
+            "peak_residual": _peak(a[block] - b[block]),
+            "peak": _peak(a[block]),
         }
         for block in unit.blocks
     ]
+    return rows, dead
+
+
+def _peak(a: Tensor) -> float:
+    return float(a.abs().max()) if a.numel() else 0.0
 
 
 def _squared_norm(a: Tensor) -> float:

@@ -75,6 +75,7 @@ class StreamWriter:
     def __init__(self, donor: Model, output: Output, key: str) -> None:
         map_large_blocks()
         self.donor, self.output = donor, output
+        self.partial = output.out.absolute().parent / f".{output.out.name}.partial"
         self.writer = CheckpointWriter(
             output.out,
             planned_tensors(donor, output.dtype),
@@ -88,10 +89,9 @@ class StreamWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self.writer.close()
-        partial = self.output.out.absolute().parent / f".{self.output.out.name}.partial"
         # bad input leaves nothing behind; a full disk or a kill leaves a folder to resume from
         if kind is not None and issubclass(kind, IsomergeError) and not issubclass(kind, DiskFullError):
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(self.partial, ignore_errors=True)
 
     def done(self, unit: str) -> dict[str, Any] | None:
         """The record of a unit that an earlier, interrupted run has written."""

@@ -9,6 +9,7 @@ from isomerge.evidence.distance import SAME, relative_residuals, summarise, verd
 
 if TYPE_CHECKING:
     from isomerge.engine.pair import PairSolver
+    from isomerge.symmetry.units import Unit
 
 Observer = Callable[[str, int, int], None]
 
@@ -49,45 +50,62 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """Whether two models are the same function modulo the symmetries of their spec, algebraically.
 
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
-    coarser stored dtype, tensor by tensor. Models that differ are compared once more with their norm gains folded
+    coarsest stored dtype of their unit, tensor by tensor. Models that differ are compared once more with their norm gains folded
     and the source's residual stream in the anchor's order.
     """
-    worst, where, layers = _largest_residual(solver, observer)
-    codes = {i.dtype for m in (solver.anchor, solver.source) for i in m.checkpoint.tensors.values()}
-    tolerance = max((SAME[c] for c in codes if c in SAME), default=0.0)
-    if worst > tolerance:
+    found = _residual(solver, observer)
+    if not found["same"]:
         solver.frame_residual_stream()
-        framed = _largest_residual(solver, observer)
-        if framed[0] <= tolerance:
-            worst, where, layers = framed
+        framed = _residual(solver, observer)
+        found = framed if framed["same"] else found
         solver.frames, solver.votes = {}, {}
+    same = found.pop("same")
     return {
-        "same": worst <= tolerance,
-        "residual": {"largest": worst, "tensor": where, "tolerance": tolerance, "layers": layers},
+        "same": same,
+        "dead_blocks": found.pop("dead_blocks"),
+        "residual": found,
         "compared": sum(len(unit.blocks) for unit in solver.plan.units),
         "only_in_one": _only_in_one(solver),
     }
 
 
-def _largest_residual(solver: PairSolver, observer: Observer) -> tuple[float, str, dict[str, float]]:
-    """The largest relative residual of any tensor, which one, and the largest of every layer."""
+def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
+    """The largest relative residual (against its own tolerance), its tensor, the largest of every layer."""
     from isomerge.engine.pair import residuals
     from isomerge.engine.plan import unit_bytes, unit_layer
 
     total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
     if solver.plan.votes and not solver.votes:
         solver.collect_votes()
-    worst, where = 0.0, ""
+    worst: dict[str, Any] = {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"]}
     layers: dict[str, float] = {}
+    dead: list[str] = []
+    same = True
     for unit in solver.plan.units:
         observer(unit.key, seen, total)
         seen += unit_bytes(solver.anchor, unit)
-        found, tensor = relative_residuals(residuals(solver, unit))
+        rows, here = residuals(solver, unit)
+        dead += here
+        largest, tensor = relative_residuals(rows)
+        tolerance = _tolerance(solver, unit)
+        same = same and largest <= tolerance
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
-        layers[layer] = max(found, layers.get(layer, 0.0))
-        if found >= worst:
-            worst, where = found, tensor
-    return worst, where, layers
+        layers[layer] = max(largest, layers.get(layer, 0.0))
+        if largest / tolerance >= worst["largest"] / worst["tolerance"]:
+            worst = {"largest": largest, "tensor": tensor, "tolerance": tolerance}
+    return {**worst, "layers": layers, "dead_blocks": dead, "same": same}
+
+
+def _tolerance(solver: PairSolver, unit: Unit) -> float:
+    """What the rounding of the coarsest dtype of a unit explains; integers must agree exactly."""
+    codes = {
+        model.checkpoint.tensors[name].dtype
+        for model in (solver.anchor, solver.source)
+        for block in unit.blocks
+        for canonical in block.canonical
+        if (name := model.names.get(canonical)) is not None
+    }
+    return max((SAME[code] for code in codes if code in SAME), default=SAME["F64"])
 
 
 def _only_in_one(solver: PairSolver) -> list[str]:

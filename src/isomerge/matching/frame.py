@@ -23,13 +23,15 @@ Load = Callable[[Block], "Tensor"]
 
 
 def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
-    """The residual scales that make every norm's gain one; a gain with a zero stays as it is.
+    """The residual scales that make every norm's gain one; a zero stays zero.
 
     Args:
         spec: the full spec; its residual spaces are active.
         blocks: the model's blocks; a gain is the first vector line of its scale (its bias follows).
         load: reads one block, float32 or float64.
     """
+    import torch
+
     elements: dict[str, Tensor] = {}
     for block in blocks:
         for key, space in elements_of(spec, block).items():
@@ -37,8 +39,7 @@ def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
             if not is_scale or key in elements or len(block.axes or ()) != 1:
                 continue
             gain = load(block).double()
-            if bool((gain != 0).all()):
-                elements[key] = gain.reciprocal().reshape(-1, 1)
+            elements[key] = torch.where(gain == 0, torch.ones_like(gain), gain.reciprocal()).reshape(-1, 1)
     return Alignment(spec, elements)
 
 

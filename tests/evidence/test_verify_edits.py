@@ -1,0 +1,61 @@
+"""What verify must not overlook: local edits in half precision, a coarse tensor beside fine ones, dead blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import isomerge
+from isomerge.engine.models import recognise
+from isomerge.evidence.law import random_alignment
+from isomerge.matching.selection import select_spaces
+from toys import overwrite, save_toy, tensors
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_one_exchanged_row_is_seen(dtype: torch.dtype, tmp_path: Path) -> None:
+    """A token's embedding replaced by another's, in a table where it is a small part of the norm."""
+    a, b = (save_toy("llama", tmp_path / name, dtype=dtype) for name in "ab")
+    found = tensors(b)
+    name = "model.embed_tokens.weight"
+    for table in (found, tensors(a)):
+        table[name] = torch.randn(4000, 48, generator=torch.Generator().manual_seed(0)).to(dtype)
+        table["lm_head.weight"] = table[name].clone()
+        overwrite(a if table is not found else b, table)
+    for folder in (a, b):
+        config = (folder / "config.json").read_text().replace('"vocab_size": 67', '"vocab_size": 4000')
+        (folder / "config.json").write_text(config)
+    assert isomerge.verify(a, b)["same"]
+    found[name] = found[name].clone()
+    found[name][7] = found[name][8]
+    overwrite(b, found)
+    assert not isomerge.verify(a, b)["same"]
+
+
+def test_a_coarse_norm_does_not_excuse_others(tmp_path: Path) -> None:
+    """Norms in bfloat16, the rest in float32: noise of 1e-3 in one query matrix is seen."""
+    a, b = (save_toy("bert", tmp_path / name, dtype=torch.float32) for name in "ab")
+    for folder in (a, b):
+        overwrite(folder, {n: t.bfloat16() if "LayerNorm" in n else t for n, t in tensors(folder).items()})
+    assert isomerge.verify(a, b)["same"]
+    found = tensors(b)
+    name = "bert.encoder.layer.1.attention.self.query.weight"
+    noise = torch.randn(found[name].shape, generator=torch.Generator().manual_seed(1))
+    found[name] = found[name] + 1e-3 * noise * found[name].norm() / noise.norm()
+    overwrite(b, found)
+    assert not isomerge.verify(a, b)["same"]
+
+
+def test_dead_blocks_are_told(tmp_path: Path) -> None:
+    """A twin of a model with a dead head cannot be proven the same; the report says why."""
+    a = save_toy("bert", tmp_path / "a", dtype=torch.float32)
+    found = tensors(a)
+    for name in ("query.weight", "query.bias"):
+        found[f"bert.encoder.layer.0.attention.self.{name}"][:8] = 0
+    overwrite(a, found)
+    model = recognise(a)
+    spec = select_spaces(model.spec, "default").spec
+    isomerge.apply(random_alignment(spec, model.blocks, torch.Generator().manual_seed(2)), a, out=tmp_path / "twin")
+    assert "qk[0]" in isomerge.verify(a, tmp_path / "twin")["dead_blocks"]
