@@ -7,18 +7,13 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.run import Observer, Output
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
-
-if TYPE_CHECKING:
-    pass
-
-AnyModel = "str | Path | Checkpoint | nn.Module"
 
 
 def _quiet(what: str, done: int, total: int) -> None:

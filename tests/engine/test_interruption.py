@@ -191,3 +191,30 @@ def test_another_spec_starts_anew(tmp_path: Path) -> None:
     for name in ("out", "whole"):
         isomerge.merge([a, b], out=tmp_path / name, spec=spec)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+
+
+def test_an_interrupted_apply_goes_on(tmp_path: Path) -> None:
+    """A killed apply keeps its units, another alignment with the same keys starts anew; both end as a clean run does."""
+    a, b, c = (single("gpt2", tmp_path / name, seed) for name, seed in (("a", 0), ("b", 5), ("c", 9)))
+    first, other = (isomerge.align(b, onto=anchor)[0] for anchor in (a, c))
+    assert set(first) == set(other)
+    clean = {}
+    for name, patch in (("first", first), ("other", other)):
+        isomerge.apply(patch, b, out=tmp_path / name)
+        clean[name] = (tmp_path / name / "model.safetensors").read_bytes()
+
+    class KilledError(Exception):
+        """Stands for a kill: no clean-up of bad input."""
+
+    for name, patch in (("first", first), ("other", other)):
+        seen: list[str] = []
+
+        def stop(unit: str, done: int, total: int, seen: list[str] = seen) -> None:
+            seen.append(unit)
+            if len(seen) == 8:
+                raise KilledError
+
+        with pytest.raises(KilledError):
+            isomerge.apply(first, b, out=tmp_path / f"out-{name}", observer=stop)
+        isomerge.apply(patch, b, out=tmp_path / f"out-{name}")
+        assert (tmp_path / f"out-{name}" / "model.safetensors").read_bytes() == clean[name]

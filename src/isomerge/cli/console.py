@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
 
-Observer = Callable[[str, int, int], None]
+if TYPE_CHECKING:
+    from isomerge.engine.run import Observer
 
 
 class Voice:

@@ -50,13 +50,12 @@ def merge(
                 f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --spaces and --layers into it"
             )
         models, method, numbers, align, spaces, layers, dtype = _from_recipe(models[0], dtype)
+    check_merge(len(models), method, numbers)
     if dry_run:
-        check_merge(len(models), method, numbers)
         output = (out, out_shard_size, dtype, overwrite)
         return print_plan(
             voice, models, spaces if align else "none", layers, spec, allow_pickle, json, output, guard=False
         )
-    check_merge(len(models), method, numbers)
     if not align:
         for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle):
             voice.warn(problem)

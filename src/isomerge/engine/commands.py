@@ -23,12 +23,14 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
 from isomerge.fusion.registry import method as merge_method
+from isomerge.matching.local import squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import find_shifts
-from isomerge.symmetry.units import elements_of, plan_units
+from isomerge.symmetry.units import Unit, elements_of, plan_units
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -71,29 +73,15 @@ def run_apply(alignment: Alignment, model: Model, output: Output, *, name: str =
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks)
     total = model.checkpoint.nbytes
-    with StreamWriter(
-        model, output, run_key("apply", [model], output.dtype, sorted(alignment), output.shard_size)
-    ) as stream:
+    key = run_key("apply", [model], output.dtype, output.shard_size, alignment.digest())
+    with StreamWriter(model, output, key) as stream:
         for number, unit in enumerate(units):
             output.observer(unit.key, number * total // len(units), total)
-            tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
-            old = {block: tensor.clone() for block, tensor in tensors.items()}
-            alignment.act(tensors)
-            for block, tensor in tensors.items():
-                stream.put(block, tensor)
-                moved = float((tensor.double() - old[block].double()).square().sum())
-                norm = float(tensor.double().square().sum())
-                rows.append(
-                    {
-                        "tensor": block.key,
-                        "spaces": [],
-                        "norm": norm,
-                        "before": 0.0,
-                        "after": moved,
-                        "layer": unit_layer(unit),
-                    }
-                )
-            stream.writer.commit(unit.key, {})
+            record = stream.done(unit.key)
+            if record is None:
+                record = {"rows": _apply_unit(alignment, model, unit, stream, dtype)}
+                stream.writer.commit(unit.key, record)
+            rows += record["rows"]
         report = {**report_of("apply", [model], []), "distance": summarise(rows)}
         text = (
             "The same function as the model below, in other weights: an alignment was replayed. Made by isomerge."
@@ -102,6 +90,21 @@ def run_apply(alignment: Alignment, model: Model, output: Output, *, name: str =
             report, {"alignment.safetensors": alignment}, model_card("Moved checkpoint", [model.ref], text, report)
         )
     return report
+
+
+def _apply_unit(
+    alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, dtype: torch.dtype
+) -> list[dict[str, Any]]:
+    """Move and write one unit; returns its rows of the report: how far every tensor moved."""
+    tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
+    old = {block: tensor.clone() for block, tensor in tensors.items()}
+    alignment.act(tensors)
+    rows = []
+    for block, tensor in tensors.items():
+        stream.put(block, tensor)
+        figures = {"norm": squared_norm(tensor), "before": 0.0, "after": squared_distance(tensor, old[block])}
+        rows.append({"tensor": block.key, "spaces": [], "layer": unit_layer(unit), **figures})
+    return rows
 
 
 def check_merge(count: int, method: str, weights: Sequence[float] | None) -> list[float]:

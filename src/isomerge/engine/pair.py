@@ -9,7 +9,7 @@ from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, unit_layer
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import folded_gains, stream_order
-from isomerge.matching.local import compact_solution, match_unit, squared_distance, vote
+from isomerge.matching.local import compact_solution, match_unit, squared_distance, squared_norm, vote
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import find_shifts
@@ -112,7 +112,7 @@ class PairSolver:
             spaces = [space.name for space in elements_of(spec, block).values()]
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
             after = squared_distance(anchor[block], source[block])
-            norm = _squared_norm(anchor[block])
+            norm = squared_norm(anchor[block])
             row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before[block], "after": after}
             result.blocks.append(row)
         return result, source
@@ -140,7 +140,7 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
             "tensor": block.key,
             "size": max(a[block].numel(), 1),
             "residual": squared_distance(a[block], b[block]),
-            "norm": _squared_norm(a[block]),
+            "norm": squared_norm(a[block]),
             "peak_residual": _peak(a[block] - b[block]),
             "peak": _peak(a[block]),
         }
@@ -151,7 +151,3 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
 
 def _peak(a: Tensor) -> float:
     return float(a.abs().max()) if a.numel() else 0.0
-
-
-def _squared_norm(a: Tensor) -> float:
-    return squared_distance(a, a.new_zeros(()))

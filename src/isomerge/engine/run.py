@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.companions import companion_files, config_bytes
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
-from isomerge.engine.memory import map_large_blocks
 from isomerge.engine.models import Model
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan, unit_bytes
 from isomerge.errors import DiskFullError, IsomergeError
-from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
-from isomerge.fusion.registry import method as merge_method_named
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
@@ -73,7 +70,6 @@ class StreamWriter:
     """A checkpoint being written unit by unit, with its report and alignments."""
 
     def __init__(self, donor: Model, output: Output, key: str) -> None:
-        map_large_blocks()
         self.donor, self.output = donor, output
         self.partial = output.out.absolute().parent / f".{output.out.name}.partial"
         self.writer = CheckpointWriter(
@@ -259,6 +255,3 @@ def report_of(
     if len(each) > 1:
         report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]
     return report
-
-
-__all__ = ["Output", "merge_method_named", "model_card", "report_of", "run_key", "stream_units"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from isomerge.evidence.distance import SAME, relative_residuals, summarise, verdict
 
 if TYPE_CHECKING:
     from isomerge.engine.pair import PairSolver
+    from isomerge.engine.run import Observer
     from isomerge.symmetry.units import Unit
-
-Observer = Callable[[str, int, int], None]
 
 
 def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         results.append(solver.solve(unit, anchor, source)[0])
         seen += unit_bytes(solver.anchor, unit)
     rows = rows_of(results)
-    found = prove(solver, lambda what, done, all_: None)
+    found = prove(solver, observer)
     movable = [row for row in rows if row["spaces"]] or rows
     figures = summarise(movable)
     norm = max(figures["norm"], 1e-300)
@@ -50,8 +48,8 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """Whether two models are the same function modulo the symmetries of their spec, algebraically.
 
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
-    coarsest stored dtype of their unit, tensor by tensor. Models that differ are compared once more with their norm gains folded
-    and the source's residual stream in the anchor's order.
+    coarsest stored dtype of their unit, tensor by tensor. Models that differ are compared once more with their norm
+    gains folded and the source's residual stream in the anchor's order.
     """
     found = _residual(solver, observer)
     if not found["same"]:

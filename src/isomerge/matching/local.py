@@ -103,6 +103,11 @@ def squared_distance(a: Tensor, b: Tensor) -> float:
     return float(torch.linalg.vector_norm(gap, dtype=torch.float64)) ** 2
 
 
+def squared_norm(a: Tensor) -> float:
+    """The squared Frobenius norm of a tensor, summed in float64."""
+    return squared_distance(a, a.new_zeros(()))
+
+
 def _solve(
     selection: Selection, anchor: Blocks, source: Blocks, votes: dict[str, Tensor], *, gauge: bool
 ) -> tuple[Alignment, list[str]]:

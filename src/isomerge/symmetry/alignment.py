@@ -7,6 +7,7 @@ own blocks (head 2 of the source, wherever it is moved to), so that ``g @ h`` an
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -157,6 +158,14 @@ class Alignment(Mapping[str, "Tensor"]):
         return g
 
     # -------------------------------------------------------------------- file
+
+    def digest(self) -> str:
+        """A digest of every element, for telling one alignment from another of the same keys."""
+        found = hashlib.sha256()
+        for key, g in sorted(self.elements.items()):
+            found.update(key.encode())
+            found.update(g.numpy().tobytes())
+        return found.hexdigest()
 
     def save(self, path: str | Path, **about: Any) -> None:
         """Write the patch file: safetensors, float64 and int64, with the spaces and sizes in its metadata."""
