@@ -18,13 +18,14 @@ ALLOWED = {
     "errors": set(),
     "symmetry": BASE,
     "checkpoint": BASE,
+    "data": BASE | {"checkpoint"},
     "archs": BASE | {"symmetry"},
     "matching": BASE | {"symmetry"},
     "fusion": BASE | {"symmetry", "matching"},
-    "evidence": BASE | {"symmetry", "matching", "fusion"},
-    "engine": BASE | {"checkpoint", "symmetry", "archs", "matching", "fusion", "evidence"},
-    "api": BASE | {"checkpoint", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
-    "cli": BASE | {"checkpoint", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "api"},
+    "evidence": BASE | {"data", "symmetry", "matching", "fusion"},
+    "engine": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence"},
+    "api": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
+    "cli": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "api"},
 }
 # and what only when a function runs, or a type checker
 LATE = {"evidence": {"engine"}}

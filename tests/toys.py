@@ -20,6 +20,7 @@ from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.evidence.law import random_alignment
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
+from isomerge.symmetry.ties import without_broken_ties
 
 BODY = {
     "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6,
@@ -236,8 +237,9 @@ class Toy:
 def load_toy(name: str, folder: Path, spec: Spec | None = None) -> Toy:
     """Open a saved toy; with ``spec``, as that spec sees it."""
     opened = open_checkpoint(folder)
-    spec = spec or spec_for(opened.config)
-    matches = coverage(spec, {k: info.shape for k, info in opened.tensors.items()})
+    declared = spec or spec_for(opened.config)
+    matches = coverage(declared, {k: info.shape for k, info in opened.tensors.items()})
+    spec = spec or without_broken_ties(declared, by_canonical(matches), opened.config)
     stored = {k: opened.read(k) for k in opened.tensors}
     return Toy(name, folder, spec, gather_blocks(spec, matches), stored, by_canonical(matches))
 

@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is nine names; heavy imports happen when they are used.
+The Python API is ten names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from isomerge.api import align as align
     from isomerge.api import apply as apply
+    from isomerge.api import barrier as barrier
     from isomerge.api import distance as distance
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
@@ -22,11 +23,24 @@ if TYPE_CHECKING:
     from isomerge.symmetry.alignment import Alignment as Alignment
 
 _HOMES = {
-    **dict.fromkeys(("align", "apply", "distance", "inspect", "merge", "open", "verify"), "isomerge.api"),
+    **dict.fromkeys(
+        ("align", "apply", "barrier", "distance", "inspect", "merge", "open", "verify"), "isomerge.api"
+    ),
     "Alignment": "isomerge.symmetry.alignment",
     "IsomergeError": "isomerge.errors",
 }
-__all__ = ["Alignment", "IsomergeError", "align", "apply", "distance", "inspect", "merge", "open", "verify"]
+__all__ = [
+    "Alignment",
+    "IsomergeError",
+    "align",
+    "apply",
+    "barrier",
+    "distance",
+    "inspect",
+    "merge",
+    "open",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

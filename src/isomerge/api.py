@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.data.examples import Examples
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.run import Observer, Output
 from isomerge.errors import IsomergeError
@@ -188,6 +189,68 @@ def verify(
         if run:
             report["outputs"] = compare_outputs(solver.anchor.checkpoint.folder, solver.source.checkpoint.folder)
         return report
+
+
+def barrier(
+    one: Any,
+    two: Any,
+    third: Any = None,
+    *,
+    data: str | Examples,
+    points: int = 25,
+    grid: int = 21,
+    spaces: str | Sequence[str] = "default",
+    aligned: Sequence[Any] = (),
+    batch_size: int = 32,
+    limit: int | None = None,
+    length: int = 128,
+    device: str = "cpu",
+    png: str | Path | None = None,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = _quiet,
+) -> dict[str, Any]:
+    """The loss on the line between two models, or on the plane through three: whether their average can work.
+
+    Args:
+        one, two, third: models of one architecture; the first is the anchor, onto which the others are aligned.
+        data: labelled examples, or what `isomerge.data.opening.open_data` opens for the first model.
+        points: along a line, both ends included; odd.
+        grid: points along each side of a plane.
+        spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none`` for
+            those alone.
+        aligned: checkpoints that were aligned onto the first by other means; two models only.
+        batch_size, device: how the models are run, in float32.
+        limit, length: examples, and tokens per example; see `open_data`.
+        png: where to draw it.
+
+    Returns:
+        A report: ``lines`` (``barrier`` in nats by definition, ``midpoint``, ``highest``, ``losses``, ...) or
+        ``planes``, and ``ensemble``, the mean of the models' probabilities.
+
+    Raises:
+        IsomergeError: models or data do not fit together, or an option is wrong.
+    """
+    from isomerge.data.opening import open_data
+    from isomerge.engine.connectivity import BarrierOptions, run_barrier
+
+    given = [one, two] if third is None else [one, two, third]
+    options = BarrierOptions(
+        points=points,
+        grid=grid,
+        spaces=[spaces] if isinstance(spaces, str) else list(spaces),
+        batch_size=batch_size,
+        device=device,
+        png=Path(os.path.expanduser(png)) if png is not None else None,
+        observer=observer,
+    )
+    with _recognised([*given, *aligned], spec, allow_pickle) as found:
+        models, others = found[: len(given)], found[len(given) :]
+        options.check(models, others)
+        anchor = models[0].checkpoint
+        if isinstance(data, str):
+            data = open_data(data, anchor.folder, limit=limit, length=length, config=anchor.config)
+        return run_barrier(models, data, options, others)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,19 @@ class Checkpoint:
     def nbytes(self) -> int:
         """Bytes of all tensors together."""
         return sum(info.nbytes for info in self.tensors.values())
+
+    def with_copies(self, copies: Mapping[str, str], **config: Any) -> Checkpoint:
+        """The same checkpoint with further tensors that are copies of stored ones (new name -> stored name).
+
+        ``config`` are the keys of the configuration that change with it.
+        """
+        extra = {name: replace(self.tensors[stored], name=name) for name, stored in copies.items()}
+        pickled = self._pickled
+        if pickled is not None:
+            pickled = {**pickled, **{name: pickled[stored] for name, stored in copies.items()}}
+        return replace(
+            self, config={**self.config, **config}, tensors={**self.tensors, **extra}, _pickled=pickled
+        )
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor ``name``: stored dtype and shape, contiguous, on the CPU, in memory of its own.

@@ -8,6 +8,7 @@ import typer
 
 from isomerge.cli.align import align
 from isomerge.cli.apply import apply
+from isomerge.cli.barrier import barrier
 from isomerge.cli.demo import demo
 from isomerge.cli.diff import diff
 from isomerge.cli.inspect import inspect
@@ -24,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (merge, align, apply, diff, verify, inspect, demo):
+for command in (merge, align, apply, diff, verify, barrier, inspect, demo):
     app.command()(command)
 
 

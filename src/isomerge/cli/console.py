@@ -47,15 +47,23 @@ class Voice:
         Console(highlight=False, markup=False, emoji=False).print(table)
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[Observer]:
-        """A progress bar on stderr (only on a terminal), as an observer of bytes."""
+    def progress(self, what: str, *, steps: bool = False) -> Iterator[Observer]:
+        """A progress bar on stderr (only on a terminal), as an observer of bytes, or of ``steps``."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda unit, done, total: None
             return
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        count = MofNCompleteColumn() if steps else DownloadColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
         with Progress(
             *columns, TextColumn("{task.fields[unit]}"), console=Console(stderr=True), transient=True
         ) as bar:

@@ -13,6 +13,7 @@ from isomerge.engine.run import (
     Output,
     StreamWriter,
     elements_of_results,
+    prepare_streams,
     prepare_votes,
     report_of,
     run_key,
@@ -46,11 +47,21 @@ def run_align(
         "align", [source, anchor], spaces, layers, output.dtype, output.shard_size, plan.selection.spec.origin
     )
     with StreamWriter(source, output, key) as stream:
-        prepare_votes(stream, [solver])
+        streams = prepare_streams(stream, [solver])
+        if not streams:
+            prepare_votes(stream, [solver])
         results = stream_units(stream, [solver], plan, lambda block, tensors: tensors[1], anchor)
-        write_alone(stream, plan, source, dtype)
+        write_alone(stream, plan, source, dtype, solver.given)
         alignment = solver.alignment(elements_of_results(results[0]))
-        report = report_of("align", [anchor, source], results, spaces=spaces, layers=layers)
+        report = report_of(
+            "align",
+            [anchor, source],
+            results,
+            spaces=spaces,
+            layers=layers,
+            streams=streams,
+            notes=list(plan.selection.notes),
+        )
         text = (
             "The same function as the second model, in other weights: moved along its symmetry orbit to the point "
             "closest to the first. Made by isomerge."
@@ -148,7 +159,9 @@ def run_merge(
         return fuse(tensors, weights=weights) if tensors[0].is_floating_point() else tensors[0]
 
     with StreamWriter(anchor, output, key) as stream:
-        prepare_votes(stream, solvers)
+        streams = prepare_streams(stream, solvers)
+        if not streams:
+            prepare_votes(stream, solvers)
         results = stream_units(stream, solvers, plan, combine, anchor)
         write_alone(stream, plan, anchor, dtype)
         kept = [block.key for block in plan.alone]
@@ -162,6 +175,8 @@ def run_merge(
             spaces=chosen,
             layers=layers,
             kept_from_first=kept,
+            streams=streams,
+            notes=list(plan.selection.notes),
         )
         how = "Each was first aligned onto the first along its symmetries. " if align else "They were not aligned. "
         text = f"The `{method}` merge of the models below, with weights {weights}. {how}Made by isomerge."

@@ -14,6 +14,7 @@ from isomerge.engine.memory import map_large_blocks
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
+from isomerge.symmetry.ties import tied_lines, without_broken_ties
 
 if TYPE_CHECKING:
     import torch
@@ -85,9 +86,15 @@ class Model:
 
 
 def recognise(
-    model: str | Path | Checkpoint, *, spec_file: str | Path | None = None, allow_pickle: bool = False
+    model: str | Path | Checkpoint,
+    *,
+    spec_file: str | Path | None = None,
+    allow_pickle: bool = False,
+    untie: bool = False,
 ) -> Model:
     """Open a checkpoint and match all of its tensors, names and shapes, to its spec; no weights are read.
+
+    With ``untie``, a head that is tied to the embeddings becomes a tensor of its own (equal until it is moved).
 
     Raises:
         IsomergeError: an unreadable checkpoint, an unknown architecture, or a tensor that no line describes.
@@ -106,6 +113,12 @@ def recognise(
         matches = coverage(spec, shapes)
     except IsomergeError as error:
         raise IsomergeError(f"{checkpoint.ref}: {error}") from None
+    names = by_canonical(matches)
+    if untie and (ties := tied_lines(spec, names, checkpoint.config)):
+        copies = {line.canonical({}): names[stand_in.canonical({})] for line, stand_in in ties}
+        checkpoint = checkpoint.with_copies(copies, tie_word_embeddings=False)
+        matches |= {line.canonical({}): Match(line, {}) for line, _ in ties}
+    spec = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
     return Model(checkpoint, spec, matches)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, unit_layer
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.frame import folded_gains, stream_order
 from isomerge.matching.local import compact_solution, match_unit, squared_distance, squared_norm, vote
+from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import find_shifts
@@ -57,6 +58,8 @@ class PairSolver:
         self.votes: dict[str, Tensor] = {}
         self.frames: dict[Model, Alignment] = {}
         """What is applied to a model's blocks as they are loaded; nothing by default."""
+        self.given: Alignment | None = None
+        """The element of the whole source, where global passes have found it already."""
 
     def load(self, model: Model, unit: Unit) -> Blocks:
         """A unit's blocks of one model in the working dtype (integers as they are)."""
@@ -69,15 +72,21 @@ class PairSolver:
             self.frames[model].act_linearly(block, tensor)
         return tensor
 
-    def frame_residual_stream(self) -> None:
-        """From now on, load both models with norm gains folded and the source's stream in the anchor's order."""
-        spec, blocks = self.anchor.spec, [block for unit in self.plan.units for block in unit.blocks]
-        models = (self.anchor, self.source)
-        self.frames = {m: folded_gains(spec, blocks, lambda block, m=m: self.load_block(m, block)) for m in models}
-        order = stream_order(
-            spec, blocks, lambda b: self.load_block(self.anchor, b), lambda b: self.load_block(self.source, b)
-        )
-        self.frames[self.source] = order @ self.frames[self.source]
+    def frame_residual_stream(self, observer: Callable[[str, int, int], None]) -> None:
+        """From now on, load both models with gains folded, the source's streams in the anchor's basis.
+
+        One pass: streams from embeddings and heads, then once from all tensors.
+        """
+        from isomerge.engine.streams import StreamSolver
+
+        full, _ = choose_frame(self.anchor.spec, ["all"])
+        if full is None:
+            return
+        plan = replace(self.plan, selection=replace(self.plan.selection, frame=full))
+        search = StreamSolver(PairSolver(self.anchor, self.source, plan, self.dtype, guard=False), observer)
+        search.begin("shared")
+        turn = Alignment(full, search.sweep()[2]) @ search.turn
+        self.frames = {self.anchor: search.folds[self.anchor], self.source: turn @ search.folds[self.source]}
         self.votes = {}
 
     def collect_votes(self) -> dict[str, Tensor]:
@@ -102,14 +111,17 @@ class PairSolver:
         spec = self.plan.selection.spec
         result = UnitResult(unit.key, unit_layer(unit))
         before = {block: squared_distance(anchor[block], source[block]) for block in unit.blocks}
-        if unit.key not in self.plan.skipped and (unit.elements or unit.votes):
+        if self.given is not None:
+            self.given.act(source)
+        elif unit.key not in self.plan.skipped and (unit.elements or unit.votes):
             votes = {name: self.votes[name] for name in unit.votes}
             alignment, result.dead = match_unit(self.plan.selection, anchor, source, votes, guard=self.guard)
             alignment.act(source)
             result.elements = dict(alignment.elements)
         shifts = find_shifts(spec, list(unit.blocks))
+        shown = self.given.spec if self.given is not None else spec
         for block in unit.blocks:
-            spaces = [space.name for space in elements_of(spec, block).values()]
+            spaces = [space.name for space in elements_of(shown, block).values()]
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
             after = squared_distance(anchor[block], source[block])
             norm = squared_norm(anchor[block])
@@ -119,7 +131,7 @@ class PairSolver:
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """The group element of the whole model."""
-        return Alignment(self.plan.selection.spec, elements)
+        return self.given or Alignment(self.plan.selection.spec, elements)
 
 
 def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], list[str]]:

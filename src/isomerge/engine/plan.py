@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from isomerge.engine.models import Model
+from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
+from isomerge.matching.streams import headless, names_stream
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.ties import tied_lines
 from isomerge.symmetry.units import Unit, plan_units, voted
 
 
@@ -32,7 +35,7 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     Raises:
         IsomergeError: spaces or layers that do not exist.
     """
-    selection = select_spaces(donor.spec, spaces)
+    selection = with_heads_only(select_spaces(donor.spec, spaces), [donor, *others], spaces)
     if layers is not None:  # heads shared by a whole stack can only move with all of its layers
         spec = selection.spec
         mobile = [n for n in spec.spaces if n not in voted(spec)]
@@ -54,6 +57,24 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
                 if layer is None or (wanted is not None and layer not in wanted):
                     skipped.add(unit.key)
     return Plan(selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone))
+
+
+def with_heads_only(selection: Selection, models: Sequence[Model], spaces: str) -> Selection:
+    """The selection without residual streams where a model gives them out as they are.
+
+    Raises:
+        IsomergeError: the streams were asked for by name.
+    """
+    if selection.frame is None:
+        return selection
+    for model in models:
+        tied = bool(tied_lines(model.spec, model.names, model.config))
+        if headless(model.spec, list(model.names), model.config, tied):
+            why = f"{model.ref} has no head: it gives out its residual stream, which must keep its basis"
+            if any(names_stream(model.spec, word.strip()) for word in spaces.split(",")):
+                raise IsomergeError(f"--spaces {spaces}: {why}; choose --spaces default")
+            return replace(selection, frame=None, notes=(*selection.notes, why))
+    return selection
 
 
 def _layer(block: Block) -> tuple[str, int | None]:

@@ -15,6 +15,7 @@ from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.engine.models import Model
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan, unit_bytes
+from isomerge.engine.streams import StreamSolver
 from isomerge.errors import DiskFullError, IsomergeError
 from isomerge.evidence.distance import summarise
 from isomerge.symmetry.alignment import Alignment
@@ -183,12 +184,17 @@ def _one_unit(
     return found
 
 
-def write_alone(stream: StreamWriter, plan: Plan, donor: Model, dtype: torch.dtype) -> None:
-    """The donor's own tensors, which no other model has: copied."""
+def write_alone(
+    stream: StreamWriter, plan: Plan, donor: Model, dtype: torch.dtype, moved_by: Alignment | None = None
+) -> None:
+    """The donor's own tensors, which no other model has: copied, and moved with the donor where it is moved."""
     for block in plan.alone:
         key = f"alone {block.key}"
         if stream.done(key) is None:
-            stream.put(block, donor.assemble(block, dtype))
+            tensor = donor.assemble(block, dtype)
+            if moved_by is not None and tensor.is_floating_point():
+                moved_by.act_linearly(block, tensor)
+            stream.put(block, tensor)
             stream.writer.commit(key, {})
 
 
@@ -205,6 +211,26 @@ def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> None:
         else:
             _save_elements(path, solver.collect_votes())
             stream.writer.commit(f"votes {k}", {})
+
+
+def prepare_streams(stream: StreamWriter, solvers: Sequence[PairSolver]) -> list[dict[str, Any]]:
+    """Match the residual streams of every source, once; kept across a resume. Returns a report per source."""
+    reports = []
+    for k, solver in enumerate(solvers):
+        frame = solver.plan.selection.frame
+        if frame is None:
+            continue
+        path, key = stream.writer.blob(f"streams-{k}.safetensors"), f"streams {k}"
+        record = stream.done(key)
+        if record is None:
+            found = StreamSolver(solver, stream.output.observer).solve()
+            found.alignment.save(path)
+            stream.writer.commit(key, record := found.report)
+            solver.given = found.alignment
+        else:
+            solver.given = Alignment.load(path, solver.source.spec)
+        reports.append(record)
+    return reports
 
 
 def _save_elements(path: Path, elements: Mapping[str, Tensor]) -> None:

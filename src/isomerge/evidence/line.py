@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.errors import IsomergeError
+
 if TYPE_CHECKING:
     from torch import nn
+    from torch.nn import Parameter
+
+STYLES: list[dict[str, Any]] = [
+    {"color": "#9a9a9a", "linestyle": "--"}, {"color": "#d1772e", "linestyle": "-."}, {"color": "#1f6fb4"}, {"color": "#2a8c4a"},
+    {"color": "#8a4fa3", "linestyle": ":"}, {"color": "#b3423a"},
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,20 +31,79 @@ class Line:
     @property
     def barrier(self) -> float:
         """``max_t L(t) - [(1 - t) L(0) + t L(1)]`` in nats (Entezari et al. 2022; Theus et al. 2025)."""
-        first, last = self.losses[0], self.losses[-1]
-        gaps = (loss - ((1 - t) * first + t * last) for t, loss in zip(self.points, self.losses, strict=True))
-        return max(gaps)
+        return self.barriers["entezari"]
+
+    @property
+    def barriers(self) -> dict[str, float]:
+        """The barrier of the loss in nats by the three `definitions`."""
+        return definitions(self.points, self.losses)
+
+    @property
+    def accuracy_drops(self) -> dict[str, float]:
+        """The same of the error rate (0..1): how far accuracy falls."""
+        return definitions(self.points, [1 - accuracy for accuracy in self.accuracies])
+
+    @property
+    def midpoint(self) -> tuple[float, float]:
+        """Loss and accuracy of the average: the middle one of an odd number of points."""
+        middle = len(self.points) // 2
+        return self.losses[middle], self.accuracies[middle]
+
+    @property
+    def worst(self) -> tuple[float, float]:
+        """Where the loss is highest, and that loss."""
+        return max(zip(self.losses, self.points, strict=True))[::-1]
+
+
+def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, float]:
+    """The barrier in the three ways in which the literature defines it.
+
+    Args:
+        points: from 0 to 1.
+        values: what rises at a barrier, such as the loss, at every point.
+
+    Returns:
+        - ``entezari``: max_t v(t) - [(1 - t) v(0) + t v(1)], above the straight line between the ends (Entezari et
+          al. 2022); never negative.
+        - ``verma``: max_t v(t) - (v(0) + v(1)) / 2, above the mean of the ends (Verma and Elbayad 2024); an end that
+          is worse than the other counts.
+        - ``range``: max_t v(t) - min_t v(t), of all points (Zhang et al. 2025).
+    """
+    first, last = values[0], values[-1]
+    above = max(v - ((1 - t) * first + t * last) for t, v in zip(points, values, strict=True))
+    return {"entezari": above, "verma": max(values) - (first + last) / 2, "range": max(values) - min(values)}
+
+
+def paired(*modules: nn.Module) -> Iterator[tuple[Parameter, ...]]:
+    """The parameters of modules of one architecture side by side; tied ones once.
+
+    Raises:
+        IsomergeError: their parameters have other names or shapes.
+    """
+    sets = [dict(module.named_parameters()) for module in modules]
+    for name in sorted(set().union(*sets)):
+        if not all(name in found and found[name].shape == sets[0][name].shape for found in sets):
+            raise IsomergeError(
+                f"parameter {name} is not in all models alike: only models of one architecture have a line between them"
+            )
+    for name in sets[0]:
+        yield tuple(found[name] for found in sets)
 
 
 def loss_line(
-    a: nn.Module, b: nn.Module, evaluate: Callable[[nn.Module], tuple[float, float]], points: int = 21
+    a: nn.Module,
+    b: nn.Module,
+    evaluate: Callable[[nn.Module], tuple[float, float]],
+    points: int = 21,
+    observer: Callable[[int], None] = lambda done: None,
 ) -> Line:
-    """Evaluate models on the line from ``a`` to ``b``.
+    """Evaluate models on the line from ``a`` to ``b``; a third module is in memory.
 
     Args:
-        a, b: modules of one architecture; not changed.
+        a, b: modules of one architecture; not changed. Buffers are those of ``a``.
         evaluate: returns (loss in nats, accuracy in 0..1) of a module.
         points: how many, both ends included.
+        observer: is told how many are done.
     """
     import copy
 
@@ -44,33 +112,54 @@ def loss_line(
     middle = copy.deepcopy(a)
     found = []
     at = tuple(k / (points - 1) for k in range(points))
-    with torch.no_grad():
-        for t in at:
-            pairs = zip(middle.parameters(), a.parameters(), b.parameters(), strict=True)
-            for p, x, y in pairs:
-                p.copy_(torch.lerp(x, y, t))
+    for t in at:
+        with torch.no_grad():
+            for p, x, y in paired(middle, a, b):
+                p.copy_(torch.lerp(x, y, t))  # exact at both ends
             found.append(evaluate(middle))
+        observer(len(found))
     return Line(at, tuple(loss for loss, _ in found), tuple(acc for _, acc in found))
 
 
-def draw_lines(lines: Sequence[tuple[str, Line]], ends: tuple[str, str], path: Path, title: str) -> None:
-    """A PNG of losses (left) and accuracies (right) along several lines."""
+def draw_lines(
+    lines: Sequence[tuple[str, Line]],
+    ends: tuple[str, str],
+    path: Path,
+    title: str,
+    *,
+    loss: str = "test cross-entropy (nats)",
+    ensemble: tuple[float, float] | None = None,
+) -> None:
+    """A PNG of losses (left) and accuracies (right) along several lines.
+
+    Args:
+        lines: a name and a line each.
+        ends: the names of the two models.
+        path: the file; its ending tells the format.
+        title: above both.
+        loss: what the loss is.
+        ensemble: loss and accuracy of the ends' ensemble, drawn as a level.
+
+    Raises:
+        IsomergeError: the file cannot be written.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-    styles: list[dict[str, Any]] = [
-        {"color": "#9a9a9a", "linestyle": "--"}, {"color": "#d1772e", "linestyle": "-."}, {"color": "#1f6fb4"}, {"color": "#2a8c4a"},
-    ]  # fmt: skip
-    for (name, line), style in zip(lines, styles, strict=False):
+    for (name, line), style in zip(lines, cycle(STYLES), strict=False):
         left.plot(line.points, line.losses, label=f"{name} (barrier {line.barrier:.2f})", linewidth=2, **style)
         right.plot(line.points, [100 * a for a in line.accuracies], linewidth=2, **style)
-    left.set_ylabel("test cross-entropy (nats)")
+    if ensemble is not None:
+        level = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 3))}
+        left.axhline(ensemble[0], label="ensemble of the ends", **level)
+        right.axhline(100 * ensemble[1], **level)
+    left.set_ylabel(loss)
     left.legend(frameon=False, loc="upper left", fontsize=8)
-    left.set_ylim(0, max(max(line.losses) for _, line in lines) * 1.35)
-    right.set_ylabel("test accuracy (%)")
+    left.set_ylim(0, max(max(line.losses) for _, line in lines) * 1.35 or 1)
+    right.set_ylabel("test accuracy (%)" if loss.startswith("test") else "accuracy (%)")
     right.set_ylim(0, 101)
     for axes in (left, right):
         axes.set_xlabel("position on the line between the models")
@@ -78,5 +167,20 @@ def draw_lines(lines: Sequence[tuple[str, Line]], ends: tuple[str, str], path: P
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure and close it.
+
+    Raises:
+        IsomergeError: the file cannot be written, or its ending is no format of pictures.
+    """
+    from matplotlib import pyplot
+
+    try:
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise IsomergeError(f"{path}: cannot write this picture ({error}); give a file such as line.png") from None
+    finally:
+        pyplot.close(figure)

@@ -53,7 +53,7 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """
     found = _residual(solver, observer)
     if not found["same"]:
-        solver.frame_residual_stream()
+        solver.frame_residual_stream(observer)
         framed = _residual(solver, observer)
         found = framed if framed["same"] else found
         solver.frames, solver.votes = {}, {}

@@ -1,17 +1,18 @@
-"""The frame of the residual stream: norm gains folded, coordinates in the anchor's order.
+"""The frame of the residual stream: norm gains folded, coordinates in the anchor's basis.
 
-Block-local matching leaves the residual stream alone. Two cheap, exact things are known about it without a pass over
-the model: every gain of a norm can be folded into its readers (a gauge choice), and a permuted stream shows in
-the embeddings, whose other axis (tokens, positions, pixels) has a meaning of its own.
+Every gain of a norm can be folded into its readers: a gauge choice that keeps the architecture. A gain of ones commutes
+with rotations, so that the stream may be turned. Where a stream lies shows first in what has a meaning of its own on the
+other side: embeddings of tokens, positions and patches, and the heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.alignment import Alignment, element_key
+from isomerge.symmetry.axes import Atom, atoms
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -20,44 +21,87 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Load = Callable[[Block], "Tensor"]
+WeightedLeaf = tuple["Tensor", "Tensor", tuple[Atom, ...], float]
 
 
 def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
-    """The residual scales that make every norm's gain one; a zero stays zero.
+    """The residual scales that make every gain one; a zero stays zero.
 
     Args:
         spec: the full spec; its residual spaces are active.
-        blocks: the model's blocks; a gain is the first vector line of its scale (its bias follows).
+        blocks: the model's blocks; a gain is a line ``diag(stream scale)``.
         load: reads one block, float32 or float64.
     """
     import torch
 
     elements: dict[str, Tensor] = {}
     for block in blocks:
-        for key, space in elements_of(spec, block).items():
-            is_scale = space.name in spec.residual_names and space.group_name == "Scale"
-            if not is_scale or key in elements or len(block.axes or ()) != 1:
+        here = list(atoms(block.axes or ()))
+        if not any(a.diag for a in here):
+            continue
+        for atom in here:
+            space = spec.spaces.get(atom.name)
+            if space is None or space.group_name != "Scale" or atom.name not in spec.residual_names:
                 continue
-            gain = load(block).double()
-            elements[key] = torch.where(gain == 0, torch.ones_like(gain), gain.reciprocal()).reshape(-1, 1)
+            gain = load(block).double().reshape(-1, 1)
+            gain = torch.where(gain == 0, torch.ones_like(gain), gain)
+            elements[element_key(spec, space, dict(block.scope))] = gain if atom.dual else gain.reciprocal()
     return Alignment(spec, elements)
 
 
-def stream_order(spec: Spec, blocks: Sequence[Block], anchor: Load, source: Load) -> Alignment:
-    """The permutation of the source's residual stream that brings its embeddings onto the anchor's."""
-    streams = [s for s in spec.spaces.values() if s.residual and s.group_name == "Perm" and not s.index]
-    elements: dict[str, Tensor] = {}
-    for space in streams:
-        profit: Tensor | None = None
-        for block in blocks:
-            names = [a.name for a in atoms(block.axes or ())]
-            if block.scope or names.count(space.name) != 1 or len(names) < 2 or len(elements_of(spec, block)) != 1:
+def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> None:
+    """Refuse a gain with zeros: what it hides cannot be turned.
+
+    Raises:
+        IsomergeError: naming the tensor.
+    """
+    for block in blocks:
+        if any(a.diag and a.name in spec.streams for a in atoms(block.axes or ())):
+            zeros = int((load(block) == 0).sum())
+            if zeros:
+                raise IsomergeError(
+                    f"{ref}: tensor {block.key} has {zeros} gains that are zero, which cannot be folded: choose a "
+                    "permutation of the residual stream, such as --spaces default,res:Perm"
+                )
+
+
+def reads_once(spec: Spec, here: Sequence[Atom], stream: str) -> bool:
+    """Whether a leaf carries the stream on one axis, as a vector, and no other stream."""
+    streams = [a for a in here if a.name in spec.streams]
+    return len(streams) == 1 and streams[0].name == stream and not streams[0].diag
+
+
+def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tensor]:
+    """The cross-Grams A B^T [d, d], float64, of every stream: all that its solver needs.
+
+    Args:
+        spec: the full spec.
+        pairs: atom views of the anchor and of the moved source, their atoms, and how much they count.
+    """
+    found: dict[str, Tensor] = {}
+    for x, y, here, weight in pairs:
+        for stream in spec.streams:
+            if not reads_once(spec, here, stream):
                 continue
-            for (x, y), here, _ in leaves(spec, block, anchor(block), source(block)):
-                at = [a.name for a in here].index(space.name)
-                cross = (t.movedim(at, 0).flatten(1) for t in (x, y))
-                gram = next(cross) @ next(cross).mT
-                profit = gram if profit is None else profit + gram
-        if profit is not None:
-            elements[space.name] = space.group.solve(profit)[0]
-    return Alignment(spec, elements)
+            at = [atom.name for atom in here].index(stream)
+            u, v = (t.movedim(at, 0).flatten(1) if t.ndim > 1 else t.reshape(-1, 1) for t in (x, y))
+            cross = weight * (u @ v.mT).double()
+            found[stream] = found[stream] + cross if stream in found else cross
+    return found
+
+
+def weighted_leaves(
+    spec: Spec, pairs: Iterable[tuple[Block, Tensor, Tensor]], weights: Callable[[Block], float]
+) -> Iterator[WeightedLeaf]:
+    """The atom views of two models' blocks with the weights of their blocks; what counts nothing is left out."""
+    for block, a, b in pairs:
+        if weight := weights(block):
+            for (x, y), here, _ in leaves(spec, block, a, b):
+                yield x, y, here, weight
+
+
+def has_shared_meaning(spec: Spec, block: Block) -> bool:
+    """Whether nothing but streams and their scales acts on a block outside the layers: embeddings and heads."""
+    acting = {space.name for space in elements_of(spec, block).values()}
+    names = [a.name for a in atoms(block.axes or ())]
+    return not block.scope and bool(acting & set(spec.streams)) and acting <= spec.residual_names and len(names) > 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.experts import solve_leaves
-from isomerge.matching.gram import Cross, cross_grams, paired_leaves
+from isomerge.matching.gram import Cross, Leaf, cross_grams, paired_leaves
 from isomerge.matching.nested import NestedSolver
+from isomerge.matching.neuron_scale import neuron_candidate
 from isomerge.matching.refine import refine
 from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
@@ -35,8 +37,9 @@ def match_unit(
         anchor, source: the unit's blocks by block, float32 or float64; not changed.
         votes: elements already decided for the whole stack, by space name.
         guard: measure in the anchor's own coordinates and take the best of the balanced solution, the plain
-            one and the identity, so that the distance never rises. Without it the result depends on the two
-            orbits alone (merging is then a function of orbits).
+            one, the one with neurons matched together with their scales, and the identity, so that the distance
+            never rises. Without it the result depends on the two orbits alone (merging is then a function of
+            orbits).
 
     Returns:
         The alignment, and the element keys of dead blocks that could not be balanced.
@@ -45,7 +48,7 @@ def match_unit(
         return Alignment(selection.spec), []
     found, dead = _solve(selection, anchor, source, votes or {}, gauge=selection.gauge)
     if selection.rescale:
-        found = _refined(selection.spec, anchor, source, found, rotate=False, shift=False)[0]
+        found = _refined(selection.spec, anchor, source, found, rotate=False, shift=False, joint=selection.joint)[0]
     if not guard:
         return found, dead
     return _best(selection, anchor, source, votes or {}, found), dead
@@ -64,7 +67,11 @@ def _best(
         trials = [(found, distance(anchor, _moved(found, source)))]
     else:
         plain, _ = _solve(selection, anchor, source, votes, gauge=False)
-        trials = [_refined(spec, anchor, source, g) for g in (found, plain, fixed)]
+        scaled = neuron_candidate(spec, anchor, source, found)
+        starts = [found, plain, fixed, *([scaled] if scaled is not None else [])]
+        trials = [_refined(spec, anchor, source, g, linear=False) for g in starts]
+        # general linear spaces are solved once, from the best permutations
+        trials.append(_refined(spec, anchor, source, min(trials, key=lambda trial: trial[1])[0]))
     best, reached = min(trials, key=lambda trial: trial[1])
     return best if reached < stay * (1 - GAIN) else fixed
 
@@ -75,11 +82,10 @@ def _gauged(spec: Spec, blocks: Blocks) -> bool:
     return any(s.group.dimension(spec.sizes[s.name]) for s in spaces) or bool(find_shifts(spec, list(blocks)))
 
 
-def _refined(
-    spec: Spec, anchor: Blocks, source: Blocks, g: Alignment, *, rotate: bool = True, shift: bool = True
-) -> tuple[Alignment, float]:
+def _refined(spec: Spec, anchor: Blocks, source: Blocks, g: Alignment, **how: bool) -> tuple[Alignment, float]:
+    """A solution refined in the anchor's coordinates (see `refine` for how), and the distance that it reaches."""
     moved = _moved(g, source)
-    g = refine(spec, anchor, moved, rotate=rotate, shift=shift) @ g
+    g = refine(spec, anchor, moved, **how) @ g
     return g, distance(anchor, moved)
 
 
@@ -123,12 +129,14 @@ def _solve(
     return to_a.inverse() @ inner @ to_b, sorted({*dead_a, *dead_b})
 
 
-def compact_solution(spec: Spec, anchor: Blocks, source: Blocks, votes: dict[str, Tensor]) -> Alignment:
-    """The compact elements that maximise ``<A, g B>`` over one unit."""
+def compact_solution(
+    spec: Spec, anchor: Blocks, source: Blocks, votes: dict[str, Tensor], more: Sequence[Leaf] = ()
+) -> Alignment:
+    """The compact elements that maximise ``<A, g B>`` over one unit; ``more`` are leaves beside the weights'."""
     keys = unit_keys(spec, anchor)
     if not keys:
         return Alignment(spec)
-    solution = solve_leaves(NestedSolver(spec, votes), list(paired_leaves(spec, anchor, source)))
+    solution = solve_leaves(NestedSolver(spec, votes), [*paired_leaves(spec, anchor, source), *more])
     return Alignment(spec, {keys[n]: in_order(spec, n, g) for n, g in solution.elements.items()})
 
 

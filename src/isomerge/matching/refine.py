@@ -1,13 +1,15 @@
 """Exact coordinate steps in the anchor's own coordinates, after permutations are settled.
 
-Every step minimises ``|A - g B|^2`` over one space (or one shift) with the rest fixed, the identity included, so
-the distance never rises.
+Every step minimises ``|A - g B|^2`` over one space (or one shift) with the rest fixed and is never worse than the
+identity, so the distance never rises. docs/optima.md says which of these minima are global.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isomerge.matching.general_linear import Sides, linear_optimum, sequential
+from isomerge.matching.joint import joint_optimum
 from isomerge.matching.rescale import complex_scale, quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
@@ -21,7 +23,16 @@ if TYPE_CHECKING:
 Blocks = dict[Block, "Tensor"]
 
 
-def refine(spec: Spec, anchor: Blocks, moved: Blocks, *, rotate: bool = True, shift: bool = True) -> Alignment:
+def refine(
+    spec: Spec,
+    anchor: Blocks,
+    moved: Blocks,
+    *,
+    rotate: bool = True,
+    shift: bool = True,
+    linear: bool = True,
+    joint: bool = False,
+) -> Alignment:
     """Improve a moved source, in place; returns what was applied.
 
     Args:
@@ -30,17 +41,22 @@ def refine(spec: Spec, anchor: Blocks, moved: Blocks, *, rotate: bool = True, sh
         moved: the source's, already permuted into place; overwritten.
         rotate: whether rotations are solved again, or scales alone (the paper's last step).
         shift: whether the additive gauges are used.
+        linear: with ``rotate``, solve general linear spaces as such; else a rotation, then its factor.
+        joint: without ``rotate``, solve the rotation of a general linear space and its factor together (certified
+            global) in place of the factor alone.
     """
     found = Alignment(spec)
     keys = {key: space for block in anchor for key, space in elements_of(spec, block).items()}
     for key, space in keys.items():
         if space.group.dimension(spec.sizes[space.name]) == 0:
             continue
-        for g in _steps(spec, space, anchor, moved, rotate):
-            step = Alignment(spec, {key: g})
-            for block, tensor in moved.items():
-                step.act_linearly(block, tensor)
-            found = step @ found
+        g = _step(space, _sides(spec, space, anchor, moved), rotate, linear, joint)
+        if g is None:
+            continue
+        step = Alignment(spec, {key: g})
+        for block, tensor in moved.items():
+            step.act_linearly(block, tensor)
+        found = step @ found
     if shift:
         step = _match_biases(spec, anchor, moved)
         step.act(moved)
@@ -48,38 +64,37 @@ def refine(spec: Spec, anchor: Blocks, moved: Blocks, *, rotate: bool = True, sh
     return found
 
 
-def _steps(spec: Spec, space: Space, anchor: Blocks, moved: Blocks, rotate: bool):
-    """The exact minimisers for one space, one after the other."""
+def _step(space: Space, sides: Sides, rotate: bool, linear: bool, joint: bool) -> Tensor | None:
+    """The best element of one space; None where scales alone are wanted and it has none."""
     import torch
 
-    n = spec.sizes[space.name]
-    name = space.group_name
-    if name in ("O", "OFixingOnes", "GL") and rotate:
-        cross, _, _ = _traces(spec, space, anchor, moved)
-        yield space.group.solve(cross[False] + cross[True])[0]
-    if name in ("GL", "Scale", "PositiveScale", "Complex"):
-        cross, alpha, beta = _traces(spec, space, anchor, moved)
-        if name == "Complex":
-            overlap = [
-                torch.stack([c[..., 0, 0] + c[..., 1, 1], c[..., 1, 0] - c[..., 0, 1]], -1) for c in cross.values()
-            ]
-            yield complex_scale(alpha, beta, *overlap)
-            return
-        plus, minus = (c.diagonal(dim1=-2, dim2=-1).sum(-1) for c in cross.values())
-        factor = quartic_scale(alpha, beta, plus, minus, signed=name in ("GL", "Scale"))
-        identity = space.group.identity(tuple(factor.shape), n)
-        yield identity * factor.reshape(*factor.shape, *([1] * (identity.ndim - factor.ndim)))
+    name, group = space.group_name, space.group
+    alpha, beta = (g.diagonal(dim1=-2, dim2=-1).sum(-1) for g in (sides.moved_plus, sides.moved_minus))
+    if name == "GL" and rotate:
+        return linear_optimum(sides).element if linear else sequential(sides)
+    if name == "GL" and joint:
+        best = joint_optimum(group, alpha, beta, sides.plus, sides.minus)
+        return best.element * best.scale[..., None, None]
+    if name in ("O", "OFixingOnes"):
+        return group.solve(sides.plus + sides.minus)[0] if rotate else None
+    crosses = (sides.plus, sides.minus)
+    if name == "Complex":
+        overlap = [torch.stack([c[..., 0, 0] + c[..., 1, 1], c[..., 1, 0] - c[..., 0, 1]], -1) for c in crosses]
+        return complex_scale(alpha, beta, *overlap)
+    plus, minus = (c.diagonal(dim1=-2, dim2=-1).sum(-1) for c in crosses)
+    factor = quartic_scale(alpha, beta, plus, minus, signed=name != "PositiveScale")
+    identity = group.identity(tuple(factor.shape), sides.plus.shape[-1])
+    return identity * factor.reshape(*factor.shape, *([1] * (identity.ndim - factor.ndim)))
 
 
-def _traces(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> tuple[dict[bool, Tensor], Tensor, Tensor]:
-    """Cross-Grams A B^T [*batch, n, n] of the plain (False) and dual (True) sides, and the moved sides' squares."""
+def _sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
+    """Cross-Grams and self-Grams [*batch, n, n] of the plain and the dual sides of a space."""
     import torch
 
     n = spec.sizes[space.name]
     batch = spec.batch(space)
     shape = tuple(spec.sizes[i] for i in batch)
-    cross = {side: torch.zeros(*shape, n, n, dtype=torch.float64) for side in (False, True)}
-    square = {side: torch.zeros(shape, dtype=torch.float64) for side in (False, True)}
+    total = {side: torch.zeros(3, *shape, n, n, dtype=torch.float64) for side in (False, True)}
     for block, a in anchor.items():
         for (x, y), atoms, _ in leaves(spec, block, a, moved[block]):
             names = [atom.name for atom in atoms]
@@ -89,9 +104,9 @@ def _traces(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> tuple[di
             order = [names.index(i) for i in batch]
             rest = [k for k in range(x.ndim) if k not in order and k != at]
             u, v = (t.permute(*order, at, *rest).double().reshape(*shape, n, -1) for t in (x, y))
-            cross[atoms[at].dual] += u @ v.mT
-            square[atoms[at].dual] += v.square().sum((-2, -1))
-    return cross, square[False], square[True]
+            for grams, (left, right) in zip(total[atoms[at].dual], ((u, v), (v, v), (u, u)), strict=True):
+                grams += left @ right.mT
+    return Sides(*(grams for pair in zip(total[False], total[True], strict=True) for grams in pair))
 
 
 def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:

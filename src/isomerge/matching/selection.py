@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isomerge.errors import IsomergeError
+from isomerge.matching.streams import choose_frame, names_stream
 from isomerge.symmetry.spec import Spec
 
 PRESETS = {
-    "default": "every exact space that needs no data and keeps config.json as it is",
+    "default": "every exact space inside the layers: heads, QK, VO, neurons, experts, biases",
+    "all": "default and the residual stream: the largest group that config.json allows",
     "paper": "Algorithm 1 of the seed paper: QK and VO rotations, FFN permutations, rescaling",
+    "paper-joint": "the same spaces, rotation and rescaling solved together: the certified global optimum",
     "paper-no-rescale": "the same without rescaling",
     "attention": "what acts inside attention: heads, QK, VO and their biases",
     "ffn": "what acts inside the MLPs: neurons, experts and their scales",
@@ -28,6 +31,12 @@ class Selection:
     """Solve in the canonical gauge (minimum norm, biases folded)."""
     rescale: bool = False
     """Follow the rotations by the paper's rescaling (Eq. 12)."""
+    joint: bool = False
+    """Solve rotation and rescaling together in that last step."""
+    frame: Spec | None = None
+    """With residual streams: the spec of everything, every stream acted on by the group that was chosen."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of the choice."""
 
 
 def select_spaces(spec: Spec, spaces: str) -> Selection:
@@ -36,7 +45,8 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
     Args:
         spec: the bound spec of the checkpoint.
         spaces: for example ``default``, ``paper``, or ``qk,ov,ff``. Roles (``h g qk ov ff scale expert bias``) stand
-            for all spaces that play them.
+            for all spaces that play them; ``residual`` (or a stream's name, ``res``, or one of its groups, ``res:Perm``)
+            for the residual stream.
 
     Raises:
         IsomergeError: a name that is neither a preset, a role nor a space of this architecture.
@@ -47,7 +57,10 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
     words = [w.strip() for w in spaces.split(",") if w.strip()]
     if not words:
         raise IsomergeError(f"--spaces is empty: choose from {', '.join([*PRESETS, *local])}")
+    frame, notes = choose_frame(spec, words)
     for word in words:
+        if names_stream(spec, word):
+            continue
         found = _preset(word, local)
         if found is None:
             found = {n for n, role in local.items() if word in (n, role)}
@@ -60,13 +73,22 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
     paper = [w for w in words if w.startswith("paper")]
     if paper and len(words) > 1:
         raise IsomergeError(f"--spaces {spaces}: {paper[0]} is an algorithm of its own and stands alone")
-    return Selection(spec.restrict(chosen), gauge=not paper, rescale=paper == ["paper"])
+    return Selection(
+        spec.restrict(chosen),
+        gauge=not paper,
+        rescale=paper in (["paper"], ["paper-joint"]),
+        joint=paper == ["paper-joint"],
+        frame=frame,
+        notes=notes,
+    )
 
 
 def _preset(word: str, local: dict[str, str]) -> set[str] | None:
     roles = {
         "default": set(local.values()),
+        "all": set(local.values()),
         "paper": _PAPER,
+        "paper-joint": _PAPER,
         "paper-no-rescale": _PAPER,
         "attention": _ATTENTION,
         "ffn": set(local.values()) - _ATTENTION,

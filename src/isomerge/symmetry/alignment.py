@@ -1,52 +1,70 @@
 """The group element: what moves a checkpoint along its symmetry orbit, and its patch file.
 
 An alignment maps element keys (``ov[3]``: space ov, layer 3; ``shift.vb[3]``: an additive gauge) to tensors. It acts
-by its shifts first, then by its spaces, fibres before the bases they sit over. Elements are labelled by the source's
-own blocks (head 2 of the source, wherever it is moved to), so that ``g @ h`` and ``g.inverse()`` are exact.
+in stages, nearly always a single one: by its shifts first, then by its spaces, fibres before the bases they sit over.
+A rotated residual stream needs two: gains folded and the stream rotated, then the anchor's gains taken on.
+Elements are labelled by the blocks as they are before their stage (head 2, wherever it is moved to), so that
+``g @ h`` and ``g.inverse()`` are exact.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.stage import Stage, element_key, joined, scope_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = "isomerge-alignment-1"
-
-
-def element_key(spec: Spec, space: Space, scope: Mapping[str, int]) -> str:
-    """``name`` or ``name[layer]``: one stacked element."""
-    values = [str(scope[i]) for i in spec.scope(space)]
-    return f"{space.name}[{','.join(values)}]" if values else space.name
-
-
-def scope_of(spec: Spec, key: str) -> dict[str, int]:
-    """The scope (layer) that an element key names."""
-    name, _, rest = key.partition("[")
-    values = [int(v) for v in rest.rstrip("]").split(",")] if rest else []
-    return dict(zip(spec.scope(spec.spaces[name]), values, strict=True))
+__all__ = ["Alignment", "Stage", "element_key", "scope_of"]
 
 
 class Alignment(Mapping[str, "Tensor"]):
     """An element of the symmetry group of one architecture: element key -> stacked element.
 
-    Missing keys are identities. ``spec`` must have every space that occurs active.
+    Missing keys are identities. Keys of stages after the first begin with their number (``2:n1[0]``). ``spec`` must
+    have every space that occurs active.
     """
 
     def __init__(self, spec: Spec, elements: Mapping[str, Tensor] | None = None) -> None:
+        parts: dict[int, dict[str, Tensor]] = {1: {}}
+        for key, g in (elements or {}).items():
+            number, _, name = key.rpartition(":")
+            parts.setdefault(int(number or 1), {})[name] = g
         self.spec = spec
-        # the layout is part of the arithmetic: a loaded element must act bit for bit like the one that was saved
-        self.elements: dict[str, Tensor] = {key: g.contiguous() for key, g in (elements or {}).items()}
+        self.stages = tuple(Stage(spec, parts[number]) for number in sorted(parts))
+
+    @classmethod
+    def of(cls, stages: Sequence[Stage], spec: Spec) -> Alignment:
+        """The alignment that acts by these stages, the first one first; neighbours are joined where they can be."""
+        short: list[Stage] = []
+        for stage in stages:
+            spec = joined(spec, stage.spec)
+            if short and stage.follows(short[-1]):
+                short[-1] = stage @ short[-1]
+            elif stage.elements:
+                short.append(stage)
+        found = cls(spec)
+        found.stages = tuple(Stage(spec, s.elements) for s in short) or found.stages
+        return found
+
+    @property
+    def elements(self) -> dict[str, Tensor]:
+        """All elements, the keys of later stages with their number."""
+        return {
+            (key if number == 1 else f"{number}:{key}"): g
+            for number, stage in enumerate(self.stages, 1)
+            for key, g in stage.elements.items()
+        }
 
     def __getitem__(self, key: str) -> Tensor:
         return self.elements[key]
@@ -55,107 +73,35 @@ class Alignment(Mapping[str, "Tensor"]):
         return iter(self.elements)
 
     def __len__(self) -> int:
-        return len(self.elements)
-
-    def element(self, name: str, scope: Mapping[str, int]) -> Tensor | None:
-        """The element of a space at a scope, None for the identity."""
-        space = self.spec.spaces.get(name)
-        return None if space is None else self.elements.get(element_key(self.spec, space, scope))
+        return sum(map(len, self.stages))
 
     # ------------------------------------------------------------------ action
 
     def act(self, tensors: dict[Block, Tensor]) -> None:
         """Apply to the blocks of one unit, in place. Float tensors, contiguous, all blocks of every shift."""
-        from isomerge.symmetry.shifts import add_shifts
-
-        add_shifts(self.spec, self.elements, tensors)
-        for block, tensor in tensors.items():
-            self.act_linearly(block, tensor)
+        for stage in self.stages:
+            stage.act(tensors)
 
     def act_linearly(self, block: Block, tensor: Tensor) -> None:
         """Apply the spaces (not the shifts) to one block, in place."""
-        scope = dict(block.scope)
-        for (view,), atoms, _ in leaves(self.spec, block, tensor):
-            self.act_on_view(view, atoms, scope)
+        for stage in self.stages:
+            stage.act_linearly(block, tensor)
 
     def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
-        """Apply the spaces to one tensor whose axes are atoms, in place: fibres first, then their bases."""
-        moved = [(i, a) for i, a in enumerate(atoms) if self.element(a.name, scope) is not None]
-        for axis, _ in sorted(moved, key=lambda pair: -self.spec.depth(pair[1].name)):
-            self._act_on_axis(view, atoms, axis, scope)
-
-    def _act_on_axis(self, view: Tensor, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]) -> None:
-        atom = atoms[axis]
-        space = self.spec.spaces[atom.name]
-        g = self.element(atom.name, scope)
-        assert g is not None
-        names = [a.name for a in atoms]
-        batch = [names.index(i) for i in self.spec.batch(space)]
-        rest = [k for k in range(view.ndim) if k not in batch and k != axis]
-        x = view.permute(*batch, *rest, axis)
-        flat = x.reshape(*x.shape[: len(batch)], -1, x.shape[-1])
-        view.permute(*batch, *rest, axis).copy_(space.group.act(g, flat, atom.dual).reshape(x.shape))
+        """Apply the spaces to one tensor whose axes are atoms, in place."""
+        for stage in self.stages:
+            stage.act_on_view(view, atoms, scope)
 
     # ------------------------------------------------------------------- group
 
     def __matmul__(self, other: Alignment) -> Alignment:
         """``(g @ h)`` acts like h first, then g."""
-        from isomerge.symmetry.shifts import compose_shifts
-
-        linear = {k: g for k, g in other.elements.items() if not k.startswith("shift.")}
-        for key, g in self.elements.items():
-            if key.startswith("shift."):
-                continue
-            g = self._relabel(key, g, other, inverse=True)
-            group = self.spec.spaces[key.partition("[")[0]].group
-            linear[key] = group.compose(g, linear[key]) if key in linear else g
-        return Alignment(self.spec, {**linear, **compose_shifts(self, other)})
+        return Alignment.of((*other.stages, *self.stages), joined(other.spec, self.spec))
 
     def inverse(self) -> Alignment:
         """The alignment that undoes this one."""
-        from isomerge.symmetry.shifts import invert_shifts
-
-        back = self.inverse_spaces()
-        return Alignment(self.spec, {**back.elements, **invert_shifts(self)})
-
-    def inverse_spaces(self) -> Alignment:
-        """The inverse of the spaces alone, without the shifts."""
-        linear = {}
-        for key, g in self.elements.items():
-            if not key.startswith("shift."):
-                group = self.spec.spaces[key.partition("[")[0]].group
-                linear[key] = self._relabel(key, group.inverse(g), self, inverse=False)
-        return Alignment(self.spec, linear)
-
-    def _relabel(self, key: str, g: Tensor, moved_by: Alignment, *, inverse: bool) -> Tensor:
-        """Renumber a fibre's element when the bases under it are permuted.
-
-        With ``inverse`` the labels after ``moved_by`` become the labels before it; without, the other way round.
-        """
-        from isomerge.symmetry.groups import GROUPS
-
-        space = self.spec.spaces[key.partition("[")[0]]
-        scope = scope_of(self.spec, key)
-        batch = self.spec.batch(space)
-        for at, base in enumerate(batch):
-            p = moved_by.element(base, scope)
-            if p is None:
-                continue
-            p = p.abs() - 1 if self.spec.spaces[base].group_name == "SignedPerm" else p
-            if not inverse:  # the base's own labels have moved as well, outermost first
-                p = moved_by._relabel(
-                    element_key(self.spec, self.spec.spaces[base], scope), p, moved_by, inverse=False
-                )
-            index = GROUPS["Perm"].inverse(p) if inverse else p
-            own = self.spec.batch(self.spec.spaces[base])
-            view = [1] * g.ndim
-            for axis, name in enumerate(own):
-                view[batch.index(name)] = index.shape[axis]
-            view[at] = index.shape[-1]
-            order = sorted(range(index.ndim), key=lambda k: at if k == index.ndim - 1 else batch.index(own[k]))
-            full = index.permute(order).reshape(view)
-            g = g.gather(at, full.expand([*g.shape]))
-        return g
+        parts = [part.inverse() for stage in self.stages for part in stage.split()]
+        return Alignment.of(parts[::-1], self.spec)
 
     # -------------------------------------------------------------------- file
 
@@ -175,7 +121,7 @@ class Alignment(Mapping[str, "Tensor"]):
             "format": FORMAT,
             "model_type": self.spec.model_type,
             "about": about,
-            "spaces": {n: [s.group_name, list(s.index)] for n, s in self.spec.spaces.items()},
+            "spaces": {n: [s.group_name, list(s.index)] for n, s in sorted(self.spec.spaces.items())},
             "sizes": self.spec.sizes,
         }
         # one key: safetensors writes several in an order that changes from run to run
@@ -209,7 +155,7 @@ class Alignment(Mapping[str, "Tensor"]):
             raise IsomergeError(f"{path}: made for {meta['model_type']}, but the model is {spec.model_type}")
         active = _with_groups(spec, meta["spaces"], meta["sizes"], elements, path)
         for key, g in elements.items():
-            _check_element(active, key, g, path)
+            _check_element(active, key.rpartition(":")[2], g, path)
         return cls(active, elements)
 
 
@@ -247,7 +193,7 @@ def _with_groups(
     spec: Spec, spaces: dict[str, Any], sizes: dict[str, int], elements: Mapping[str, Tensor], path: Any
 ) -> Spec:
     """The spec with exactly the patch's spaces active, checked against what the patch was made for."""
-    for key in elements:
+    for key in (k.rpartition(":")[2] for k in elements):
         name = key.removeprefix("shift.").partition("[")[0]
         known = spec.spaces if not key.startswith("shift.") else {s.name for s in spec.shifts}
         if name not in known:
@@ -258,4 +204,13 @@ def _with_groups(
             raise IsomergeError(
                 f"{path}: made for {wanted[0]} = {sizes[wanted[0]]}, but the model has {spec.sizes.get(wanted[0])}"
             )
-    return spec.restrict([*spaces, *(s.name for s in spec.shifts)])
+    found = spec.restrict([*spaces, *(s.name for s in spec.shifts)])
+    for name, (group, *_) in spaces.items():
+        space = found.spaces.get(name)
+        if space is not None and group != space.group_name:
+            if group not in space.groups:
+                raise IsomergeError(
+                    f"{path}: space {name} acts by {group}, but this model allows {' or '.join(space.groups)}"
+                )
+            found = found.with_group(name, group)
+    return found

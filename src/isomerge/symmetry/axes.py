@@ -7,6 +7,7 @@ A pattern has one axis per tensor dimension, in the manner of einops with two ex
 ``(a b)``    one axis that factors: ``a`` slow, ``b`` fast
 ``a'``       a dual axis: a group element g acts on it by g^-T; ``(a b)'`` distributes
 ``[a | b]``  one axis that is a concatenation
+``diag(a)``  the diagonal of a matrix from a to a, such as a norm's gain: g acts as g diag g^-1
 ``3``        a plain axis of that size
 ``*``        (alone) a tensor of any shape that no symmetry touches
 ===========  ==============================================================================
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -33,10 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Atom:
-    """One named index; ``dual`` marks the side on which a group element acts by its inverse transpose."""
+    """One named index; ``dual`` marks the side on which a group element acts by its inverse transpose.
+
+    ``diag`` marks the diagonal of a matrix from the index to itself.
+    """
 
     name: str
     dual: bool = False
+    diag: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,9 @@ class _Parser:
     def term(self) -> Axis:
         token = self.tokens.pop(0)
         if token == "(":
-            parts = self.sequence(")]|")
-            node: Axis = self.group(parts)
-            return self.close(")", node)
+            return self.close(")", self.group(self.sequence(")]|")))
+        if token == "diag" and self.tokens and self.tokens[0] == "(":
+            return diagonal(self.term())
         if token == "[":
             blocks = [self.group(self.sequence("|])"))]
             while self.tokens and self.tokens[0] == "|":
@@ -129,8 +134,15 @@ def parse(pattern: str) -> tuple[Axis, ...] | None:
 def dual(axis: Axis) -> Axis:
     """The dual axis; duality distributes over products and concatenations."""
     if isinstance(axis, Atom):
-        return axis if axis.name.isdigit() else Atom(axis.name, not axis.dual)
+        return axis if axis.name.isdigit() else replace(axis, dual=not axis.dual)
     return type(axis)(tuple(dual(part) for part in axis.parts))
+
+
+def diagonal(axis: Axis) -> Axis:
+    """The axis as the diagonal of a matrix."""
+    if isinstance(axis, Atom):
+        return replace(axis, diag=True)
+    return type(axis)(tuple(diagonal(part) for part in axis.parts))
 
 
 def atoms(axes: tuple[Axis, ...]) -> Iterator[Atom]:
@@ -164,11 +176,20 @@ def shape(axes: tuple[Axis, ...], sizes: Mapping[str, int]) -> tuple[int | None,
 
 def show(axis: Axis) -> str:
     """The axis as it is written in a spec."""
+    if any(a.diag for a in atoms((axis,))):
+        return f"diag({show(_plain(axis)).strip('()')})"
     if isinstance(axis, Atom):
         return axis.name + ("'" if axis.dual and not axis.name.isdigit() else "")
     if isinstance(axis, Product):
         return "(" + " ".join(show(part) for part in axis.parts) + ")"
     return "[" + " | ".join(show(part) for part in axis.parts) + "]"
+
+
+def _plain(axis: Axis) -> Axis:
+    """The axis without its mark of a diagonal."""
+    if isinstance(axis, Atom):
+        return replace(axis, diag=False)
+    return type(axis)(tuple(_plain(part) for part in axis.parts))
 
 
 def views(

@@ -19,7 +19,7 @@ from isomerge.symmetry.spec import Shift, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from isomerge.symmetry.alignment import Alignment
+    from isomerge.symmetry.stage import Stage
 
 
 def shift_key(shift: Shift, scope: Mapping[str, int]) -> str:
@@ -95,26 +95,26 @@ def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:
     return dict(zip(names, (int(v) for v in rest.rstrip("]").split(",") if v), strict=True))
 
 
-def _carried(g: Alignment, key: str, delta: Tensor) -> Tensor:
-    """A shift in the coordinates after the spaces of ``g`` have acted."""
+def _carried(g: Stage, spec: Spec, key: str, delta: Tensor) -> Tensor:
+    """A shift of ``spec`` in the coordinates after the spaces of ``g`` have acted."""
     name = key.removeprefix("shift.").partition("[")[0]
-    shift = next(s for s in g.spec.shifts if s.name == name)
+    shift = next(s for s in spec.shifts if s.name == name)
     moved = delta.clone()
-    g.act_on_view(moved, shift_atoms(g.spec, shift), shift_scope(g.spec, shift, key))
+    g.act_on_view(moved, shift_atoms(spec, shift), shift_scope(spec, shift, key))
     return moved
 
 
-def compose_shifts(g: Alignment, h: Alignment) -> dict[str, Tensor]:
+def compose_shifts(g: Stage, h: Stage) -> dict[str, Tensor]:
     """Shifts of ``g @ h``: h's own, and g's pulled back through h's spaces."""
     found = {k: v for k, v in h.elements.items() if k.startswith("shift.")}
     back = h.inverse_spaces()
     for key, delta in g.elements.items():
         if key.startswith("shift."):
-            pulled = _carried(back, key, delta)
+            pulled = _carried(back, g.spec, key, delta)
             found[key] = found[key] + pulled if key in found else pulled
     return found
 
 
-def invert_shifts(g: Alignment) -> dict[str, Tensor]:
+def invert_shifts(g: Stage) -> dict[str, Tensor]:
     """Shifts of the inverse: the negative, in the coordinates after g."""
-    return {k: -_carried(g, k, v) for k, v in g.elements.items() if k.startswith("shift.")}
+    return {k: -_carried(g, g.spec, k, v) for k, v in g.elements.items() if k.startswith("shift.")}

@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Axis, shape, show
+from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.groups import GROUPS, Group
+
+# What a group may be restricted to (--spaces res:Perm).
+SUBGROUPS = {"SignedPerm": ("Perm", "Sign"), "O": ("Perm", "SignedPerm"), "OFixingOnes": ("Perm",), "GL": ("O",)}
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,20 @@ class Space:
     index: tuple[str, ...] = ()
     role: str = ""
     residual: bool = False
+    folded: str | None = None
+    """The larger group that acts once every gain over this space is folded."""
 
     @property
     def group(self) -> Group:
         """The group that acts."""
         return GROUPS[self.group_name]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of all groups that may act: the declared one, its subgroups, and the one after folding."""
+        declared = [self.group_name, *([self.folded] if self.folded else [])]
+        known = dict.fromkeys(g for name in declared for g in (*SUBGROUPS.get(name, ()), name))
+        return tuple(known)
 
 
 @dataclass(frozen=True)
@@ -161,6 +173,26 @@ class Spec:
             spaces={n: s for n, s in self.spaces.items() if n in kept},
             shifts=tuple(s for s in self.shifts if s.name in kept),
         )
+
+    def with_group(self, name: str, group: str) -> Spec:
+        """The same spec with one space acted on by another of its `Space.groups`."""
+        return replace(self, spaces={**self.spaces, name: replace(self.spaces[name], group_name=group)})
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """The residual streams: residual spaces that are no fibres and have no index."""
+        return tuple(n for n, s in self.spaces.items() if s.residual and not s.index and s.group_name != "Scale")
+
+    def can_fold(self, stream: str) -> bool:
+        """Whether every gain over a stream has a scale that can take it into its readers."""
+        for line in self.lines:
+            for axis in line.axes or ():
+                here = list(atoms((axis,)))
+                if any(a.diag and a.name == stream for a in here):
+                    scales = [a for a in here if a.name in self.spaces and stream in self.spaces[a.name].index]
+                    if not scales:
+                        return False
+        return True
 
     @cached_property
     def residual_names(self) -> frozenset[str]:

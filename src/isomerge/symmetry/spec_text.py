@@ -10,6 +10,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``config KEY ...``                              keys that must agree between two models to be merged
 ``space NAME [as ROLE]: GROUP[INDEX] [if E]``   a symmetry; several elements, one per value of the indices
 ``residual NAME: GROUP[INDEX] [if E]``          a space of the residual stream (not matched block by block)
+``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
@@ -34,7 +35,9 @@ from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
 _STATEMENT = re.compile(r"(model|prefix|size|require|config|space|residual|shift)\s+(.*)")
-_SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:if\s+(.+))?$")
+_SPACE = re.compile(
+    r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
+)
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?\s*(?:if\s+(.+))?$")
 _DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
 
@@ -115,13 +118,14 @@ class _Reader:
         found = _SPACE.match(rest)
         if not found:
             raise IsomergeError(f"space {rest!r} is not understood: write NAME: GROUP[index, ...]")
-        name, role, group, index, condition = found.groups()
-        if group not in GROUPS:
-            raise IsomergeError(f"space {name}: no group {group!r}; there are {', '.join(GROUPS)}")
+        name, role, group, index, folded, condition = found.groups()
+        for wanted in filter(None, (group, folded)):
+            if wanted not in GROUPS:
+                raise IsomergeError(f"space {name}: no group {wanted!r}; there are {', '.join(GROUPS)}")
         self.sizes.setdefault(name, _DEFAULT_SIZES.get(group, 0))
         if self.holds(condition) and group != "Fixed":
             indices = tuple(re.findall(r"\w+", index or ""))
-            self.spaces[name] = Space(name, group, indices, role or name, residual)
+            self.spaces[name] = Space(name, group, indices, role or name, residual, folded)
 
     def read_shift(self, rest: str) -> None:
         found = _SHIFT.match(rest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from isomerge.errors import IsomergeError
 from isomerge.symmetry.groups.discrete import Sign
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 # Eigenvalue ratio of a self-Gram below which a block counts as rank-deficient. Grams are squares, so this is a
 # singular value ratio of 1e-6: above float32's rounding of weights (1e-7), below any condition met in practice.
 DEAD = 1e-12
+# Relative spread within which a folded gain counts as constant: float32 rounds gain times 1 / gain to 1e-7.
+CONSTANT = 1e-5
 
 
 def random_orthogonal(batch: tuple[int, ...], n: int, rng: Generator) -> Tensor:
@@ -50,6 +53,14 @@ class Orthogonal:
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return x @ g.to(x.dtype).mT
+
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        """A constant diagonal commutes with every matrix; any other would not stay diagonal."""
+        if bool(((x.amax(-1) - x.amin(-1)) > CONSTANT * x.abs().amax(-1)).any()):
+            raise IsomergeError(
+                "a gain that is not constant cannot be rotated: fold the norms' gains into their readers first"
+            )
+        return x.clone()
 
     def contains(self, g: Tensor) -> bool:
         gap = g @ g.mT - self.identity(tuple(g.shape[:-2]), g.shape[-1])
@@ -255,6 +266,9 @@ class ComplexGroup:
         re, im = (part.to(x.dtype).unsqueeze(-1) for part in z.unbind(-1))
         a, b = x.unbind(-1)
         return torch.stack([re * a - im * b, im * a + re * b], -1)
+
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return Orthogonal().act_diagonal(g, x, dual)
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         import torch

@@ -49,6 +49,9 @@ class Fixed:
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return x
 
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return x
+
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         return g
 
@@ -93,6 +96,9 @@ class Permutation:
         if g.ndim == 1:
             return x.index_select(-1, g)
         return x.gather(-1, g.unsqueeze(-2).expand(x.shape))
+
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return self.act(g, x, dual)
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         return h.gather(-1, g)
@@ -140,6 +146,9 @@ class Sign:
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return x * g.to(x.dtype).unsqueeze(-2)
 
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return self.act(g, x, dual)
+
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         return g * h
 
@@ -180,6 +189,9 @@ class SignedPermutation:
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return Permutation().act(g.abs() - 1, x, dual) * g.sign().to(x.dtype).unsqueeze(-2)
+
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return Permutation().act(g.abs() - 1, x, dual)
 
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         return g.sign() * h.gather(-1, g.abs() - 1)

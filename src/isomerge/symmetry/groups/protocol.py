@@ -33,6 +33,16 @@ class Group(Protocol):
         """Apply g (by its inverse transpose when ``dual``) to the last axis of ``x`` [*b, r, n]."""
         ...
 
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        """The diagonal of ``g diag(x) g^-1`` on the last axis of ``x`` [*b, r, n].
+
+        A fibre of scales acts on a gain as on a vector: its other side is the norm's own output, which has none.
+
+        Raises:
+            IsomergeError: the result is not diagonal (a rotation of a gain that is not constant).
+        """
+        ...
+
     def compose(self, g: Tensor, h: Tensor) -> Tensor:
         """The element that acts like h first, then g."""
         ...

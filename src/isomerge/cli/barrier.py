@@ -1,0 +1,137 @@
+"""``isomerge barrier``: the loss between models, and so whether a merge is possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isomerge.cli import options as o
+
+if TYPE_CHECKING:
+    from isomerge.cli.console import Voice
+
+
+def barrier(
+    a: Annotated[str, typer.Argument(help="The anchor: a folder or hub id.")],
+    b: Annotated[str, typer.Argument(help="The model at the other end of the line.")],
+    c: Annotated[str | None, typer.Argument(help="A third one: the plane through the three is measured.")] = None,
+    *,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="Labelled examples: a folder of images or text, .jsonl, text, .safetensors, a data set of the package "
+            "datasets (name:split), or a Python function (module:function).",
+        ),
+    ],
+    spaces: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also after alignment of these spaces (as in isomerge align); repeat it for several curves. "
+            "default if not given; none for the models as stored alone."
+        ),
+    ] = None,
+    aligned: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--aligned", help="Also the line from A to this checkpoint, aligned by other means; repeat it."
+        ),
+    ] = None,
+    points: Annotated[int, typer.Option(help="Points on a line, both ends included; odd.")] = 25,
+    grid: Annotated[int, typer.Option(help="Points along each side of the plane.")] = 21,
+    limit: Annotated[int | None, typer.Option(help="Use no more than so many examples.")] = None,
+    length: Annotated[int, typer.Option(help="Tokens per example of text.")] = 128,
+    batch_size: Annotated[int, typer.Option(help="Examples that a model reads at a time.")] = 32,
+    device: Annotated[str, typer.Option(help="Where the models run: cpu or cuda.")] = "cpu",
+    png: Annotated[Path | None, typer.Option("--png", help="Draw the curves, or the plane, to this file.")] = None,
+    spec: o.SpecFile = None,
+    allow_pickle: o.Pickle = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Measure the loss on the line from A to B (or the plane through A, B, C), as stored and aligned."""
+    import isomerge
+    from isomerge.cli.console import Voice, write_json
+
+    voice = Voice(quiet, verbose)
+    with voice.progress("measuring", steps=True) as observer:
+        report = isomerge.barrier(
+            a, b, c, data=data, points=points, grid=grid, spaces=spaces or ["default"], aligned=aligned or [],
+            batch_size=batch_size, limit=limit, length=length, device=device, png=png, spec=spec,
+            allow_pickle=allow_pickle, observer=observer,
+        )  # fmt: skip
+    _ends(voice, report)
+    if "lines" in report:
+        _lines(voice, report)
+    else:
+        _planes(voice, report)
+    if png is not None:
+        voice.say(f"Picture: {png}")
+    write_json(json, report)
+
+
+def _percent(accuracy: float) -> str:
+    return f"{100 * accuracy:.1f} %"
+
+
+def _ends(voice: Voice, report: dict[str, Any]) -> None:
+    """The models themselves, and their ensemble."""
+    stored = report["lines"][0]["ends"] if "lines" in report else report["planes"][0]["corners"]
+    rows = [
+        [name, f"{end['loss']:.4f}", _percent(end["accuracy"])]
+        for name, end in zip(report["models"], stored, strict=True)
+    ]
+    together = report["ensemble"]
+    rows.append(["ensemble of them", f"{together['loss']:.4f}", _percent(together["accuracy"])])
+    voice.table("", [f"{report['data']['examples']} examples", f"loss ({report['unit']})", "accuracy"], rows)
+
+
+def _lines(voice: Voice, report: dict[str, Any]) -> None:
+    """A row per line."""
+    columns = ["line from A to B", "barrier", "(Verma)", "(range)", "midpoint", "highest", "at", "accuracy", "drop"]
+    rows = []
+    for line in report["lines"]:
+        high, middle = line["highest"], line["midpoint"]
+        figures = [*line["barrier"].values(), middle["loss"], high["loss"]]
+        drop = line["accuracy_drop"]["entezari"]
+        rows.append(
+            [line["name"], *(f"{x:.4f}" for x in figures), f"{high['at']:.2f}", _percent(middle["accuracy"]), _percent(drop)]
+        )  # fmt: skip
+    voice.say("")
+    voice.table("", columns, rows)
+    if voice.verbose:
+        names = [line["name"] for line in report["lines"]]
+        steps = zip(report["lines"][0]["points"], *(line["losses"] for line in report["lines"]), strict=True)
+        voice.say("")
+        voice.table("", ["loss at", *names], [[f"{at:.3f}", *(f"{x:.4f}" for x in found)] for at, *found in steps])
+    voice.say(
+        "\nbarrier: above the straight line between the ends (Entezari); (Verma): above their mean; (range): highest less "
+        "lowest.\nmidpoint and accuracy are those of the average of the two; drop is the barrier of the error rate."
+    )
+
+
+def _planes(voice: Voice, report: dict[str, Any]) -> None:
+    """A row per plane."""
+    columns = ["plane through A, B, C", "average", "accuracy", "highest inside", "lowest", "at"]
+    rows = []
+    for plane in report["planes"]:
+        low = plane["lowest"]
+        rows.append(
+            [
+                plane["name"],
+                f"{plane['centroid']['loss']:.4f}",
+                _percent(plane["centroid"]["accuracy"]),
+                f"{plane['highest_inside']['loss']:.4f}",
+                f"{low['loss']:.4f}",
+                f"({low['x']:.3g}, {low['y']:.3g})",
+            ]
+        )
+    voice.say("")
+    voice.table("", columns, rows)
+    voice.say(
+        "\naverage: of the three models; highest inside: on the triangle between them; lowest: on the whole grid. "
+        "Coordinates are\ndistances in the weights: A is (0, 0), B lies on the first axis."
+    )

@@ -1,0 +1,1 @@
+"""Data: examples for a checkpoint, through its own tokenizer or image processor."""

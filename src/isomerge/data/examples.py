@@ -1,0 +1,107 @@
+"""Examples in memory: tensors by the names of a module's inputs, in batches, with a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORED = -100
+"""The label of a position that is not predicted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Examples for one checkpoint.
+
+    ``tensors`` have equal first dimensions, and are named as the arguments of the Hugging Face module's
+    ``forward``: ``pixel_values`` float32 [n, channels, height, width]; ``input_ids`` int64 [n, length], with
+    ``attention_mask`` int64 (1: a token, 0: padding, on the right) only where something is padded.
+
+    ``labels`` int64 are the targets, and never given to ``forward``: class ids [n], or tokens [n, length] *aligned with
+    the logits*: logits at a position predict the label at that position, -100 is not predicted. A causal model has no
+    labels when every next token is predicted; when it has, they are shifted already.
+    """
+
+    tensors: Mapping[str, Tensor]
+    labelled: bool
+    """Whether a loss can be computed: labels are there, or the text itself is what a language model predicts."""
+
+    def __len__(self) -> int:
+        return next(iter(self.tensors.values())).shape[0]
+
+    def batches(
+        self, size: int, *, shuffle_seed: int | None = None, drop_last: bool = False
+    ) -> Iterator[dict[str, Tensor]]:
+        """Tensors of ``size`` examples at a time, in order, or in the order that a seed gives.
+
+        Args:
+            size: examples per batch; the last batch may be smaller.
+            shuffle_seed: equal seeds give equal orders.
+            drop_last: leave the smaller last batch out.
+
+        Raises:
+            IsomergeError: a size below one.
+        """
+        import torch
+
+        if size < 1:
+            raise IsomergeError(f"a batch of {size} examples is not possible: give a size of at least 1")
+        count = len(self)
+        order = None
+        if shuffle_seed is not None:
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(shuffle_seed))
+        for start in range(0, count, size):
+            stop = min(start + size, count)
+            if drop_last and stop - start < size:
+                return
+            chosen = slice(start, stop) if order is None else order[start:stop]
+            yield {name: tensor[chosen] for name, tensor in self.tensors.items()}
+
+    def head(self, n: int) -> Examples:
+        """The first ``n`` examples (all of them when there are fewer).
+
+        Raises:
+            IsomergeError: ``n`` is below one.
+        """
+        if n < 1:
+            raise IsomergeError(f"{n} examples are too few: give at least 1")
+        return Examples({name: tensor[:n] for name, tensor in self.tensors.items()}, self.labelled)
+
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[Examples, Examples]:
+        """Two disjoint parts that together are everything; the first has ``fraction`` of the examples, rounded.
+
+        Which examples is drawn by the seed, so that data in order of class is split evenly; each part keeps the order.
+
+        Raises:
+            IsomergeError: a part would be empty.
+        """
+        import torch
+
+        first = round(len(self) * fraction)
+        if not 0 < first < len(self):
+            raise IsomergeError(
+                f"{len(self)} examples cannot be split at {fraction}: one part would be empty; give more data"
+            )
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        parts = (order[:first].sort().values, order[first:].sort().values)
+        one, two = ({name: t[part] for name, t in self.tensors.items()} for part in parts)
+        return Examples(one, self.labelled), Examples(two, self.labelled)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of names, dtypes, shapes and numbers: equal data have equal fingerprints on every machine."""
+        digest = hashlib.sha256()
+        for name in sorted(self.tensors):
+            tensor = self.tensors[name].contiguous()
+            digest.update(f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}\n".encode())
+            array = tensor.numpy()
+            digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
+        return digest.hexdigest()

@@ -1,0 +1,95 @@
+"""What a checkpoint is fed and what it predicts, by its config.json alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from isomerge.errors import IsomergeError
+
+Task = Literal["classes", "tokens", "causal", "masked", "seq2seq"]
+
+POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
+BYTES = 256
+"""The vocabulary of a model that reads raw bytes."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of one checkpoint; ``config`` is its parsed config.json."""
+
+    config: Mapping[str, Any]
+
+    @cached_property
+    def task(self) -> Task:
+        """What is predicted: one class per example (also where no head is known), a class or a token per position.
+
+        Decided by the ending of the class in ``architectures`` and ``is_encoder_decoder``.
+        """
+        named = self.config.get("architectures")
+        name = str(named[0]) if isinstance(named, list) and named else ""
+        if "Classification" in name:
+            return "tokens" if "ForTokenClassification" in name else "classes"
+        if self.config.get("is_encoder_decoder") and "vocab_size" in self.config:
+            return "seq2seq"
+        if name.endswith(("ForMaskedLM", "ForPreTraining")):
+            return "masked"
+        return "causal" if name.endswith(("ForCausalLM", "LMHeadModel", "LMHead")) else "classes"
+
+    @cached_property
+    def images(self) -> bool:
+        """Whether it reads images rather than tokens."""
+        return "vocab_size" not in self.config and "image_size" in self.config
+
+    @cached_property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels (3 unless it says otherwise), height, width of its images."""
+        size = self.config["image_size"]
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        return int(self.config.get("num_channels", 3)), int(height), int(width)
+
+    @cached_property
+    def class_ids(self) -> dict[str, int]:
+        """From class names to ids: ``label2id``, or its inverse; a config without them has two classes."""
+        names = self.config.get("label2id") or {v: k for k, v in (self.config.get("id2label") or {}).items()}
+        if names:
+            return {str(name): int(number) for name, number in names.items()}
+        return {f"LABEL_{number}": number for number in range(int(self.config.get("num_labels", 2)))}
+
+    def class_id(self, label: Any, where: str) -> int:
+        """The id of a label: an id, its text, or a name in ``label2id``.
+
+        Raises:
+            IsomergeError: the checkpoint has no such class.
+        """
+        ids = self.class_ids
+        if isinstance(label, str) and label in ids:
+            return ids[label]
+        if isinstance(label, str) and label.strip().isdecimal():
+            label = int(label)
+        whole = isinstance(label, int) or (isinstance(label, float) and label.is_integer())
+        if whole and not isinstance(label, bool) and int(label) in ids.values():
+            return int(label)
+        known = ", ".join(list(ids)[:6]) + (", ..." if len(ids) > 6 else "")
+        raise IsomergeError(
+            f"{where}: label {str(label)[:60]!r} is no class of this checkpoint; "
+            f"use an id from 0 to {max(ids.values())} or a name of label2id in config.json ({known})"
+        )
+
+    @cached_property
+    def positions(self) -> int | None:
+        """The longest input in tokens, where config.json sets a bound."""
+        return next((int(self.config[k]) for k in POSITIONS if isinstance(self.config.get(k), int)), None)
+
+    def token(self, name: str) -> int | None:
+        """A special token's id in config.json, such as ``pad_token_id``; the first of several."""
+        value = self.config.get(name)
+        value = value[0] if isinstance(value, list) and value else value
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """The number of tokens; 0 where config.json has none."""
+        return int(self.config.get("vocab_size") or 0)

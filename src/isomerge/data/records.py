@@ -1,0 +1,190 @@
+"""Records: one example as its source tells it, from JSON lines, data sets of the `datasets` package, and functions."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")
+"""A file that a data set saved to disk has."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One example, as it was found: ``where`` names the place in errors."""
+
+    where: str
+    fields: Mapping[str, Any]
+
+
+def json_records(path: Path) -> Iterator[Record]:
+    """The objects of a file: one on every line, or one list of them.
+
+    Raises:
+        IsomergeError: not JSON, or not objects.
+    """
+    remedy = 'write one object on every line, such as {"text": "...", "label": 0}'
+    try:
+        with path.open(encoding="utf-8") as stream:
+            if path.suffix == ".json" and stream.read(1) == "[":
+                stream.seek(0)
+                for number, item in enumerate(json.load(stream), 1):
+                    yield _object(item, f"{path}, item {number}", remedy)
+                return
+            stream.seek(0)
+            for number, line in enumerate(stream, 1):
+                if line.strip():
+                    where = f"{path}, line {number}"
+                    try:
+                        item = json.loads(line)
+                    except (ValueError, RecursionError):
+                        raise IsomergeError(f"{where} is not valid JSON: {remedy}") from None
+                    yield _object(item, where, remedy)
+    except (ValueError, RecursionError):
+        raise IsomergeError(f"{path} is not valid JSON in UTF-8: {remedy}") from None
+    except OSError as error:
+        raise IsomergeError(f"{path} cannot be read ({error.strerror}); check the path") from None
+
+
+def _object(item: Any, where: str, remedy: str) -> Record:
+    if not isinstance(item, dict):
+        raise IsomergeError(f"{where} is no JSON object: {remedy}")
+    return Record(where, item)
+
+
+def _package(ref: str) -> Any:
+    """The optional package; its absence is told in the words of somebody who wanted this data."""
+    try:
+        return importlib.import_module("datasets")
+    except ImportError:
+        raise IsomergeError(
+            f"--data {ref}: no such file or folder, and data sets by name need the package datasets: check the path, or "
+            "pip install 'isomerge[data]'"
+            if not os.path.exists(ref)
+            else f"--data {ref}: a data set saved by the package datasets needs it: pip install 'isomerge[data]'"
+        ) from None
+
+
+def dataset_records(ref: str, class_ids: Mapping[str, int]) -> Iterator[Record]:
+    """A data set of the package ``datasets``: a folder that ``save_to_disk`` wrote, or ``name`` or ``name:split``.
+
+    Class labels become the names that the data set gives them where the checkpoint (``class_ids``) knows them all. A
+    data set of several splits is read at ``test``, else ``validation``, unless one is named.
+
+    Raises:
+        IsomergeError: the package is not installed, or it cannot load this data set.
+    """
+    package = _package(ref)
+    name, split = (ref, "") if os.path.isdir(ref) else (*ref.split(":", 1), "")[:2]
+    try:
+        found = (
+            package.load_from_disk(ref) if os.path.isdir(ref) else package.load_dataset(name, split=split or None)
+        )
+    except Exception as error:  # files, network, formats: as many types as there are data sets
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise IsomergeError(
+            f"--data {ref}: no such file, and the package datasets cannot load it ({first[:160].rstrip('.')}); "
+            "check the path, the name and the split"
+            if not os.path.isdir(ref)
+            else f"--data {ref}: the package datasets cannot load this folder ({first[:160].rstrip('.')})"
+        ) from None
+    if isinstance(found, dict):
+        chosen = next((s for s in ("test", "validation") if s in found), None)
+        if chosen is None:
+            raise IsomergeError(f"--data {ref} has the splits {', '.join(found)}: name one, as in name:split")
+        found = found[chosen]
+    yield from _rows(ref, found, class_ids)
+
+
+def _rows(ref: str, found: Any, class_ids: Mapping[str, int]) -> Iterator[Record]:
+    features = getattr(found, "features", None) or {}
+    names = {
+        key: f.names for key, f in features.items() if set(getattr(f, "names", None) or [None]) <= set(class_ids)
+    }
+    for number, row in enumerate(found, 1):
+        fields = {
+            key: names[key][value] if key in names and isinstance(value, int) and value >= 0 else value
+            for key, value in row.items()
+        }
+        yield Record(f"--data {ref}, example {number}", fields)
+
+
+@contextlib.contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)
+
+
+def is_function(ref: str) -> bool:
+    """Whether ``ref`` is written ``module:function`` with a module that Python finds (the current folder counts)."""
+    module, colon, function = ref.partition(":")
+    if not colon or not function.isidentifier() or not all(p.isidentifier() for p in module.split(".")):
+        return False
+    with _current_folder_importable():
+        try:
+            importlib.invalidate_caches()
+            return importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            return False
+
+
+def function_records(ref: str) -> Iterator[Record]:
+    """What a Python function returns: an iterable of mappings, each an example or a batch of tensors.
+
+    Raises:
+        IsomergeError: the function is missing or fails, or gives something else.
+    """
+    module, _, name = ref.partition(":")
+    number = 0
+    with _current_folder_importable():
+        try:
+            function = getattr(importlib.import_module(module), name, None)
+            if not callable(function):
+                raise IsomergeError(f"--data {ref}: the module {module} has no function {name}: check the name")
+            found = function()
+            if not isinstance(found, Iterable):
+                raise IsomergeError(f"--data {ref}: the function must return an iterable of dicts")
+            for number, item in enumerate(found, 1):
+                if not isinstance(item, Mapping):
+                    raise IsomergeError(
+                        f"--data {ref}: item {number} is a {type(item).__name__}: the function must give dicts"
+                    )
+                yield from _unbatched(item, f"--data {ref}, item {number}")
+        except (IsomergeError, GeneratorExit):
+            raise
+        except Exception as error:  # the user's own code
+            first = (str(error).strip().splitlines() or [""])[0]
+            raise IsomergeError(
+                f"--data {ref}: the function failed at item {number + 1} ({type(error).__name__}: {first[:160]})"
+            ) from error
+
+
+def _unbatched(item: Mapping[str, Any], where: str) -> Iterator[Record]:
+    """One record, or one for every row of a batch of tensors."""
+    ranks = {"pixel_values": 4, "input_ids": 2}
+    batch = any(getattr(item.get(key), "ndim", 0) == rank for key, rank in ranks.items())
+    if not batch:
+        yield Record(where, item)
+        return
+    lengths = {len(value) for value in item.values() if hasattr(value, "__len__")}
+    if len(lengths) != 1:
+        raise IsomergeError(f"{where}: the tensors of a batch must have equal first dimensions")
+    for row in range(lengths.pop()):
+        yield Record(
+            where, {key: value[row] if hasattr(value, "__len__") else value for key, value in item.items()}
+        )

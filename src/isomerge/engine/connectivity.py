@@ -1,0 +1,184 @@
+"""Measuring whether a merge is possible: lines and planes between recognised models, as stored and aligned."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.data.examples import Examples
+from isomerge.engine.commands import run_align
+from isomerge.engine.models import Model, check_compatible, working_dtype
+from isomerge.engine.modules import check_device, load_module
+from isomerge.engine.plan import make_plan
+from isomerge.engine.run import Observer, Output
+from isomerge.errors import IsomergeError
+from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
+from isomerge.evidence.line import Line, draw_lines, loss_line
+from isomerge.evidence.plane import Plane, draw_planes, loss_plane
+
+if TYPE_CHECKING:
+    from torch import nn
+
+STORED = "as stored"
+
+
+@dataclass(frozen=True)
+class BarrierOptions:
+    """How a barrier is measured."""
+
+    points: int = 25
+    """Along a line, both ends included; odd, so that the midpoint is one of them."""
+    grid: int = 21
+    """Points along each side of a plane."""
+    spaces: Sequence[str] = ("default",)
+    """Beside the models as stored: after alignment in each of these selections."""
+    batch_size: int = 32
+    device: str = "cpu"
+    png: Path | None = None
+    observer: Observer = field(default=lambda what, done, total: None)
+
+    def check(self, models: Sequence[Model], aligned: Sequence[Model]) -> None:
+        """Refuse what cannot be done before anything is run.
+
+        Raises:
+            IsomergeError: naming the option.
+        """
+        if self.points < 3 or self.points % 2 == 0:
+            raise IsomergeError(
+                f"--points {self.points}: give an odd number of at least 3, so that the midpoint is one of them"
+            )
+        if self.grid < 2:
+            raise IsomergeError(f"--grid {self.grid}: a plane needs at least 2 points along each side")
+        if self.batch_size < 1:
+            raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
+        if self.png is not None and not self.png.absolute().parent.is_dir():
+            raise IsomergeError(f"--png {self.png}: no such folder; make it first")
+        if aligned and len(models) > 2:
+            raise IsomergeError("--aligned adds lines, and three models have a plane: leave one of them out")
+        check_device(self.device)
+        check_compatible(models[0], [*models[1:], *aligned])
+        for chosen in self.kinds:
+            for model in models[1:]:
+                make_plan(model, [models[0]], chosen)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The selections of spaces to align in, each once."""
+        return [chosen for chosen in dict.fromkeys(self.spaces) if chosen != "none"]
+
+
+def run_barrier(
+    models: Sequence[Model],
+    examples: Examples,
+    options: BarrierOptions,
+    aligned: Sequence[Model] = (),
+) -> dict[str, Any]:
+    """Measure the loss between two models (a line), or among three (a plane), as stored and after alignment.
+
+    Every model runs in float32; no more than one module more than the models is in memory at a time. Aligned
+    checkpoints are written into a temporary folder, one selection at a time, and deleted.
+
+    Args:
+        models: two or three; the others are aligned onto the first.
+        examples: labelled.
+        aligned: checkpoints that something else has aligned onto the first: a line to each is added.
+
+    Raises:
+        IsomergeError: models that do not fit together, wrong options, or data without labels.
+    """
+    options.check(models, aligned)
+    if not examples.labelled:
+        raise IsomergeError("--data has no labels, so there is no loss: give a label with every example")
+    run = evaluator(examples, options.batch_size)
+    anchor = load_module(models[0], device=options.device)
+    names = [STORED, *(f"aligned, {chosen}" for chosen in options.kinds), *(model.ref for model in aligned)]
+    report: dict[str, Any] = {
+        "command": "barrier",
+        "models": [model.ref for model in models],
+        "data": {"examples": len(examples), "fingerprint": examples.fingerprint},
+    }
+    others = [load_module(model, device=options.device) for model in models[1:]]
+    together = ensemble([anchor, *others], examples, options.batch_size)
+    report["ensemble"] = asdict(together)
+    report["unit"] = "nats" if together.perplexity is None else "nats per token"
+    between = _between(anchor, run, options, len(names))
+    found = [(STORED, between(STORED, others))]
+    del others  # before the next modules are read
+    distances: list[Any] = [None]
+    for chosen, name in zip(options.kinds, names[1:], strict=False):
+        with _aligned(models, chosen) as (folders, distance):
+            moved = [load_module(folder, device=options.device) for folder in folders]
+        found.append((name, between(name, moved)))
+        distances.append(distance)
+        del moved
+    for model in aligned:
+        found.append((model.ref, between(model.ref, [load_module(model, device=options.device)])))
+        distances.append(None)
+    return report | _summary(found, distances, models, together, report["unit"], options.png)
+
+
+def _between(
+    anchor: nn.Module, run: Callable[[nn.Module], tuple[float, float]], options: BarrierOptions, count: int
+) -> Callable[[str, list[nn.Module]], Line | Plane]:
+    """A function from other modules to what lies between them and the anchor; tells the observer about every point."""
+    finished = 0
+
+    def between(name: str, others: list[nn.Module]) -> Line | Plane:
+        nonlocal finished
+        each = options.points if len(others) == 1 else options.grid**2 + 4
+
+        def observe(done: int) -> None:
+            options.observer(name, finished * each + done, count * each)
+
+        if len(others) == 1:
+            found: Line | Plane = loss_line(anchor, others[0], run, options.points, observe)
+        else:
+            found = loss_plane(anchor, others[0], others[1], run, options.grid, observe)
+        finished += 1
+        return found
+
+    return between
+
+
+@contextmanager
+def _aligned(models: Sequence[Model], spaces: str) -> Iterator[tuple[list[Path], list[dict[str, float]]]]:
+    """The models but the first, aligned onto it, in folders that are deleted afterwards; and their distances."""
+    dtype = str(working_dtype(models)).removeprefix("torch.")  # half precisions would round what was aligned
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
+        folders, distances = [], []
+        for number, model in enumerate(models[1:]):
+            output = Output(Path(folder) / str(number), dtype=dtype)
+            _, report = run_align(model, models[0], output, spaces=spaces)
+            folders.append(output.out)
+            distances.append({key: report["distance"][key] for key in ("before", "after")})
+        yield folders, distances
+
+
+def _summary(
+    found: Sequence[tuple[str, Line | Plane]],
+    distances: Sequence[Any],
+    models: Sequence[Model],
+    together: Any,
+    unit: str,
+    png: Path | None,
+) -> dict[str, Any]:
+    """The report of lines or planes; and the picture."""
+    lines = [(name, x) for name, x in found if isinstance(x, Line)]
+    planes = [(name, x) for name, x in found if isinstance(x, Plane)]
+    ends = [Path(model.ref).name or model.ref for model in models]
+    key, parts = ("lines", [line_report(*pair) for pair in lines]) if lines else ("planes", [])
+    parts = parts or [plane_report(*pair) for pair in planes]
+    for part, distance in zip(parts, distances, strict=True):
+        if distance is not None:
+            part["distances"] = distance
+    if png is not None and lines:
+        title = f"The line between {ends[0]} and {ends[1]}"
+        level = (together.loss, together.accuracy or 0.0)
+        draw_lines(lines, (ends[0], ends[1]), png, title, loss=f"loss ({unit})", ensemble=level)
+    elif png is not None:
+        draw_planes(planes, ends, png, f"loss ({unit})")
+    return {key: parts}

@@ -1,0 +1,191 @@
+"""Taps: where activations are read, and which axes they have.
+
+What comes out of a linear layer has the axis of its weight's rows, what goes into one has the axis of its columns, and
+what comes out of a norm lies in the residual stream. So an activation matrix [samples, width] is one more tensor with
+typed axes: a change of basis moves it as it moves weights, and matching needs its cross-Gram and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.models import Model
+from isomerge.engine.modules import parameter_names
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import Atom, Axis, Concat, Product, atoms, views
+from isomerge.symmetry.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.data.examples import Examples
+
+SAMPLE = Atom("sample")
+# Rows that are kept of every tap: neuron matching needs about a thousand (docs/experiments.md).
+ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One place of a model: the weight it belongs to, its side, and the axis of what is read there."""
+
+    key: str
+    block: str
+    """The canonical name of the weight (or gain)."""
+    axis: Axis
+    scope: tuple[tuple[str, int], ...]
+    side: str
+    """``in`` or ``out`` of the module."""
+
+    def leaves(self, spec: Spec, *tensors: Tensor) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...]]]:
+        """The atom views of activation matrices [samples, width] of this tap."""
+        yield from views(tensors, (SAMPLE, self.axis), spec.sizes)
+
+
+def plain(axis: Axis, *, flip: bool = False) -> Axis:
+    """An axis without marks of diagonals; ``flip`` exchanges plain and dual sides."""
+    if isinstance(axis, Atom):
+        return axis if axis.name.isdigit() else Atom(axis.name, axis.dual != flip)
+    return type(axis)(tuple(plain(part, flip=flip) for part in axis.parts))
+
+
+def plan_taps(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
+    """The taps of a module, with the names of its submodules, in the order of the spec.
+
+    Norms are read at their outputs, linear layers at outputs and inputs that do not lie in a residual stream (what does
+    is read at the norms; sums of many writers say less).
+    """
+    spec, names = model.spec, parameter_names(module, model.spec)
+    found = []
+    for block in model.blocks:
+        place = names.get(block.canonical[0], "")
+        if block.lead or block.axes is None or not place.endswith(".weight"):
+            continue
+        path = place.removesuffix(".weight")
+        for side, axis in _sides(spec, module.get_submodule(path), block.axes):
+            found.append((Tap(f"{block.key}:{side}", block.key, axis, block.scope, side), path))
+    return found
+
+
+def _sides(spec: Spec, module: nn.Module, axes: Sequence[Axis]) -> Iterator[tuple[str, Axis]]:
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    if len(axes) == 1:
+        if any(a.name in spec.streams for a in atoms(axes)):
+            yield "out", plain(axes[0])
+        return
+    if isinstance(module, nn.Linear) and len(axes) == 2:
+        out, into = axes
+    elif isinstance(module, Conv1D):
+        into, out = axes
+    else:
+        return
+    for side, axis in (("out", plain(out)), ("in", plain(into, flip=True))):
+        here = list(atoms((axis,)))
+        mobile = any(a.name in spec.spaces for a in here)
+        if mobile and _sized(axis, spec) and not any(a.name in spec.streams for a in here):
+            yield side, axis
+
+
+def _sized(axis: Axis, spec: Spec) -> bool:
+    if isinstance(axis, (Product, Concat)):
+        return all(_sized(part, spec) for part in axis.parts)
+    return axis.name.isdigit() or axis.name in spec.sizes
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Activation matrices float32 [rows, width] by tap, of one model in its own coordinates."""
+
+    taps: Mapping[str, Tap]
+    values: Mapping[str, Tensor]
+    fingerprint: str
+    """Of the examples: two models can be compared when theirs are equal."""
+
+    def only(self, blocks: set[str]) -> Activations:
+        """The taps of some blocks."""
+        kept = {key: tap for key, tap in self.taps.items() if tap.block in blocks}
+        return Activations(kept, {key: self.values[key] for key in kept}, self.fingerprint)
+
+    def centred(self) -> Activations:
+        """Every column with mean zero: additive gauges of biases are gone."""
+        return Activations(self.taps, {k: x - x.mean(0) for k, x in self.values.items()}, self.fingerprint)
+
+    def moved(self, alignment: Alignment) -> Activations:
+        """The activations of the moved model, exactly, from those of the model that it moves (centred ones: biases'
+        shifts are left out)."""
+        found = {}
+        for key, x in self.values.items():
+            tap, x = self.taps[key], x.clone()
+            for (view,), here in tap.leaves(alignment.spec, x):
+                alignment.act_on_view(view, here, dict(tap.scope))
+            found[key] = x
+        return Activations(self.taps, found, self.fingerprint)
+
+
+@contextmanager
+def reading(module: nn.Module, places: Sequence[tuple[Tap, str]], into: dict[str, list[Any]]) -> Iterator[None]:
+    """While it lasts, every run of the module appends what its taps see ([..., width]) to ``into``."""
+    hooks = []
+
+    def after(key: str, _module: Any, _given: Any, found: Any) -> None:
+        into.setdefault(key, []).append(found)
+
+    def before(key: str, _module: Any, given: tuple[Any, ...]) -> None:
+        into.setdefault(key, []).append(given[0])
+
+    try:
+        for tap, path in places:
+            place = module.get_submodule(path)
+            if tap.side == "out":
+                hooks.append(place.register_forward_hook(partial(after, tap.key)))
+            else:
+                hooks.append(place.register_forward_pre_hook(partial(before, tap.key)))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def capture(
+    model: Model, module: nn.Module, examples: Examples, *, rows: int = ROWS, batch_size: int = 16
+) -> Activations:
+    """Run a module over examples and keep up to ``rows`` rows of every tap, evenly spread over examples and positions.
+
+    Padding is left out. Equal examples give equal rows for every model of one architecture.
+    """
+    import torch
+
+    from isomerge.evidence.losses import logits_of
+
+    places = plan_taps(model, module)
+    found: dict[str, list[Tensor]] = {}
+    batches = -(-len(examples) // batch_size)
+    with torch.no_grad():
+        for batch in examples.batches(batch_size):
+            seen: dict[str, list[Tensor]] = {}
+            with reading(module, places, seen):
+                logits_of(module, batch)
+            for key, parts in seen.items():
+                for part in parts:
+                    found.setdefault(key, []).append(_rows(part, batch.get("attention_mask"), -(-rows // batches)))
+    values = {tap.key: torch.cat(found[tap.key])[:rows] for tap, _ in places if tap.key in found}
+    return Activations({tap.key: tap for tap, _ in places if tap.key in values}, values, examples.fingerprint)
+
+
+def _rows(x: Tensor, mask: Tensor | None, count: int) -> Tensor:
+    """``count`` rows [count, width] of activations [..., width], float32 on the CPU, without padding."""
+    import torch
+
+    if mask is not None and x.shape[:-1] == mask.shape:
+        flat = x[mask.to(x.device) == 1]
+    else:
+        flat = x.reshape(-1, x.shape[-1])
+    if len(flat) > count:
+        flat = flat[torch.linspace(0, len(flat) - 1, count, device=flat.device).round().long()]
+    return flat.float().cpu().contiguous()

@@ -1,0 +1,258 @@
+"""The closest point of a head's GL orbit: ``min |A x1 - x2|^2 + |A^-T y1 - y2|^2`` over invertible A.
+
+The seed paper leaves this to gradient descent (its Appendix D). Newton steps on the group need no more than matrices of
+the head's size: with ``A <- exp(xi) A``, ``Q = A x1`` and ``K = A^-T y1``, the Gauss-Newton step solves one Sylvester
+equation, ``K K^T xi + xi Q Q^T = (Q2 - Q) Q^T + K (K - K2)^T``, diagonal in eigenbases. Between unrelated heads, whose
+residual is large, it alone needs hundreds of steps; so it preconditions conjugate gradients on the full second
+derivative, which adds ``(W^T xi^T + xi^T W^T) / 2`` with ``W = (K - K2) K^T + Q (Q - Q2)^T``. The problem is not convex:
+the result is a local optimum, the best that several starts lead to, and never worse than any start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isomerge.matching.rescale import quartic_scale
+from isomerge.symmetry.groups import GROUPS
+from isomerge.symmetry.groups.continuous import DEAD
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Backtracking: what part of the predicted decrease counts, and how often a step is halved.
+SUFFICIENT, HALVINGS = 1e-4, 40
+# Conjugate gradients: the most iterations of one step, and the least curvature, relative to Gauss-Newton's, to go on.
+CONJUGATE, FLAT = 50, 1e-3
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The sufficient statistic of one linear space: Grams of both sides, float64 [*b, n, n] each."""
+
+    plus: Tensor
+    """Cross-Gram of the plain sides, anchor times moved transposed."""
+    minus: Tensor
+    """Cross-Gram of the dual sides."""
+    moved_plus: Tensor
+    """The moved model's plain self-Gram."""
+    moved_minus: Tensor
+    anchor_plus: Tensor
+    anchor_minus: Tensor
+
+    def flat(self) -> Sides:
+        """The batch as one dimension."""
+        n = self.plus.shape[-1]
+        return Sides(*(getattr(self, name).reshape(-1, n, n) for name in self.__dataclass_fields__))
+
+    def take(self, index: Tensor) -> Sides:
+        """Some entries of a flat batch."""
+        return Sides(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    def size(self) -> Tensor:
+        """The squares of all four sides [*b]."""
+        grams = (self.moved_plus, self.moved_minus, self.anchor_plus, self.anchor_minus)
+        return sum((_trace(g) for g in grams[1:]), _trace(grams[0]))
+
+
+@dataclass(frozen=True)
+class LinearOptimum:
+    """The best element found for every batch entry."""
+
+    element: Tensor
+    """A [*b, n, n], float64."""
+    value: Tensor
+    """The squared distance [*b]."""
+    settled: Tensor
+    """Whether the last step's predicted decrease was below the tolerance [*b]; True where heads were left alone."""
+    steps: int
+    """Newton steps of the slowest entry."""
+
+
+def linear_optimum(
+    sides: Sides, starts: list[Tensor] | None = None, *, tolerance: float = 1e-10, steps: int = 300
+) -> LinearOptimum:
+    """The best of Newton's method from several starts.
+
+    Args:
+        sides: the statistic of the batch.
+        starts: elements [*b, n, n]; by default the rotation with its factor (the paper's two steps), and the map
+            through both balanced gauges.
+        tolerance: stop when a step predicts a smaller decrease of the squared distance, relative to the squares of
+            all sides.
+        steps: the most steps of any entry.
+
+    Returns:
+        An optimum that no start beats. Rank-deficient entries, whose orbit is not closed so that no optimum need
+        exist, keep the best of the starts.
+    """
+    import torch
+
+    flat, batch, n = sides.flat(), sides.plus.shape[:-2], sides.plus.shape[-1]
+    begun = [g.reshape(-1, n, n) for g in (starts or [sequential(sides), balanced(sides)])]
+    values = torch.stack([squared_distance(flat, g) for g in begun])
+    value, at = values.min(0)
+    element = torch.stack(begun)[at, torch.arange(len(at))]
+    alive = (~rank_deficient(flat)).nonzero().squeeze(-1)
+    settled, longest = torch.ones_like(value, dtype=torch.bool), 0
+    if len(alive):
+        runs = [descend(flat.take(alive), g[alive], tolerance, steps) for g in begun]
+        reached = torch.stack([run.value for run in runs])
+        best, at = reached.min(0)
+        own = torch.arange(len(alive))
+        lower = best < value[alive]
+        element[alive[lower]] = torch.stack([run.element for run in runs])[at, own][lower]
+        value[alive] = torch.minimum(best, value[alive])
+        settled[alive] = torch.stack([run.settled for run in runs])[at, own]
+        longest = max(run.steps for run in runs)
+    return LinearOptimum(element.reshape(*batch, n, n), value.reshape(batch), settled.reshape(batch), longest)
+
+
+def descend(sides: Sides, element: Tensor, tolerance: float, steps: int) -> LinearOptimum:
+    """Newton's method with backtracking from one start; the distance never rises.
+
+    Args:
+        sides: the statistic of a flat batch [k, n, n] of full rank.
+        element: where to start [k, n, n].
+        tolerance, steps: see `linear_optimum`.
+    """
+    import torch
+
+    element, value = element.clone(), squared_distance(sides, element)
+    settled = torch.zeros_like(value, dtype=torch.bool)
+    limit = tolerance * sides.size()
+    active = torch.arange(len(value))
+    turn = 0
+    while turn < steps and len(active):
+        turn += 1
+        here = sides.take(active)
+        xi, promise = newton(here, element[active])
+        moved, reached = _backtrack(here, element[active], value[active], xi, promise)
+        lower = reached < value[active]
+        element[active[lower]], value[active[lower]] = moved[lower], reached[lower]
+        done = (promise <= limit[active]) | ~lower
+        settled[active[done]] = True
+        active = active[~done]
+    return LinearOptimum(element, value, settled, turn)
+
+
+def newton(sides: Sides, element: Tensor) -> tuple[Tensor, Tensor]:
+    """The step xi [k, n, n] and the decrease of the squared distance that it predicts [k]."""
+    import torch
+
+    back = torch.linalg.inv(element)
+    q = element @ sides.moved_plus @ element.mT
+    k = back.mT @ sides.moved_minus @ back
+    missed = sides.plus @ element.mT - q, k - (sides.minus @ back)
+    left, u = torch.linalg.eigh((k + k.mT) / 2)
+    right, v = torch.linalg.eigh((q + q.mT) / 2)
+    weight = (left.clamp_min(0)[..., :, None] + right.clamp_min(0)[..., None, :]).clamp_min(1e-300)
+    force = u.mT @ (missed[0] + missed[1].mT) @ v
+    eta = _conjugate(force, weight, u.mT @ (missed[1].mT - missed[0]) @ v, u.mT @ v, sides.size())
+    return u @ eta @ v.mT, _inner(force, eta)
+
+
+def _conjugate(force: Tensor, weight: Tensor, bend: Tensor, turn: Tensor, size: Tensor) -> Tensor:
+    """Solve ``weight * eta + (bend eta^T turn + turn eta^T bend) / 2 = force`` by preconditioned conjugate gradients.
+
+    The first iterate is the Gauss-Newton step. An entry stops where its curvature is not positive, or when its
+    residual has fallen far enough for the Newton step to converge superlinearly.
+    """
+    import torch
+
+    eta, rest = torch.zeros_like(force), force
+    conditioned = rest / weight
+    path, energy = conditioned, _inner(rest, conditioned)
+    goal = energy * (energy / size).sqrt().clamp(1e-8, 0.1)
+    going = energy > 0
+    for iteration in range(CONJUGATE):
+        image = weight * path + (bend @ path.mT @ turn + turn @ path.mT @ bend) / 2
+        curvature = _inner(path, image)
+        straight = curvature > FLAT * _inner(path, weight * path)
+        if iteration == 0:
+            eta = torch.where(straight[:, None, None], eta, path)
+        going = going & straight
+        if not bool(going.any()):
+            break
+        length = torch.where(going, energy / torch.where(going, curvature, 1.0), 0.0)[:, None, None]
+        eta, rest = eta + length * path, rest - length * image
+        conditioned = rest / weight
+        before, energy = energy, torch.where(going, _inner(rest, conditioned), energy)
+        ratio = (energy / before.clamp_min(1e-300))[:, None, None]
+        path = torch.where(going[:, None, None], conditioned + ratio * path, path)
+        going = going & (energy > goal)
+    return eta
+
+
+def _backtrack(sides: Sides, element: Tensor, value: Tensor, xi: Tensor, promise: Tensor) -> tuple[Tensor, Tensor]:
+    """Halve the step until the distance falls by a part of what was predicted; where it never does, stay."""
+    import torch
+
+    found, reached = element, value
+    length = torch.ones_like(value)
+    waiting = torch.ones_like(value, dtype=torch.bool)
+    for _ in range(HALVINGS):
+        trial = torch.linalg.matrix_exp(length[:, None, None] * xi) @ element
+        there = squared_distance(sides, trial)
+        good = waiting & (there <= value - SUFFICIENT * length * promise) & (there < value)
+        found = torch.where(good[:, None, None], trial, found)
+        reached = torch.where(good, there, reached)
+        waiting = waiting & ~good
+        if not bool(waiting.any()):
+            break
+        length = torch.where(waiting, length / 2, length)
+    return found, reached
+
+
+def squared_distance(sides: Sides, element: Tensor) -> Tensor:
+    """``|A x1 - x2|^2 + |A^-T y1 - y2|^2`` [*b] from Grams alone; infinite where A is singular."""
+    import torch
+
+    back, info = torch.linalg.inv_ex(element)
+    own = _inner(element @ sides.moved_plus, element) + _inner(sides.moved_minus @ back, back)
+    shared = _inner(element, sides.plus) + _inner(back.mT, sides.minus)
+    value = own - 2 * shared + _trace(sides.anchor_plus) + _trace(sides.anchor_minus)
+    return torch.where((info == 0) & value.isfinite(), value, torch.inf)
+
+
+def sequential(sides: Sides) -> Tensor:
+    """The paper's two steps as one element [*b, n, n]: Procrustes (Eq. 10), then the quartic's factor (Eq. 12)."""
+    rotation, _ = GROUPS["O"].solve(sides.plus + sides.minus)
+    overlaps = (_inner(rotation, c) for c in (sides.plus, sides.minus))
+    factor = quartic_scale(_trace(sides.moved_plus), _trace(sides.moved_minus), *overlaps)
+    return rotation * factor[..., None, None]
+
+
+def balanced(sides: Sides) -> Tensor:
+    """Through the minimum-norm points of both orbits, with Procrustes between them [*b, n, n]."""
+    import torch
+
+    group = GROUPS["GL"]
+    mine, theirs = (
+        group.balance(*grams)
+        for grams in ((sides.moved_plus, sides.moved_minus), (sides.anchor_plus, sides.anchor_minus))
+    )
+    assert mine is not None
+    assert theirs is not None
+    to_moved, to_anchor = torch.linalg.inv(mine[0]), theirs[0]
+    plus = to_anchor @ sides.plus @ mine[0].mT
+    minus = torch.linalg.inv(to_anchor).mT @ sides.minus @ to_moved
+    rotation, _ = GROUPS["O"].solve(plus + minus)
+    return torch.linalg.inv(to_anchor) @ rotation @ mine[0]
+
+
+def rank_deficient(sides: Sides) -> Tensor:
+    """Whether a side of the moved head has no full rank [*b]: the smallest eigenvalue of its Gram is rounding."""
+    import torch
+
+    values = [torch.linalg.eigvalsh(gram) for gram in (sides.moved_plus, sides.moved_minus)]
+    low, high = (torch.stack([v[..., at] for v in values]) for at in (0, -1))
+    return (low <= DEAD * high).any(0)
+
+
+def _inner(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).sum((-2, -1))
+
+
+def _trace(x: Tensor) -> Tensor:
+    return x.diagonal(dim1=-2, dim2=-1).sum(-1)

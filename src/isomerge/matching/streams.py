@@ -1,0 +1,87 @@
+"""Which group acts on a residual stream: the largest that the architecture and the config allow, or a chosen one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.spec import Spec
+
+ROLE = "residual"
+EVERYTHING = "all"
+
+
+def names_stream(spec: Spec, word: str) -> bool:
+    """Whether a word of ``--spaces`` stands for a residual stream."""
+    return word == ROLE or word.partition(":")[0] in spec.streams
+
+
+def choose_frame(spec: Spec, words: Sequence[str]) -> tuple[Spec | None, tuple[str, ...]]:
+    """The spec with every stream acted on by the group that ``--spaces`` asks for, and notes for the user.
+
+    Without a word for a stream there is no frame. ``all`` and ``residual`` take the largest exact group.
+
+    Raises:
+        IsomergeError: a group that is none of the stream's, or one that needs gains folded where they cannot be.
+    """
+    asked = [w for w in words if names_stream(spec, w)]
+    if asked and not spec.streams:
+        raise IsomergeError(f"--spaces {asked[0]}: the spec for {spec.model_type} declares no residual stream")
+    if not (asked or EVERYTHING in words) or not spec.streams:
+        return None, ()
+    chosen = dict.fromkeys(spec.streams, "")
+    for word in asked:
+        name, _, group = word.partition(":")
+        if group:
+            chosen[name] = group
+    notes = []
+    frame = spec
+    for name, group in chosen.items():
+        found, note = _group(spec, name, group)
+        notes += [note] if note else []
+        frame = frame.with_group(name, found)
+    return frame, tuple(notes)
+
+
+def _group(spec: Spec, name: str, asked: str) -> tuple[str, str]:
+    """The group of one stream, and a note where a larger one was out of reach."""
+    space = spec.spaces[name]
+    if asked and asked not in space.groups:
+        raise IsomergeError(
+            f"--spaces {name}:{asked}: no symmetry of {spec.model_type}; choose {' or '.join(space.groups)}"
+        )
+    foldable = spec.can_fold(name)
+    needs_folding = asked == space.folded if asked else space.folded is not None
+    if not needs_folding or foldable:
+        return asked or (space.folded if space.folded else space.group_name), ""
+    why = (
+        f"{name} keeps to {space.group_name}: the final norm's gain cannot be folded into a head that is tied to the "
+        f"embeddings, and {space.folded} needs that"
+    )
+    if asked:
+        raise IsomergeError(f"--spaces {name}:{asked}: {why}; --untie gives the head weights of its own")
+    return space.group_name, f"{why}; --untie gives the head weights of its own"
+
+
+def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: bool) -> bool:
+    """Whether a model gives out the residual stream itself, so that turning it would change the outputs.
+
+    Args:
+        spec: the bound spec.
+        names: canonical names of the checkpoint's tensors.
+        config: its parsed ``config.json``; base classes are named ``...Model``.
+        tied: whether a head is there that is tied to the embeddings.
+    """
+    kind = str((config.get("architectures") or [""])[0])
+    if kind.endswith("Model") and "LMHead" not in kind and "DoubleHeads" not in kind:
+        return True
+    stored = set(names)
+    for line in spec.lines:
+        if line.indices or line.canonical({}) not in stored:
+            continue
+        here = [a for a in atoms(line.axes or ()) if a.name in spec.streams]
+        if here and all(a.dual for a in here):
+            return False
+    return not tied

@@ -1,0 +1,201 @@
+"""One stage of an alignment: elements that act at once, shifts first, then fibres, then the bases under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def element_key(spec: Spec, space: Space, scope: Mapping[str, int]) -> str:
+    """``name`` or ``name[layer]``: one stacked element."""
+    values = [str(scope[i]) for i in spec.scope(space)]
+    return f"{space.name}[{','.join(values)}]" if values else space.name
+
+
+def scope_of(spec: Spec, key: str) -> dict[str, int]:
+    """The scope (layer) that an element key names."""
+    name, _, rest = key.partition("[")
+    values = [int(v) for v in rest.rstrip("]").split(",")] if rest else []
+    return dict(zip(spec.scope(spec.spaces[name]), values, strict=True))
+
+
+def joined(one: Spec, two: Spec) -> Spec:
+    """The spec with the spaces and shifts of both.
+
+    Raises:
+        IsomergeError: a space acts by different groups in them.
+    """
+    if one is two:
+        return one
+    for name, space in one.spaces.items():
+        if name in two.spaces and two.spaces[name].group_name != space.group_name:
+            raise IsomergeError(
+                f"space {name} acts by {space.group_name} in one alignment and by {two.spaces[name].group_name} in the "
+                "other: they cannot be composed"
+            )
+    spaces = {**one.spaces, **two.spaces}
+    shifts = {s.name: s for s in (*one.shifts, *two.shifts)}
+    return replace(one, spaces=spaces, shifts=tuple(shifts.values()))
+
+
+# The groups whose elements renumber what lies over them; others mix the labels.
+MONOMIAL = {"Perm", "SignedPerm", "Fixed", "Sign"}
+
+
+class Stage(Mapping[str, "Tensor"]):
+    """Element key -> stacked element; missing keys are identities.
+
+    Elements are labelled by the blocks as they are before the stage (head 2, wherever it is moved to).
+    """
+
+    def __init__(self, spec: Spec, elements: Mapping[str, Tensor] | None = None) -> None:
+        self.spec = spec
+        # the layout is part of the arithmetic: a loaded element must act bit for bit like the one that was saved
+        self.elements: dict[str, Tensor] = {key: g.contiguous() for key, g in (elements or {}).items()}
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.elements[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.elements)
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def element(self, name: str, scope: Mapping[str, int]) -> Tensor | None:
+        """The element of a space at a scope, None for the identity."""
+        space = self.spec.spaces.get(name)
+        return None if space is None else self.elements.get(element_key(self.spec, space, scope))
+
+    # ------------------------------------------------------------------ action
+
+    def act(self, tensors: dict[Block, Tensor]) -> None:
+        """Apply to the blocks of one unit, in place. Float tensors, contiguous, all blocks of every shift."""
+        from isomerge.symmetry.shifts import add_shifts
+
+        add_shifts(self.spec, self.elements, tensors)
+        for block, tensor in tensors.items():
+            self.act_linearly(block, tensor)
+
+    def act_linearly(self, block: Block, tensor: Tensor) -> None:
+        """Apply the spaces (not the shifts) to one block, in place."""
+        scope = dict(block.scope)
+        for (view,), atoms, _ in leaves(self.spec, block, tensor):
+            self.act_on_view(view, atoms, scope)
+
+    def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
+        """Apply the spaces to one tensor whose axes are atoms, in place: fibres first, then their bases."""
+        moved = [(i, a) for i, a in enumerate(atoms) if self.element(a.name, scope) is not None]
+        for axis, _ in sorted(moved, key=lambda pair: -self.spec.depth(pair[1].name)):
+            self._act_on_axis(view, atoms, axis, scope)
+
+    def _act_on_axis(self, view: Tensor, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]) -> None:
+        atom = atoms[axis]
+        space = self.spec.spaces[atom.name]
+        g = self.element(atom.name, scope)
+        assert g is not None
+        names = [a.name for a in atoms]
+        batch = [names.index(i) for i in self.spec.batch(space)]
+        rest = [k for k in range(view.ndim) if k not in batch and k != axis]
+        x = view.permute(*batch, *rest, axis)
+        flat = x.reshape(*x.shape[: len(batch)], -1, x.shape[-1])
+        act = space.group.act_diagonal if atom.diag else space.group.act
+        view.permute(*batch, *rest, axis).copy_(act(g, flat, atom.dual).reshape(x.shape))
+
+    # ------------------------------------------------------------------- group
+
+    def __matmul__(self, other: Stage) -> Stage:
+        """``(g @ h)`` acts like h first, then g."""
+        from isomerge.symmetry.shifts import compose_shifts
+
+        linear = {k: g for k, g in other.elements.items() if not k.startswith("shift.")}
+        for key, g in self.elements.items():
+            if key.startswith("shift."):
+                continue
+            g = self._relabel(key, g, other, inverse=True)
+            group = self.spec.spaces[key.partition("[")[0]].group
+            linear[key] = group.compose(g, linear[key]) if key in linear else g
+        return Stage(joined(other.spec, self.spec), {**linear, **compose_shifts(self, other)})
+
+    def follows(self, other: Stage) -> bool:
+        """Whether this stage and one before it are one stage: nothing here lies over what the other has rotated."""
+        rotated = {
+            name
+            for key in other.elements
+            if (name := key.partition("[")[0]) in other.spec.spaces
+            and other.spec.spaces[name].group_name not in MONOMIAL
+        }
+        return not any(rotated & set(self._bases(key)) for key in self.elements)
+
+    def _bases(self, key: str) -> tuple[str, ...]:
+        """The indices of the space of an element."""
+        space = self.spec.spaces.get(key.partition("[")[0])
+        return space.index if space is not None else ()
+
+    def split(self) -> tuple[Stage, ...]:
+        """The stage as one or two whose inverses are stages: fibres over a rotated base come before it."""
+        if self.follows(self):
+            return (self,)
+        first = {key: g for key, g in self.elements.items() if key.startswith("shift.") or self._over_rotated(key)}
+        rest = {key: g for key, g in self.elements.items() if key not in first}
+        return Stage(self.spec, first), Stage(self.spec, rest)
+
+    def _over_rotated(self, key: str) -> bool:
+        rotated = {b for b in self._bases(key) if b in self.spec.spaces}
+        here = {k.partition("[")[0] for k in self.elements}
+        return any(b in here and self.spec.spaces[b].group_name not in MONOMIAL for b in rotated)
+
+    def inverse(self) -> Stage:
+        """The stage that undoes this one, which must be one (see `split`)."""
+        from isomerge.symmetry.shifts import invert_shifts
+
+        back = self.inverse_spaces()
+        return Stage(self.spec, {**back.elements, **invert_shifts(self)})
+
+    def inverse_spaces(self) -> Stage:
+        """The inverse of the spaces alone, without the shifts."""
+        linear = {}
+        for key, g in self.elements.items():
+            if not key.startswith("shift."):
+                group = self.spec.spaces[key.partition("[")[0]].group
+                linear[key] = self._relabel(key, group.inverse(g), self, inverse=False)
+        return Stage(self.spec, linear)
+
+    def _relabel(self, key: str, g: Tensor, moved_by: Stage, *, inverse: bool) -> Tensor:
+        """Renumber a fibre's element when the bases under it are permuted.
+
+        With ``inverse`` the labels after ``moved_by`` become the labels before it; without, the other way round.
+        """
+        from isomerge.symmetry.groups import GROUPS
+
+        space = self.spec.spaces[key.partition("[")[0]]
+        scope = scope_of(self.spec, key)
+        batch = self.spec.batch(space)
+        for at, base in enumerate(batch):
+            p = moved_by.element(base, scope)
+            if p is None or moved_by.spec.spaces[base].group_name not in MONOMIAL:
+                continue
+            p = p.abs() - 1 if moved_by.spec.spaces[base].group_name == "SignedPerm" else p
+            if not inverse:  # the base's own labels have moved as well, outermost first
+                p = moved_by._relabel(
+                    element_key(self.spec, self.spec.spaces[base], scope), p, moved_by, inverse=False
+                )
+            index = GROUPS["Perm"].inverse(p) if inverse else p
+            own = self.spec.batch(self.spec.spaces[base])
+            view = [1] * g.ndim
+            for axis, name in enumerate(own):
+                view[batch.index(name)] = index.shape[axis]
+            view[at] = index.shape[-1]
+            order = sorted(range(index.ndim), key=lambda k: at if k == index.ndim - 1 else batch.index(own[k]))
+            full = index.permute(order).reshape(view)
+            g = g.gather(at, full.expand([*g.shape]))
+        return g

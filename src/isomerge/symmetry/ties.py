@@ -1,0 +1,57 @@
+"""Tied tensors: one storage in two places of the model, which must be moved alike.
+
+A head that is tied to the embeddings reads the stream through the weights that write it. What acts on one place must
+act on the other: a permutation or a rotation of the stream does (it is its own dual), the final norm's gain folded
+into the head does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.spec import Line, Spec
+
+# Groups whose elements are their own inverse transpose.
+SELF_DUAL = {"Perm", "SignedPerm", "Sign", "O", "OFixingOnes", "Fixed"}
+# Classes of Hugging Face whose names have "For" but which have a language-modelling head all the same.
+LANGUAGE_HEADS = ("LM", "ConditionalGeneration", "PreTraining")
+
+
+def has_language_head(config: Mapping[str, Any]) -> bool:
+    """Whether the model's class has a head that a config may tie to the embeddings; True when the config is silent."""
+    names = config.get("architectures") or [""]
+    name = str(names[0])
+    return "For" not in name or any(mark in name for mark in LANGUAGE_HEADS)
+
+
+def tied_lines(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
+    """The lines that are absent because another stands in, with that line.
+
+    Args:
+        spec: the bound spec.
+        present: canonical names of the checkpoint's tensors.
+        config: its parsed ``config.json``.
+    """
+    stored = set(present)
+    if not config.get("tie_word_embeddings", True) or not has_language_head(config):
+        return []
+    by_name = {line.name: line for line in spec.lines}
+    found = []
+    for line in spec.lines:
+        if line.tied in stored and line.canonical({}) not in stored and not line.indices:
+            found.append((line, by_name[line.tied]))
+    return found
+
+
+def without_broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> Spec:
+    """The spec without the spaces that would move a tied tensor in one of its places only."""
+    broken: set[str] = set()
+    for line, stand_in in tied_lines(spec, present, config):
+        here, there = ({a.name for a in atoms(x.axes or ())} & spec.spaces.keys() for x in (line, stand_in))
+        broken |= here ^ there
+        broken |= {n for n in here & there if spec.spaces[n].group_name not in SELF_DUAL}
+    if not broken:
+        return spec
+    return spec.restrict([*(n for n in spec.spaces if n not in broken), *(s.name for s in spec.shifts)])
