@@ -1,6 +1,6 @@
 """Train the endpoints of the loss-barrier benchmark: small transformers, from scratch, from different seeds.
 
-    python benchmarks/barrier/train.py all                    # everything missing, one core, about three hours
+    python benchmarks/barrier/train.py all                    # everything missing, one core, about four hours
     python benchmarks/barrier/train.py all --list             # what that is, and what is done
     python benchmarks/barrier/train.py llama --seed 0         # one model
     python benchmarks/barrier/train.py vit-digits --seed 0 --width 128
@@ -9,9 +9,10 @@
 A model goes to `benchmarks/data/barrier/<family>/seed-<n>` (`width-<d>-seed-<n>`, `half-<h>-seed-<n>`), in the
 layout of Hugging Face, with `training.json` beside it. The seed sets the initialisation, the order of the data and
 the augmentation: two seeds share the architecture and the training data and nothing else, two halves not even
-those. The weights are those of the last step; the test data take no part in training or in choosing anything. A
-folder appears when it is complete; a run that was killed goes on from `<folder>.state`, written every minute, and
-ends with the same weights as one that was not.
+those. The weights are those of the last step: the test data take no part in training. They did in one choice: the
+initial scale and the learning rate of the language models come from seven runs of about a minute, seed 0, scored on
+the held-out speeches. A folder appears when it is complete; a run that was killed goes on from `<folder>.state`,
+written every minute, and ends with the same weights as one that was not.
 """
 
 from __future__ import annotations
@@ -274,7 +275,13 @@ FAMILIES = {
         processor=fashion_processor,
     ),
     "llama": Family(
-        width=128, steps=8000, warmup=0.03, peak_lr=2e-3, build=llama, task=lambda run: Text(run.half, 8)
+        width=128,
+        steps=8000,
+        warmup=0.03,
+        peak_lr=2e-3,
+        build=llama,
+        task=lambda run: Text(run.half, 8),
+        other_steps=((256, 6500),),
     ),
     "gpt2": Family(
         width=128, steps=6500, warmup=0.03, peak_lr=4e-3, build=gpt2, task=lambda run: Text(run.half, 8)

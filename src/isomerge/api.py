@@ -31,7 +31,9 @@ def open(model: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
 
 
 @contextlib.contextmanager
-def _recognised(models: Sequence[Any], spec: str | Path | None, allow_pickle: bool) -> Iterator[list[Model]]:
+def _recognised(
+    models: Sequence[Any], spec: str | Path | None, allow_pickle: bool, untie: bool = False
+) -> Iterator[list[Model]]:
     """Recognise models of every kind; live modules are saved to a temporary folder first."""
     with contextlib.ExitStack() as stack:
         found = []
@@ -45,7 +47,7 @@ def _recognised(models: Sequence[Any], spec: str | Path | None, allow_pickle: bo
                 raise IsomergeError(
                     f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
                 )
-            found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle))
+            found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie))
             found[-1].checkpoint.ref = name or found[-1].ref
         yield found
 
@@ -70,6 +72,7 @@ def align(
     out: str | Path | None = None,
     spaces: str = "default",
     layers: str | None = None,
+    untie: bool = False,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     shard_size: str | int | None = None,
@@ -84,6 +87,7 @@ def align(
         out: where to write the moved source; nothing is written when None.
         spaces: what may move (see ``isomerge align --help``).
         layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
+        untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
         spec: a spec file for an architecture that isomerge does not know.
 
     Returns:
@@ -96,7 +100,7 @@ def align(
     from isomerge.engine.commands import run_align
 
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with _recognised([source, onto], spec, allow_pickle) as (a, b), _destination(out, options) as output:
+    with _recognised([source, onto], spec, allow_pickle, untie) as (a, b), _destination(out, options) as output:
         return run_align(a, b, output, spaces=spaces, layers=layers)
 
 
@@ -105,6 +109,7 @@ def apply(
     model: Any,
     *,
     out: str | Path,
+    untie: bool = False,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     shard_size: str | int | None = None,
@@ -114,15 +119,17 @@ def apply(
 ) -> dict[str, Any]:
     """Write ``model`` moved by an alignment (an object or a patch file): the same function in other weights.
 
+    An alignment that was made with ``untie`` is applied with it.
+
     Raises:
         IsomergeError: the alignment was made for another architecture or other sizes.
     """
     from isomerge.engine.commands import run_apply
 
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with _recognised([model], spec, allow_pickle) as (found,), _destination(out, options) as output:
-        patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.spec)
+    with _recognised([model], spec, allow_pickle, untie) as (found,), _destination(out, options) as output:
         name = "given" if isinstance(alignment, Alignment) else str(alignment)
+        patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.declared)
         return run_apply(patch, found, output, name=name)
 
 
@@ -135,6 +142,7 @@ def merge(
     align: bool = True,
     spaces: str = "default",
     layers: str | None = None,
+    untie: bool = False,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     shard_size: str | int | None = None,
@@ -144,13 +152,15 @@ def merge(
 ) -> dict[str, Any]:
     """Align every model onto the first, merge them into ``out``, and return the report.
 
+    ``spaces``, ``layers`` and ``untie`` are those of `align`.
+
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.engine.commands import run_merge
 
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with _recognised(models, spec, allow_pickle) as found, _destination(out, options) as output:
+    with _recognised(models, spec, allow_pickle, untie) as found, _destination(out, options) as output:
         return run_merge(found, output, method=method, weights=weights, align=align, spaces=spaces, layers=layers)
 
 
@@ -259,9 +269,16 @@ def _solver(one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allo
     from isomerge.engine.plan import make_plan
 
     with _recognised([one, two], spec, allow_pickle) as (a, b):
+        if _tied(a) != _tied(b):  # a model and its copy that was moved with untie: nothing is written here
+            a, b = (recognise(m.checkpoint, spec_file=spec, untie=True) for m in (a, b))
         check_compatible(a, [b])
         plan = make_plan(a, [b], spaces, layers)
         yield PairSolver(a, b, plan, working_dtype([a, b]), guard=guard)
+
+
+def _tied(model: Model) -> bool:
+    """Whether a config ties the head to the embeddings, as its architecture does when it is silent."""
+    return model.config.get("tie_word_embeddings") is not False
 
 
 def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = False) -> dict[str, Any]:

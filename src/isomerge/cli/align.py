@@ -16,6 +16,7 @@ def align(
     out: o.Out,
     spaces: o.Spaces = "default",
     layers: o.Layers = None,
+    untie: o.Untie = False,
     save_alignment: Annotated[
         Path | None, typer.Option(help="Also save what was applied, to replay it with apply.")
     ] = None,
@@ -31,7 +32,7 @@ def align(
 ) -> None:
     """Move SOURCE along its symmetry orbit to the point closest to the anchor, and write it."""
     import isomerge
-    from isomerge.cli.console import Voice, distance_table, write_json
+    from isomerge.cli.console import Voice, distance_table, stream_table, write_json
     from isomerge.cli.dry_run import print_plan
     from isomerge.errors import IsomergeError
 
@@ -40,15 +41,17 @@ def align(
         raise IsomergeError(f"--save-alignment {save_alignment}: no such folder; make it first")
     if dry_run:
         return print_plan(
-            voice, [source, onto], spaces, layers, spec, allow_pickle, json, (out, out_shard_size, dtype, overwrite), guard=True
+            voice, [source, onto], spaces, layers, spec, allow_pickle, json, (out, out_shard_size, dtype, overwrite),
+            guard=True, untie=untie,
         )  # fmt: skip
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(
-            source, onto=onto, out=out, spaces=spaces, layers=layers, spec=spec, allow_pickle=allow_pickle,
+            source, onto=onto, out=out, spaces=spaces, layers=layers, untie=untie, spec=spec, allow_pickle=allow_pickle,
             shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer,
         )  # fmt: skip
     if save_alignment is not None:
         alignment.save(save_alignment)
+    stream_table(voice, report)
     distance_table(voice, report["distance"])
     if report["dead_blocks"]:
         voice.warn(

@@ -14,6 +14,7 @@ def apply(
     patch: Annotated[Path, typer.Argument(help="An alignment file (alignment.safetensors).")],
     model: Annotated[str, typer.Argument(help="The model to move: a folder or hub id.")],
     out: o.Out,
+    untie: o.Untie = False,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
     out_shard_size: o.ShardSize = "5GB",
@@ -30,7 +31,7 @@ def apply(
     voice = Voice(quiet, verbose)
     with voice.progress("applying") as observer:
         report = isomerge.apply(
-            patch, model, out=out, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
+            patch, model, out=out, untie=untie, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
             force=overwrite, observer=observer,
         )  # fmt: skip
     if verbose:

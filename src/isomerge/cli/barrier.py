@@ -91,15 +91,13 @@ def _ends(voice: Voice, report: dict[str, Any]) -> None:
 
 def _lines(voice: Voice, report: dict[str, Any]) -> None:
     """A row per line."""
-    columns = ["line from A to B", "barrier", "(Verma)", "(range)", "midpoint", "highest", "at", "accuracy", "drop"]
+    columns = ["from A to B", "barrier", "(Verma)", "(range)", "midpoint", "highest", "at", "accuracy"]
     rows = []
     for line in report["lines"]:
         high, middle = line["highest"], line["midpoint"]
         figures = [*line["barrier"].values(), middle["loss"], high["loss"]]
-        drop = line["accuracy_drop"]["entezari"]
-        rows.append(
-            [line["name"], *(f"{x:.4f}" for x in figures), f"{high['at']:.2f}", _percent(middle["accuracy"]), _percent(drop)]
-        )  # fmt: skip
+        accuracy = _percent(middle["accuracy"])
+        rows.append([line["name"], *(f"{x:.4f}" for x in figures), f"{high['at']:.2f}", accuracy])
     voice.say("")
     voice.table("", columns, rows)
     if voice.verbose:
@@ -109,7 +107,7 @@ def _lines(voice: Voice, report: dict[str, Any]) -> None:
         voice.table("", ["loss at", *names], [[f"{at:.3f}", *(f"{x:.4f}" for x in found)] for at, *found in steps])
     voice.say(
         "\nbarrier: above the straight line between the ends (Entezari); (Verma): above their mean; (range): highest less "
-        "lowest.\nmidpoint and accuracy are those of the average of the two; drop is the barrier of the error rate."
+        "lowest.\nmidpoint and accuracy are those of the average of the two models."
     )
 
 

@@ -70,7 +70,8 @@ class Voice:
             task = bar.add_task(what, unit="", total=None)
 
             def observe(unit: str, done: int, total: int) -> None:
-                bar.update(task, completed=done, total=total, unit=unit[-48:])
+                phase, _, unit = unit.rpartition(": ")  # the phases of a residual stream tell their objective
+                bar.update(task, description=phase or what, completed=done, total=total, unit=unit[-48:])
 
             yield observe
 
@@ -96,6 +97,20 @@ def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
     ]
     if voice.verbose:
         voice.table("", ["per layer", *columns[1:]], layers)
+
+
+def stream_table(voice: Voice, report: dict[str, Any]) -> None:
+    """Notes on the choice of spaces, and what matching the residual streams gained, source by source."""
+    for note in report["notes"]:
+        voice.say(f"Note: {note}.")
+    rows = []
+    for number, found in enumerate(report["streams"], 1):
+        first, last = found["objective"][0], found["objective"][-1]
+        groups = ", ".join(f"{name}: {group}" for name, group in found["groups"].items())
+        name = groups if len(report["streams"]) == 1 else f"source {number}, {groups}"
+        rows.append([name, f"{first:.5g} -> {last:.5g}", f"{last / first - 1:+.1%}" if first else "", str(found["sweeps"])])
+    if rows:
+        voice.table("", ["Residual stream", "objective", "change", "sweeps"], rows)
 
 
 def write_json(path: Path | None, report: dict[str, Any]) -> None:

@@ -22,18 +22,20 @@ def diff(
 ) -> None:
     """Compare two models: raw distance, distance modulo symmetry, and what that means."""
     import isomerge
-    from isomerge.cli.console import Voice, distance_table, write_json
+    from isomerge.cli.console import Voice, distance_table, stream_table, write_json
 
     voice = Voice(quiet, verbose)
     with voice.progress("comparing") as observer:
         report = isomerge.distance(
             a, b, spaces=spaces, layers=layers, spec=spec, allow_pickle=allow_pickle, observer=observer
         )
+    stream_table(voice, report)
     distance_table(voice, report["distance"])
     relative = report["relative"]
+    modulo = "symmetry and basis of the stream" if report["streams"] else "block-local symmetry"
     voice.say(
         f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "
-        f"{relative['after']:.3g} modulo block-local symmetry (1.41 is uncorrelated)."
+        f"{relative['after']:.3g} modulo {modulo} (1.41 is uncorrelated)."
     )
     voice.say(f"Verdict: {report['verdict']}.")
     write_json(json, report)

@@ -20,6 +20,7 @@ def print_plan(
     output: tuple[Path, str, str | None, bool],
     *,
     guard: bool,
+    untie: bool = False,
 ) -> None:
     """Print units, spaces, memory and time of a run over the first model's tensors.
 
@@ -35,12 +36,18 @@ def print_plan(
     check_out(Path(os.path.expanduser(out)), force=overwrite)
     parse_size(shard_size)
 
-    models = [recognise(ref, spec_file=spec, allow_pickle=allow_pickle) for ref in refs]
+    models = [recognise(ref, spec_file=spec, allow_pickle=allow_pickle, untie=untie) for ref in refs]
     check_compatible(models[0], models[1:])
     planned_tensors(models[0], dtype)
     plan = make_plan(models[0], models[1:], spaces, layers)
     cost = estimate(plan, models, guard=guard)
     active = [u for u in plan.units if u.key not in plan.skipped and (u.elements or u.votes)]
+    frame = plan.selection.frame
+    groups = {name: frame.spaces[name].group_name for name in frame.streams} if frame is not None else {}
+    for note in plan.selection.notes:
+        voice.say(f"Note: {note}.")
+    for name, group in groups.items():
+        voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
     voice.say(
         f"{len(plan.units)} work units, {len(active)} matched over {', '.join(plan.selection.spec.spaces) or 'nothing'}; "
         f"about {size_text(cost['memory'])} of memory, {cost['seconds']:.0f} s on one core. Nothing was written."
@@ -52,6 +59,8 @@ def print_plan(
             "models": list(refs),
             "units": len(plan.units),
             "matched": len(active),
+            "streams": groups,
+            "notes": list(plan.selection.notes),
             "estimate": cost,
         },
     )

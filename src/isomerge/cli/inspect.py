@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,12 +39,14 @@ def inspect(
         [
             s["name"], s["role"], s["group"] + (f"({s['size']})" if s["size"] > 1 else ""), ", ".join(s["index"]),
             f"{s['elements']:,}", f"{s['dimension']:,}", f"{s['log10_permutations']:.0f}" if s["log10_permutations"] else "",
-            "yes" if s["matched"] else "no",
+            "yes" if s["matched"] else "with all",
         ]
         for s in report["spaces"]
     ]  # fmt: skip
     rows += [[name, "bias", "translation", "", "", f"{n:,}", "", "yes"] for name, n in report["shifts"].items()]
     voice.table("", ["space", "role", "group", "per", "elements", "dimensions", "log10 perms", "matched"], rows)
+    for stream in report["streams"]:
+        voice.say(_stream_text(stream))
     voice.say(
         f"{report['units']} work units, {report['units_matched']} of them with symmetries; "
         f"{report['redundant_dimensions']:,} continuous dimensions are redundant"
@@ -52,3 +54,12 @@ def inspect(
     if verbose:
         voice.table("", ["tensor", "axes"], [[name, axes] for name, axes in report["lines"].items()])
     write_json(json, report)
+
+
+def _stream_text(stream: dict[str, Any]) -> str:
+    """One residual stream in a sentence: what acts on it, and why it is no more."""
+    name, group, why = stream["name"], stream["group"], stream["why"]
+    if group is None:
+        return f"residual stream {name}: stays as it is ({why})"
+    how = "once the gains over it are folded" if stream["folded"] else "as it is"
+    return f"residual stream {name}: {group} {how}, with --spaces all" + (f" ({why})" if why else "")

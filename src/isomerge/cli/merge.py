@@ -24,6 +24,7 @@ def merge(
     ] = True,
     spaces: o.Spaces = "default",
     layers: o.Layers = None,
+    untie: o.Untie = False,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
     out_shard_size: o.ShardSize = "5GB",
@@ -36,7 +37,7 @@ def merge(
 ) -> None:
     """Align every model onto the first, merge them, and write an ordinary Hugging Face checkpoint."""
     import isomerge
-    from isomerge.cli.console import Voice, distance_table, write_json
+    from isomerge.cli.console import Voice, distance_table, stream_table, write_json
     from isomerge.cli.dry_run import print_plan
     from isomerge.engine.commands import check_merge
     from isomerge.errors import IsomergeError
@@ -45,25 +46,26 @@ def merge(
     voice = Voice(quiet, verbose)
     numbers = _weights(weights)
     if len(models) == 1 and models[0].endswith((".yml", ".yaml")):
-        if (method, numbers, align, spaces, layers) != ("linear", None, True, "default", None):
+        if (method, numbers, align, spaces, layers, untie) != ("linear", None, True, "default", None, False):
             raise IsomergeError(
-                f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --spaces and --layers into it"
+                f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --spaces, --layers and --untie into it"
             )
-        models, method, numbers, align, spaces, layers, dtype = _from_recipe(models[0], dtype)
+        models, method, numbers, align, spaces, layers, untie, dtype = _from_recipe(models[0], dtype)
     check_merge(len(models), method, numbers)
     if dry_run:
         output = (out, out_shard_size, dtype, overwrite)
         return print_plan(
-            voice, models, spaces if align else "none", layers, spec, allow_pickle, json, output, guard=False
+            voice, models, spaces if align else "none", layers, spec, allow_pickle, json, output, guard=False, untie=untie
         )
     if not align:
         for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle):
             voice.warn(problem)
     with voice.progress("merging") as observer:
         report = isomerge.merge(
-            models, out=out, method=method, weights=numbers, align=align, spaces=spaces, layers=layers, spec=spec,
+            models, out=out, method=method, weights=numbers, align=align, spaces=spaces, layers=layers, untie=untie, spec=spec,
             allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer,
         )  # fmt: skip
+    stream_table(voice, report)
     distance_table(voice, report["distance"])
     if report["kept_from_first"]:
         voice.say(
@@ -95,4 +97,5 @@ def _from_recipe(path: str, dtype: str | None):
         raise IsomergeError(f"{path}: `parameters.normalize: false` needs weights that sum to one here")
     names = [entry.model for entry in recipe.models]
     block = recipe.align
-    return names, recipe.merge_method, weights, block.enabled, block.spaces, block.layers, dtype or recipe.dtype
+    how = (block.enabled, block.spaces, block.layers, block.untie)
+    return names, recipe.merge_method, weights, *how, dtype or recipe.dtype

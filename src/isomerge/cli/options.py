@@ -11,11 +11,15 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must no
 Spaces = Annotated[
     str,
     typer.Option(
-        help="What may move: default, paper, paper-no-rescale, attention, ffn, none, or a list of roles and spaces "
-        "such as qk,ov,ff (isomerge inspect shows them)."
+        help="What may move: default, all (with the residual stream), paper, paper-no-rescale, attention, ffn, none, or a "
+        "list of roles and spaces such as qk,ov,ff,residual (isomerge inspect shows them)."
     ),
 ]
 Layers = Annotated[str | None, typer.Option(help="Match these layers only: 0-4, 0,2,5, head:5 or tail:3.")]
+Untie = Annotated[
+    bool,
+    typer.Option("--untie", help="Give a head that is tied to the embeddings weights of its own, where that frees a symmetry."),
+]
 SpecFile = Annotated[
     Path | None, typer.Option("--spec", help="A spec text for an architecture that isomerge does not know.")
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver
-from isomerge.engine.plan import make_plan, unit_layer
+from isomerge.engine.plan import gives_out_streams, make_plan, unit_layer
 from isomerge.engine.run import (
     Output,
     StreamWriter,
@@ -76,10 +76,11 @@ def run_apply(alignment: Alignment, model: Model, output: Output, *, name: str =
     spec = alignment.spec
     here = {key for block in model.blocks for key in elements_of(spec, block)}
     here |= {key for _, key, _ in find_shifts(spec, model.blocks)}
-    if strange := sorted(set(alignment) - here):
+    if strange := sorted({key.rpartition(":")[2] for key in alignment} - here):
         raise IsomergeError(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made for another one"
         )
+    _check_moves(alignment, model, name)
     dtype = working_dtype([model])
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks)
@@ -101,6 +102,21 @@ def run_apply(alignment: Alignment, model: Model, output: Output, *, name: str =
             report, {"alignment.safetensors": alignment}, model_card("Moved checkpoint", [model.ref], text, report)
         )
     return report
+
+
+def _check_moves(alignment: Alignment, model: Model, name: str) -> None:
+    """Refuse an alignment that would change the function: of a tied head, or of the stream that a model gives out."""
+    moved = {key.rpartition(":")[2].partition("[")[0] for key in alignment}
+    if lost := sorted((moved & model.declared.spaces.keys()) - model.spec.spaces.keys()):
+        raise IsomergeError(
+            f"{model.ref}: the alignment {name} moves {lost[0]}, which the head's tie to the embeddings does not allow: "
+            "apply it with --untie"
+        )
+    if moved & set(model.spec.streams) and gives_out_streams(model):
+        raise IsomergeError(
+            f"{model.ref}: the alignment {name} turns the residual stream, which this model has no head to read: its "
+            "outputs would change; apply it to a model with a head"
+        )
 
 
 def _apply_unit(

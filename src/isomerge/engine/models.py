@@ -14,7 +14,7 @@ from isomerge.engine.memory import map_large_blocks
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
-from isomerge.symmetry.ties import tied_lines, without_broken_ties
+from isomerge.symmetry.ties import broken_ties, without_broken_ties
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,8 @@ class Model:
     checkpoint: Checkpoint
     spec: Spec
     matches: dict[str, Match]
+    declared: Spec
+    """The spec before ties have taken spaces from it."""
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -94,7 +96,8 @@ def recognise(
 ) -> Model:
     """Open a checkpoint and match all of its tensors, names and shapes, to its spec; no weights are read.
 
-    With ``untie``, a head that is tied to the embeddings becomes a tensor of its own (equal until it is moved).
+    With ``untie``, a head whose tie to the embeddings stands in the way of a symmetry becomes a tensor of its own
+    (equal until it is moved), and the config says so.
 
     Raises:
         IsomergeError: an unreadable checkpoint, an unknown architecture, or a tensor that no line describes.
@@ -114,12 +117,25 @@ def recognise(
     except IsomergeError as error:
         raise IsomergeError(f"{checkpoint.ref}: {error}") from None
     names = by_canonical(matches)
-    if untie and (ties := tied_lines(spec, names, checkpoint.config)):
-        copies = {line.canonical({}): names[stand_in.canonical({})] for line, stand_in in ties}
-        checkpoint = checkpoint.with_copies(copies, tie_word_embeddings=False)
-        matches |= {line.canonical({}): Match(line, {}) for line, _ in ties}
-    spec = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
-    return Model(checkpoint, spec, matches)
+    if untie and (ties := broken_ties(spec, names, checkpoint.config)):
+        lacking = {line: stand_in for line, (stand_in, _) in ties.items() if line.canonical({}) not in names}
+        copies = {line.canonical({}): names[stand_in.canonical({})] for line, stand_in in lacking.items()}
+        checkpoint = checkpoint.with_copies(copies, **_untied(spec, checkpoint.config))
+        matches |= {line.canonical({}): Match(line, {}) for line in lacking}
+    kept = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
+    return Model(checkpoint, kept, matches, spec)
+
+
+def _untied(spec: Spec, config: dict[str, Any]) -> dict[str, Any]:
+    """What a config must say of a head with weights of its own.
+
+    T5's classes read from the tie whether outputs are scaled, where the config does not say so.
+    """
+    found: dict[str, Any] = {"tie_word_embeddings": False}
+    key = "scale_decoder_outputs"
+    if key in spec.config_keys:
+        found[key] = config.get(key, config.get("tie_word_embeddings") is not False)
+    return found
 
 
 def check_compatible(anchor: Model, others: Sequence[Model]) -> None:
@@ -147,9 +163,10 @@ def check_compatible(anchor: Model, others: Sequence[Model]) -> None:
             known = key == "rope" or all(key in m.config for m in (anchor, other))
             mine, theirs = (config_value(m.config, key) for m in (anchor, other))
             if known and mine != theirs:
+                hint = "; --untie gives a tied head weights of its own" if key == "tie_word_embeddings" else ""
                 raise IsomergeError(
                     f"{pair} differ in config.json: {key} is {mine!r} and {theirs!r}; models that compute different "
-                    "functions of equal weights cannot be averaged"
+                    f"functions of equal weights cannot be averaged{hint}"
                 )
         _check_tensors(anchor, other)
 

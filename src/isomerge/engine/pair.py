@@ -7,18 +7,23 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.models import Model
-from isomerge.engine.plan import Plan, unit_layer
+from isomerge.engine.plan import Plan, gives_out_streams, unit_layer
+from isomerge.errors import IsomergeError
 from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.frame import lonely_gains
 from isomerge.matching.local import compact_solution, match_unit, squared_distance, squared_norm, vote
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import find_shifts
+from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import Unit, elements_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from isomerge.engine.streams import StreamSolver
 
 Blocks = dict[Block, "Tensor"]
 
@@ -75,19 +80,28 @@ class PairSolver:
     def frame_residual_stream(self, observer: Callable[[str, int, int], None]) -> None:
         """From now on, load both models with gains folded, the source's streams in the anchor's basis.
 
-        One pass: streams from embeddings and heads, then once from all tensors.
+        One pass: streams from embeddings and heads, then once from all tensors. Nothing is framed where a stream or a
+        gain reaches outputs that are not compared: a difference there would be taken for a symmetry.
         """
-        from isomerge.engine.streams import StreamSolver
-
         full, _ = choose_frame(self.anchor.spec, ["all"])
-        if full is None:
+        blocks = [block for unit in self.plan.units for block in unit.blocks]
+        if full is None or lonely_gains(full, blocks) or any(map(gives_out_streams, (self.anchor, self.source))):
             return
-        plan = replace(self.plan, selection=replace(self.plan.selection, frame=full))
-        search = StreamSolver(PairSolver(self.anchor, self.source, plan, self.dtype, guard=False), observer)
+        try:
+            search = self._stream_search(full, observer)
+        except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
+            full = self.anchor.spec
+            search = self._stream_search(full, observer)
         search.begin("shared")
         turn = Alignment(full, search.sweep()[2]) @ search.turn
         self.frames = {self.anchor: search.folds[self.anchor], self.source: turn @ search.folds[self.source]}
         self.votes = {}
+
+    def _stream_search(self, frame: Spec, observer: Callable[[str, int, int], None]) -> StreamSolver:
+        from isomerge.engine.streams import StreamSolver
+
+        plan = replace(self.plan, selection=replace(self.plan.selection, frame=frame))
+        return StreamSolver(PairSolver(self.anchor, self.source, plan, self.dtype, guard=False), observer)
 
     def collect_votes(self) -> dict[str, Tensor]:
         """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""

@@ -13,6 +13,10 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.ties import tied_lines
 from isomerge.symmetry.units import Unit, plan_units, voted
 
+# Passes over both models that matching the residual streams takes, as a rule of thumb for estimates.
+PASSES = 12
+HEADLESS = "this model has no head, so that its residual stream is what it gives out and must keep its basis"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -68,13 +72,18 @@ def with_heads_only(selection: Selection, models: Sequence[Model], spaces: str) 
     if selection.frame is None:
         return selection
     for model in models:
-        tied = bool(tied_lines(model.spec, model.names, model.config))
-        if headless(model.spec, list(model.names), model.config, tied):
-            why = f"{model.ref} has no head: it gives out its residual stream, which must keep its basis"
+        if gives_out_streams(model):
+            why = f"{model.ref}: {HEADLESS}"
             if any(names_stream(model.spec, word.strip()) for word in spaces.split(",")):
                 raise IsomergeError(f"--spaces {spaces}: {why}; choose --spaces default")
             return replace(selection, frame=None, notes=(*selection.notes, why))
     return selection
+
+
+def gives_out_streams(model: Model) -> bool:
+    """Whether a model has no head, so that what its residual stream carries are its outputs."""
+    tied = bool(tied_lines(model.spec, model.names, model.config))
+    return headless(model.spec, list(model.names), model.config, tied)
 
 
 def _layer(block: Block) -> tuple[str, int | None]:
@@ -128,6 +137,14 @@ def estimate(plan: Plan, models: Sequence[Model], *, guard: bool) -> dict[str, f
         if active:
             flops += (len(models) - 1) * 2 * wide * numel * (3 if guard else 2)
     stored = sum(m.checkpoint.nbytes for m in models) + donor.checkpoint.nbytes
+    if plan.selection.frame is not None:
+        from isomerge.engine.streams import CACHE
+
+        wide = max(spec.sizes[name] for name in plan.selection.frame.streams)
+        numel = sum(_numel(donor, block) for unit in plan.units for block in unit.blocks)
+        largest += min(CACHE, 8.0 * numel) + 48.0 * wide**2
+        flops += (len(models) - 1) * PASSES * (4 * wide * numel + 20 * wide**3)
+        stored += (len(models) - 1) * (2 if 8.0 * numel <= CACHE else 2 * PASSES) * donor.checkpoint.nbytes
     return {"memory": largest + 3.5e8, "seconds": stored / 1e9 + flops / 5e10, "read": float(stored)}
 
 

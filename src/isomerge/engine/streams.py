@@ -11,7 +11,7 @@ from what has a shared meaning: embeddings of tokens, positions and patches, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,7 @@ class StreamSolver:
     def _reader(self, model: Model) -> Callable[[Block], Tensor]:
         return lambda block: model.assemble(block, self.pair.dtype)
 
-    def _folded(self, model: Model, block: Block) -> Tensor:
+    def folded(self, model: Model, block: Block) -> Tensor:
         """A block with gains folded."""
         tensor = model.assemble(block, self.pair.dtype)
         if tensor.is_floating_point():
@@ -125,9 +125,9 @@ class StreamSolver:
         if unit.key in self._cache:
             return self._cache[unit.key]
         pair = self.pair
-        a, b = ({block: self._folded(m, block) for block in unit.blocks} for m in (pair.anchor, pair.source))
+        a, b = ({block: self.folded(m, block) for block in unit.blocks} for m in (pair.anchor, pair.source))
         to_a = to_b = Alignment(self.local)
-        if self._matched(unit):
+        if self.is_matched(unit):
             to_a, dead_a = canonical_gauge(self.local, a)
             to_b, dead_b = canonical_gauge(self.local, b)
             self.gauges[unit.key] = (to_a, to_b)
@@ -158,7 +158,7 @@ class StreamSolver:
             if key in b.values and norm > 0:
                 yield tap, x, b.values[key], self.share[1] * counts[tap.block] / norm
 
-    def _matched(self, unit: Unit) -> bool:
+    def is_matched(self, unit: Unit) -> bool:
         return unit.key not in self.pair.plan.skipped and bool(unit.elements or unit.votes)
 
     # ------------------------------------------------------------------ descent
@@ -201,7 +201,7 @@ class StreamSolver:
         for unit in units:
             self.observer(f"{label}{unit.key}", seen, total)
             seen += unit_bytes(self.pair.anchor, unit)
-            moved = self._matched_unit(unit)
+            moved = self.matched_unit(unit)
             value += self._distance(moved)
             pairs = ((block, moved.anchor[block], moved.source[block]) for block in unit.blocks)
             leaves = chain(
@@ -220,10 +220,10 @@ class StreamSolver:
                 steps[stream] = step
         return value, value - gain, steps
 
-    def _matched_unit(self, unit: Unit) -> Canonical:
+    def matched_unit(self, unit: Unit) -> Canonical:
         """The unit with the source turned and matched inside (by the better of the new elements and the old)."""
         turned = self._act(self.turn, self.canonical(unit))
-        if not self._matched(unit):
+        if not self.is_matched(unit):
             return turned
         votes = {name: self.pair.votes[name] for name in unit.votes}
         root = {block: self.weight(block) ** 0.5 for block in unit.blocks}
@@ -298,16 +298,21 @@ class StreamSolver:
                 self.turn, self.inner, self.pair.votes = kept[0], kept[1], kept[2]
                 break
             objective += [value, after]
-        report = {"start": kind, "objective": objective, "groups": self.groups()}
+        report = {"start": kind, "objective": objective, "sweeps": len(objective) // 2, "groups": self.groups()}
         return StreamSolution(self.alignment(), objective, report)
 
     def groups(self) -> dict[str, str]:
         """The group that acts on every stream."""
         return {name: self.frame.spaces[name].group_name for name in self.frame.streams}
 
-    def alignment(self) -> Alignment:
-        """The element of the whole model: fold, turn, match, and take on the anchor's gains."""
+    def alignment(self, learned: Mapping[str, Tensor] | None = None) -> Alignment:
+        """The element of the whole model: fold, turn, match, and take on the anchor's gains.
+
+        ``learned`` are elements that act after those that were found here, in the same frame.
+        """
         fold = self.folds[self.pair.anchor]
+        further = dict(learned or {})
+        turn = Alignment(self.frame, {k: further.pop(k) for k in self.frame.streams if k in further})
         found: dict[str, Tensor] = {}
         for unit in self.pair.plan.units:
             if unit.key not in self.inner:
@@ -315,7 +320,8 @@ class StreamSolver:
             if unit.key not in self.gauges:
                 self.canonical(unit)
             to_a, to_b = self.gauges[unit.key]
-            inner = {**self.inner[unit.key], **self._voted(self.inner[unit.key])}
-            found |= (to_a.inverse() @ Alignment(self.local, inner) @ to_b).elements
+            inner = Alignment(self.local, {**self.inner[unit.key], **self._voted(self.inner[unit.key])})
+            last = Alignment(self.local, {k: further[k] for k in unit.elements if k in further})
+            found |= (to_a.inverse() @ last @ inner @ to_b).elements
         local = Alignment(self.local, found)
-        return fold.inverse() @ local @ self.turn @ self.folds[self.pair.source]
+        return fold.inverse() @ local @ turn @ self.turn @ self.folds[self.pair.source]

@@ -58,12 +58,13 @@ def relative_residuals(rows: list[dict[str, Any]]) -> tuple[float, str]:
     return max(found)
 
 
-def verdict(same: bool, before: float, after: float) -> str:
+def verdict(same: bool, before: float, after: float, streams: str = "") -> str:
     """What two relative distances mean (``before`` as stored, ``after`` alignment; sqrt(2) is uncorrelated).
 
     Args:
         same: whether the residual is within rounding.
         before, after: distances relative to the anchor's norm, over the tensors that alignment can move.
+        streams: whether residual streams were ``matched``, or are ``free`` to be.
     """
     if same:
         return "same function" if before > 1e-6 else "same function, same weights"
@@ -71,4 +72,7 @@ def verdict(same: bool, before: float, after: float) -> str:
         return "fine-tunes of one base, already aligned"
     if after < 0.9:
         return "related but misaligned: align before merging"
-    return "unrelated as far as block-local symmetries tell (the residual streams may be in different bases)"
+    if streams == "matched":
+        return "unrelated: trained apart, aligned as far as symmetries go"
+    hint = ": try --spaces all" if streams == "free" else ""
+    return f"unrelated as far as block-local symmetries tell (the residual streams may be in different bases{hint})"

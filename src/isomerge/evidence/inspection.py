@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import lgamma, log, prod
 from typing import TYPE_CHECKING, Any
 
+from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.axes import show
 from isomerge.symmetry.shifts import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of, plan_units
@@ -18,7 +19,9 @@ def inspection(model: Model) -> dict[str, Any]:
 
     ``spaces`` lists, per space, the group, the number of elements, the length of the axis, and the continuous
     dimensions in all; ``redundant_dimensions`` are the parameters that symmetry removes (continuous spaces and
-    shifts of the blocks; the residual stream's scales are listed, but belong to norms).
+    shifts of the blocks; the residual stream's scales are listed, but belong to norms). ``streams`` lists the residual
+    streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are folded for it,
+    and why it is no larger.
     """
     spec = model.spec
     elements: dict[str, set[str]] = {}
@@ -37,6 +40,7 @@ def inspection(model: Model) -> dict[str, Any]:
                 "matched": name not in spec.residual_names,
             }
         )  # fmt: skip
+    streams = _streams(model)
     shifts = [
         {"name": s.name, "key": key, "dimension": prod(spec.sizes[a.name] for a in shift_atoms(spec, s))}
         for s, key, _ in find_shifts(spec, model.blocks)
@@ -57,6 +61,7 @@ def inspection(model: Model) -> dict[str, Any]:
         "units": len(units),
         "units_matched": sum(bool(u.elements or u.votes) for u in units),
         "spaces": spaces,
+        "streams": streams,
         "shifts": {
             name: sum(s["dimension"] for s in shifts if s["name"] == name)
             for name in {s["name"]: 0 for s in shifts}
@@ -64,3 +69,22 @@ def inspection(model: Model) -> dict[str, Any]:
         "redundant_dimensions": sum(s["dimension"] for s in spaces if s["matched"])
         + sum(s["dimension"] for s in shifts),
     }
+
+
+def _streams(model: Model) -> list[dict[str, Any]]:
+    """What may act on every residual stream, and why it is no more."""
+    from isomerge.engine.plan import HEADLESS, gives_out_streams
+
+    frame, notes = choose_frame(model.spec, ["all"])
+    if frame is None:
+        return []
+    found = []
+    for name in frame.streams:
+        space, declared = frame.spaces[name], model.spec.spaces[name]
+        why = next((note for note in notes if note.startswith(f"{name} ")), "")
+        group: str | None = space.group_name
+        if gives_out_streams(model):
+            group, why = None, HEADLESS
+        folded = group is not None and group == declared.folded and group != declared.group_name
+        found.append({"name": name, "declared": declared.group_name, "group": group, "folded": folded, "why": why})
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from isomerge.matching.frame import Load, folded_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import find_shifts, shift_atoms
@@ -46,3 +47,31 @@ def random_alignment(
             shape = [spec.sizes[a.name] for a in shift_atoms(spec, shift)]
             elements[key] = torch.randn(shape, generator=rng, dtype=torch.float64) * 0.1
     return Alignment(spec, elements)
+
+
+def with_streams(spec: Spec, groups: str = "largest") -> Spec:
+    """The spec with its residual streams acted on by the ``declared`` groups, or by the ``largest`` that fold allows."""
+    for name in spec.streams:
+        folded = spec.spaces[name].folded
+        if groups == "largest" and folded is not None and spec.can_fold(name):
+            spec = spec.with_group(name, folded)
+    return spec
+
+
+def random_turn(
+    spec: Spec, blocks: list[Block], load: Load, rng: Generator, *, condition: float = 4.0, gains: bool = False
+) -> Alignment:
+    """Gains folded into their readers and writers, then a random element of every stream, local space and shift.
+
+    Args:
+        spec: the bound spec, its streams acted on by the groups that are drawn from (see `with_streams`).
+        blocks: the blocks of the checkpoint that will be moved.
+        load: reads one block, float32 or float64.
+        rng: the source of randomness.
+        condition: see `random_alignment`.
+        gains: take random gains on afterwards, as a trained model has.
+    """
+    scales = {n for n, s in spec.spaces.items() if n in spec.residual_names and s.group_name == "Scale"}
+    others = [*(n for n in spec.spaces if n not in scales), *(s.name for s in spec.shifts)]
+    turned = random_alignment(spec, blocks, rng, others, condition=condition) @ folded_gains(spec, blocks, load)
+    return random_alignment(spec, blocks, rng, scales, condition=condition) @ turned if gains else turned

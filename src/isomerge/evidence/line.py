@@ -52,7 +52,8 @@ class Line:
     @property
     def worst(self) -> tuple[float, float]:
         """Where the loss is highest, and that loss."""
-        return max(zip(self.losses, self.points, strict=True))[::-1]
+        loss, at = max(zip(self.losses, self.points, strict=True))
+        return at, loss
 
 
 def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, float]:

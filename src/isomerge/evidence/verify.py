@@ -25,7 +25,13 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     units = solver.plan.units
     total = sum(unit_bytes(solver.anchor, unit) for unit in units)
     seen = 0
-    if solver.plan.votes:
+    streams: list[dict[str, Any]] = []
+    if solver.plan.selection.frame is not None:
+        from isomerge.engine.streams import StreamSolver
+
+        found_streams = StreamSolver(solver, observer).solve()
+        solver.given, streams = found_streams.alignment, [found_streams.report]
+    elif solver.plan.votes:
         solver.collect_votes()
     results = []
     for unit in units:
@@ -34,14 +40,27 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         results.append(solver.solve(unit, anchor, source)[0])
         seen += unit_bytes(solver.anchor, unit)
     rows = rows_of(results)
+    if streams:
+        solver.votes = {}
     found = prove(solver, observer)
     movable = [row for row in rows if row["spaces"]] or rows
     figures = summarise(movable)
     norm = max(figures["norm"], 1e-300)
     found["distance"] = summarise(rows)
     found["relative"] = {"before": figures["before"] / norm, "after": figures["after"] / norm}
-    found["verdict"] = verdict(found["same"], **found["relative"])
+    found["streams"], found["notes"] = streams, list(solver.plan.selection.notes)
+    found["verdict"] = verdict(found["same"], **found["relative"], streams=_streams(solver))
     return found
+
+
+def _streams(solver: PairSolver) -> str:
+    """What is known of the residual streams: ``matched``, ``free`` (not matched, but they could be), or nothing."""
+    from isomerge.engine.plan import gives_out_streams
+
+    if solver.plan.selection.frame is not None:
+        return "matched"
+    free = solver.anchor.spec.streams and not any(map(gives_out_streams, (solver.anchor, solver.source)))
+    return "free" if free else ""
 
 
 def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class AlignBlock(_Strict):
     enabled: bool = True
     spaces: str = "default"
     layers: str | None = None
+    untie: bool = False
 
 
 class GlobalParameters(_Strict):

@@ -49,6 +49,17 @@ def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
     return Alignment(spec, elements)
 
 
+def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:
+    """The elements of residual scales that act on one side only: their gains have no reader among the blocks."""
+    sides: dict[str, set[bool]] = {}
+    for block in blocks:
+        for atom in atoms(block.axes or ()):
+            space = spec.spaces.get(atom.name)
+            if space is not None and space.group_name == "Scale" and space.name in spec.residual_names:
+                sides.setdefault(element_key(spec, space, dict(block.scope)), set()).add(atom.dual)
+    return {key for key, found in sides.items() if len(found) == 1}
+
+
 def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> None:
     """Refuse a gain with zeros: what it hides cannot be turned.
 

@@ -71,11 +71,12 @@ def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: 
     Args:
         spec: the bound spec.
         names: canonical names of the checkpoint's tensors.
-        config: its parsed ``config.json``; base classes are named ``...Model``.
+        config: its parsed ``config.json``; base classes are named ``...Model`` or
+            ``...Backbone``.
         tied: whether a head is there that is tied to the embeddings.
     """
     kind = str((config.get("architectures") or [""])[0])
-    if kind.endswith("Model") and "LMHead" not in kind and "DoubleHeads" not in kind:
+    if kind.endswith(("Model", "Backbone")) and "LMHead" not in kind and "DoubleHeads" not in kind:
         return True
     stored = set(names)
     for line in spec.lines:

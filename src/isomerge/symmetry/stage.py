@@ -108,6 +108,8 @@ class Stage(Mapping[str, "Tensor"]):
         rest = [k for k in range(view.ndim) if k not in batch and k != axis]
         x = view.permute(*batch, *rest, axis)
         flat = x.reshape(*x.shape[: len(batch)], -1, x.shape[-1])
+        if g.requires_grad:  # the gradient needs what the result overwrites
+            flat = flat.clone()
         act = space.group.act_diagonal if atom.diag else space.group.act
         view.permute(*batch, *rest, axis).copy_(act(g, flat, atom.dual).reshape(x.shape))
 

@@ -35,23 +35,31 @@ def tied_lines(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) ->
         config: its parsed ``config.json``.
     """
     stored = set(present)
+    return [pair for pair in _declared_ties(spec, stored, config) if pair[0].canonical({}) not in stored]
+
+
+def _declared_ties(spec: Spec, stored: set[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
+    """The lines that the config ties to a stored one, also where both are stored (as torch's pickles do)."""
     if not config.get("tie_word_embeddings", True) or not has_language_head(config):
         return []
     by_name = {line.name: line for line in spec.lines}
-    found = []
-    for line in spec.lines:
-        if line.tied in stored and line.canonical({}) not in stored and not line.indices:
-            found.append((line, by_name[line.tied]))
+    return [(line, by_name[line.tied]) for line in spec.lines if line.tied in stored and not line.indices]
+
+
+def broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> dict[Line, tuple[Line, set[str]]]:
+    """The tied lines that some space would move in one place only: with the line that stands in, and these spaces."""
+    found = {}
+    for line, stand_in in _declared_ties(spec, set(present), config):
+        here, there = ({a.name for a in atoms(x.axes or ())} & spec.spaces.keys() for x in (line, stand_in))
+        broken = (here ^ there) | {n for n in here & there if spec.spaces[n].group_name not in SELF_DUAL}
+        if broken:
+            found[line] = (stand_in, broken)
     return found
 
 
 def without_broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> Spec:
     """The spec without the spaces that would move a tied tensor in one of its places only."""
-    broken: set[str] = set()
-    for line, stand_in in tied_lines(spec, present, config):
-        here, there = ({a.name for a in atoms(x.axes or ())} & spec.spaces.keys() for x in (line, stand_in))
-        broken |= here ^ there
-        broken |= {n for n in here & there if spec.spaces[n].group_name not in SELF_DUAL}
+    broken = {name for _, names in broken_ties(spec, present, config).values() for name in names}
     if not broken:
         return spec
     return spec.restrict([*(n for n in spec.spaces if n not in broken), *(s.name for s in spec.shifts)])
