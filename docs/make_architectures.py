@@ -10,7 +10,7 @@ from isomerge.symmetry.axes import atoms, parse
 
 PAGE = Path(__file__).with_name("architectures.md")
 STATEMENT = re.compile(r"(model|space|residual|shift|require|prefix|size|config) +(.*)")
-SPACE = re.compile(r"(\w+)(?: as (\w+))?: (\w+)(?:\[(.*?)\])?(?: if (.*))?$")
+SPACE = re.compile(r"(\w+)(?: as (\w+))?: (\w+)(?:\[(.*?)\])?(?: folded (\w+))?(?: if (.*))?$")
 GROUPS = {
     "Perm": "permutations",
     "GL": "all invertible matrices",
@@ -18,6 +18,9 @@ GROUPS = {
     "Scale": "a non-zero factor",
     "PositiveScale": "a positive factor",
     "Sign": "a sign",
+    "SignedPerm": "permutations with signs",
+    "O": "rotations and reflections",
+    "OFixingOnes": "rotations and reflections that keep the vector of ones",
 }
 HEAD = """# Architectures
 
@@ -29,8 +32,9 @@ accepts. A *free bias* can be dropped, or moved into an output bias, without cha
 
 What stays fixed, everywhere, and why:
 
-* **the residual stream** (`res` and the norm scales over it): one basis for the whole network, so it cannot be decided layer
-  by layer. Its symmetries are declared and tested, but not matched yet;
+* **the residual stream** (`res` and the gains over it), unless `--spaces all` or `residual` is asked for: one basis for the whole
+  network, matched in sweeps over all layers ([residual.md](residual.md)). *Folded* names the larger group that acts
+  once every gain over the stream is folded into its readers or writers;
 * **the outside**: vocabulary, positions, pixels and labels mean something to the user, so nothing may reorder them;
 * **tensors listed as fixed** touch nothing but these two. They are averaged as they are;
 * **anything undeclared**: a tensor that no line describes is refused, never guessed at.
@@ -58,7 +62,7 @@ def section(origin: str, text: str) -> list[str]:
     out = [f"## {', '.join(' '.join(said['model']).split())}", "", f"{prose} (`{origin}`)", ""]
     out += [row("space", "role", "group", "condition"), row("---", "---", "---", "---")]
     moved, taken = set(), set()
-    for name, role, group, index, condition in (SPACE.match(s).groups(default="") for s in said["space"]):
+    for name, role, group, index, _, condition in (SPACE.match(s).groups(default="") for s in said["space"]):
         moved.add(name)
         form = f"`{group}{f' [{index}]' if index else ''}`: {GROUPS[group]}"
         out.append(row(f"`{name}`", role or name, form, f"`{condition}`" if condition else ""))
@@ -70,8 +74,7 @@ def section(origin: str, text: str) -> list[str]:
         taken.add(into)
         how = f"`{bias}`" + (f" into `{into}`" if into else " is free")
         out.append(row(f"`{name}`", "bias", how, f"`{condition}`" if condition else ""))
-    residual = [f"`{s.partition(':')[0]}` ({SPACE.match(s)[3]})" for s in said["residual"]]
-    out += ["", f"Fixed in the residual stream: {', '.join(residual)}.", ""]
+    out += ["", residual_text(said["residual"]), ""]
     fixed = []
     for line in (t.partition(" if ")[0] for t in tensors if not t.startswith("?")):
         name, _, pattern = line.partition(" ")
@@ -85,10 +88,23 @@ def section(origin: str, text: str) -> list[str]:
     return out
 
 
+def residual_text(statements: list[str]) -> str:
+    """What acts on the streams, and the gains that are folded for it."""
+    found = [SPACE.match(s).groups(default="") for s in statements]
+    parts = []
+    for name, _, group, _, folded, _ in found:
+        if group == "Scale":
+            continue
+        larger = f"; folded `{folded}`: {GROUPS[folded]}" if folded else ""
+        parts.append(f"`{name}` `{group}`: {GROUPS[group]}{larger}")
+    gains = [f"`{name}`" for name, _, group, *_ in found if group == "Scale"]
+    return f"Residual stream: {'. '.join(parts)}." + (f" Gains: {', '.join(gains)}." if gains else "")
+
+
 def page() -> str:
     """The whole page."""
     texts = dict(spec_texts().values())
-    parts = [HEAD, row("model types", "matched spaces", "free biases"), row("---", "---", "---")]
+    parts = [HEAD, row("model types", "local spaces", "free biases", "residual stream"), row(*["---"] * 4)]
     for _, text in sorted(texts.items()):
         found = [m for m in map(STATEMENT.match, text.splitlines()) if m]
         names = {
@@ -96,7 +112,9 @@ def page() -> str:
             for kind in ("space", "shift")
         }
         models = ", ".join(" ".join(m[2] for m in found if m[1] == "model").split())
-        parts.append(row(models, ", ".join(names["space"]), ", ".join(names["shift"])))
+        streams = [s for s in (SPACE.match(m[2]) for m in found if m[1] == "residual") if s[3] != "Scale"]
+        stream = ", ".join(f"{s[3]}, folded {s[5]}" if s[5] else s[3] for s in streams)
+        parts.append(row(models, ", ".join(names["space"]), ", ".join(names["shift"]), stream))
     parts.append("")
     for origin, text in sorted(texts.items()):
         parts += section(origin, text)

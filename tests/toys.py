@@ -35,6 +35,7 @@ DISENTANGLED = {
     **BODY, "relative_attention": True, "norm_rel_ebd": "layer_norm", "position_buckets": 8,
     "position_biased_input": False, "type_vocab_size": 0, "max_relative_positions": 16, "hidden_dropout_prob": 0.0,
 }  # fmt: skip
+GPT = {"vocab_size": 67, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 32, "n_inner": 40}
 SEQ2SEQ = {
     "vocab_size": 67, "d_model": 48, "d_kv": 8, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
     "relative_attention_num_buckets": 8,
@@ -47,6 +48,11 @@ def _t5(**changes: Any) -> Any:
 
 def _deberta(model: Any, share: bool, terms: list[str], **changes: Any) -> Any:
     return model(tf.DebertaV2Config(**DISENTANGLED, share_att_key=share, pos_att_type=terms, **changes))
+
+
+def _dinov2(**changes: Any) -> Any:
+    shape = {k: v for k, v in PATCHES.items() if k != "intermediate_size"}
+    return tf.Dinov2ForImageClassification(tf.Dinov2Config(**shape, mlp_ratio=2, **changes))
 
 
 def _llama(**changes: Any) -> Any:
@@ -87,13 +93,11 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
         lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES, qkv_bias=False, hidden_act="relu")),
         1e-9,
     ),
+    "dinov2": (lambda: _dinov2(), 1e-9),
+    "dinov2-swiglu": (lambda: _dinov2(use_swiglu_ffn=True), 1e-9),
     "deit": (lambda: tf.DeiTForImageClassificationWithTeacher(tf.DeiTConfig(**PATCHES)), 1e-9),
-    "gpt2": (
-        lambda: tf.GPT2LMHeadModel(
-            tf.GPT2Config(vocab_size=67, n_embd=48, n_layer=3, n_head=6, n_positions=32, n_inner=40)
-        ),
-        1e-9,
-    ),
+    "gpt2": (lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT)), 1e-9),
+    "gpt2-untied": (lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT, tie_word_embeddings=False)), 1e-9),
     "llama": (_llama, 1e-5),
     "llama-biased": (lambda: _llama(attention_bias=True, mlp_bias=True), 1e-5),
     "llama-tied": (lambda: _llama(tie_word_embeddings=True), 1e-5),
@@ -116,11 +120,14 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
 }
 
 
+GAINS = ("norm", "ln_", "lambda")
+
+
 def randomise(model: Any, seed: int) -> None:
     """Fill every parameter: matrices 0.15 N, vectors 0.3 N, gains around one, so that no term is vacuous."""
     rng = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
-        gain = p.ndim == 1 and "bias" not in name and ("norm" in name.lower() or "ln_" in name)
+        gain = p.ndim == 1 and "bias" not in name and any(word in name.lower() for word in GAINS)
         scale = 0.3 if p.ndim == 1 else 0.15
         p.data = torch.randn(p.shape, generator=rng, dtype=torch.float64).to(p.dtype) * scale + float(gain)
 

@@ -276,15 +276,14 @@ FAMILIES = {
     ),
     "llama": Family(
         width=128,
-        steps=8000,
+        steps=5000,
         warmup=0.03,
         peak_lr=2e-3,
         build=llama,
         task=lambda run: Text(run.half, 8),
-        other_steps=((256, 6500),),
     ),
     "gpt2": Family(
-        width=128, steps=6500, warmup=0.03, peak_lr=4e-3, build=gpt2, task=lambda run: Text(run.half, 8)
+        width=128, steps=5000, warmup=0.03, peak_lr=4e-3, build=gpt2, task=lambda run: Text(run.half, 8)
     ),
 }
 ALL = [  # (family, seed, width or None for the usual one, half)
@@ -330,8 +329,8 @@ def fit(run: Run, task: Task, state_file: Path) -> tuple[PreTrainedModel, float]
     optimizer = build_optimizer(model)
     generator = torch.Generator().manual_seed(1000 + run.seed)
     step, spent = 0, 0.0
-    if state_file.exists():
-        state = torch.load(state_file, weights_only=True)
+    state = torch.load(state_file, weights_only=True) if state_file.exists() else None
+    if state and state["run"] == asdict(run):
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         generator.set_state(state["generator"])
@@ -358,7 +357,7 @@ def fit(run: Run, task: Task, state_file: Path) -> tuple[PreTrainedModel, float]
             stored = now
             print(f"  step {step}/{run.steps}  loss {total / count:.4f}  {now - started:.0f} s", flush=True)
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            state |= {"generator": generator.get_state(), "step": step, "spent": now - started}
+            state |= {"generator": generator.get_state(), "step": step, "spent": now - started, "run": asdict(run)}
             unfinished = state_file.with_name(state_file.name + ".tmp")
             torch.save(state, unfinished)
             unfinished.replace(state_file)

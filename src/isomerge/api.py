@@ -70,7 +70,7 @@ def align(
     *,
     onto: Any,
     out: str | Path | None = None,
-    spaces: str = "default",
+    spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
     spec: str | Path | None = None,
@@ -79,16 +79,19 @@ def align(
     dtype: str | None = None,
     force: bool = False,
     observer: Observer = _quiet,
+    **matching: Any,
 ) -> tuple[Alignment, dict[str, Any]]:
     """The element of the symmetry group that brings ``source`` closest to ``onto``, and a report.
 
     Args:
         source, onto: folders, hub ids, open checkpoints or live transformers modules of one architecture.
         out: where to write the moved source; nothing is written when None.
-        spaces: what may move (see ``isomerge align --help``).
+        spaces: what may move (see ``isomerge align --help``); by default ``default``, and ``all`` when data are given.
         layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
         untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
         spec: a spec file for an architecture that isomerge does not know.
+        matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
+            on (see `isomerge.engine.solutions.matching_of`).
 
     Returns:
         The alignment (``save``, ``inverse``, ``@``) and the report: ``distance.before`` and ``distance.after``
@@ -98,10 +101,12 @@ def align(
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.engine.commands import run_align
+    from isomerge.engine.solutions import matching_of
 
+    how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     with _recognised([source, onto], spec, allow_pickle, untie) as (a, b), _destination(out, options) as output:
-        return run_align(a, b, output, spaces=spaces, layers=layers)
+        return run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
 
 
 def apply(
@@ -140,7 +145,7 @@ def merge(
     method: str = "linear",
     weights: Sequence[float] | None = None,
     align: bool = True,
-    spaces: str = "default",
+    spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
     spec: str | Path | None = None,
@@ -149,19 +154,31 @@ def merge(
     dtype: str | None = None,
     force: bool = False,
     observer: Observer = _quiet,
+    **matching: Any,
 ) -> dict[str, Any]:
     """Align every model onto the first, merge them into ``out``, and return the report.
 
-    ``spaces``, ``layers`` and ``untie`` are those of `align`.
+    ``spaces``, ``layers``, ``untie`` and ``matching`` are those of `align`.
 
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.engine.commands import run_merge
+    from isomerge.engine.solutions import matching_of
 
+    how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     with _recognised(models, spec, allow_pickle, untie) as found, _destination(out, options) as output:
-        return run_merge(found, output, method=method, weights=weights, align=align, spaces=spaces, layers=layers)
+        return run_merge(
+            found,
+            output,
+            method=method,
+            weights=weights,
+            align=align,
+            spaces=how.spaces(spaces),
+            layers=layers,
+            matching=how,
+        )
 
 
 def distance(

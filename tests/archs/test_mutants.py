@@ -31,6 +31,7 @@ def mutant(toy: str, wrong: str, space: str, *edits: str) -> Mutant:
 
 
 ROTATED = "residual res: Perm => residual res: O"
+PLAIN_GAINS = ("diag(res n1) => (res n1)", "diag(res n2) => (res n2)", "diag(res nf) => (res nf)")
 ROPE_GL = (
     "space c as qk: Complex[l, kv, pair] => space c as qk: GL[l, kv]",
     "size pair = head // 2 => size c = head",
@@ -117,7 +118,7 @@ MUTANTS = [
         "rel_embeddings.weight rel res => rel_embeddings.weight rel other",
     ),
     # vit
-    mutant("vit", "residual rotated under gains", "res", ROTATED),
+    mutant("vit", "residual rotated under gains", "res", ROTATED, *PLAIN_GAINS),
     mutant("vit", "norm bias not scaled", "n1", "layernorm_before.bias (res n1) => layernorm_before.bias res"),
     mutant(
         "vit",
@@ -129,6 +130,11 @@ MUTANTS = [
         "(attention.value|v_proj).bias (h ov) => (attention.value|v_proj).bias flat",
         "res (h ov') => res flat'",
     ),
+    # dinov2
+    mutant("dinov2", "layer scale not divided", "s1", "lambda1 diag(res s1') => lambda1 res"),
+    mutant("dinov2", "layer scale on the wrong side", "s2", "diag(res s2') => diag(res s2)"),
+    mutant("dinov2", "bias past the layer scale", "s2", "mlp.fc2.bias (res s2) => mlp.fc2.bias res"),
+    mutant("dinov2-swiglu", "gate and up mistaken", "u", "[ff | ff u] => [ff u | ff]"),
     # gpt2
     mutant(
         "gpt2",
@@ -151,7 +157,7 @@ MUTANTS = [
     mutant(
         "llama", "scale on gate and up", "u", "gate_proj.weight ff (res n2)' => gate_proj.weight (ff u) (res n2)'"
     ),
-    mutant("llama", "residual rotated under gains", "res", ROTATED),
+    mutant("llama", "residual rotated under gains", "res", "res: SignedPerm => res: O", *PLAIN_GAINS),
     mutant(
         "llama-biased",
         "key bias under RoPE",
@@ -194,12 +200,12 @@ MUTANTS = [
     mutant(
         "t5-relu", "negative scale under ReLU", "du", "space du as scale: PositiveScale => space du as scale: Scale"
     ),
-    mutant("t5-gated", "cross-attention key not dual", "xqk", "(xh xqk') res' => (xh xqk) res'"),
+    mutant("t5-gated", "cross-attention key not dual", "xqk", "(xh xqk') (res enf)' => (xh xqk) (res enf)'"),
     mutant(
         "mt5",
         "cross-attention reads the decoder",
         "dn2",
-        "EncDecAttention.k.weight (xh xqk') res' => EncDecAttention.k.weight (xh xqk') (res dn2)'",
+        "EncDecAttention.k.weight (xh xqk') (res enf)' => EncDecAttention.k.weight (xh xqk') (res dn2)'",
     ),
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]

@@ -13,7 +13,7 @@ from isomerge.archs import spec_for, spec_texts
 from isomerge.symmetry.blocks import gather_blocks
 from isomerge.symmetry.spec import coverage
 from isomerge.symmetry.units import elements_of
-from toys import BODY, CAUSAL, DISENTANGLED, PATCHES, SEQ2SEQ, config_of, tensors
+from toys import BODY, CAUSAL, DISENTANGLED, GPT, PATCHES, SEQ2SEQ, config_of, tensors
 
 TASKS = ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
 ENCODER = ["Model", "ForMaskedLM", "ForMultipleChoice", *TASKS]
@@ -28,7 +28,7 @@ DISTILLED = {
     "hidden_dim": 40,
     "max_position_embeddings": 32,
 }
-GPT = {"vocab_size": 67, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 32, "n_inner": 40}
+DINO = {k: v for k, v in PATCHES.items() if k != "intermediate_size"}
 # family: the config's arguments, and the model classes
 FAMILIES: dict[str, tuple[dict, list[str]]] = {
     "Bert": (BODY, [*ENCODER, "ForPreTraining", "ForNextSentencePrediction", "LMHeadModel"]),
@@ -39,6 +39,7 @@ FAMILIES: dict[str, tuple[dict, list[str]]] = {
     "DebertaV2": ({**DISENTANGLED, "pos_att_type": ["c2p", "p2c"]}, ENCODER),
     "ViT": (PATCHES, IMAGES),
     "DeiT": (PATCHES, [*IMAGES, "ForImageClassificationWithTeacher"]),
+    "Dinov2": (DINO, ["Model", "ForImageClassification", "Backbone"]),
     "GPT2": (GPT, ["Model", "LMHeadModel", "DoubleHeadsModel", *TASKS]),
     "Llama": (CAUSAL, DECODER),
     "Mistral": (CAUSAL, DECODER),

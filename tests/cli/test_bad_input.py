@@ -394,7 +394,7 @@ OPTIONS = [
     (["--spaces", "neurons"], ["--spaces neurons", "gpt2", "default", "ff"]),
     (["--spaces", ""], ["--spaces", "empty", "default"]),
     (["--spaces", "paper,ff"], ["--spaces paper,ff", "alone"]),
-    (["--spaces", "res"], ["--spaces res", "choose from"]),
+    (["--spaces", "res:GL"], ["--spaces res:GL", "choose Perm"]),
     (["--layers", "first"], ["--layers first", "0-4", "tail:3"]),
     (["--layers", "7"], ["--layers 7", "layers 0 to 2"]),
     (["--layers", "0-3"], ["--layers 0-3", "layers 0 to 2"]),

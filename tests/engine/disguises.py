@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from isomerge.evidence.law import random_alignment
-from toys import Toy, load_toy, save_toy, write_toy
+from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from toys import Toy, config_of, load_toy, save_toy, write_toy
 
 
 def local_names(toy: Toy) -> list[str]:
@@ -31,6 +32,29 @@ def disguise(name: str, folder: Path, out: Path, seed: int, condition: float = 4
     moved = toy.named(blocks)
     assert toy.change(moved) > 0.01
     return write_toy(toy, moved, out)
+
+
+def turn(name: str, folder: Path, out: Path, seed: int, groups: str = "largest", *, gains: bool = True) -> Path:
+    """The model moved by random elements of its residual stream and all local spaces, with new gains."""
+    toy = load_toy(name, folder)
+    blocks, rng = toy.fresh(), torch.Generator().manual_seed(seed)
+    spec = with_streams(toy.spec, groups)
+    random_turn(spec, toy.blocks, lambda b: blocks[b].double(), rng, gains=gains).act(blocks)
+    moved = toy.named(blocks)
+    assert toy.change(moved) > 0.01
+    return write_toy(toy, moved, out)
+
+
+def untied(folder: Path, out: Path) -> Path:
+    """The same function with a head of its own."""
+    found = {n: t.clone() for n, t in load_file(folder / "model.safetensors").items()}
+    table = next(n for n in found if n.endswith(("wte.weight", "embed_tokens.weight", "shared.weight")))
+    found["lm_head.weight"] = found[table].clone()
+    out.mkdir()
+    save_file(found, out / "model.safetensors", metadata={"format": "pt"})
+    config = {**config_of(folder), "tie_word_embeddings": False}
+    (out / "config.json").write_text(json.dumps(config))
+    return out
 
 
 def perturb(folder: Path, out: Path, relative: float, *, seed: int = 0, only: str | None = None) -> Path:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from isomerge.archs import spec_for
 from isomerge.errors import IsomergeError
-from isomerge.evidence.law import random_alignment
+from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from toys import Toy, config_of
@@ -99,6 +99,55 @@ def test_partial_file(toy: ToyMaker, tmp_path: Path) -> None:
     loaded = Alignment.load(tmp_path / "g", model.spec)
     assert list(loaded.spec.spaces) == ["ov"]
     assert apart(moved(model, loaded), moved(model, element(model, 1, ["ov"]))) < 1e-12
+
+
+STAGED = ["llama", "vit", "dinov2", "gpt2-untied", "mixtral"]
+
+
+def staged(toy: Toy, seed: int) -> Alignment:
+    """Gains folded, the stream rotated with every local space, new gains taken on: two stages."""
+    blocks, spec = toy.fresh(), with_streams(toy.spec)
+    g = random_turn(spec, toy.blocks, blocks.__getitem__, torch.Generator().manual_seed(seed), gains=True)
+    assert len(g.stages) == 2
+    return g
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_stages_compose_and_invert(name: str, toy: ToyMaker) -> None:
+    """g^-1 g and g g^-1 are the identity; g h acts like h, then g; undoing a step leaves as few stages as it can."""
+    model = toy(name)
+    g = staged(model, 1)
+    there = moved(model, g)
+    assert apart(there, model.fresh()) > 0.1
+    g.inverse().act(there)
+    assert apart(there, model.fresh()) < 1e-8
+    assert apart(moved(model, g.inverse() @ g), model.fresh()) < 1e-8
+    blocks = moved(model, g)
+    after = random_turn(g.spec, model.blocks, blocks.__getitem__, torch.Generator().manual_seed(2), gains=True)
+    assert apart(moved(model, after @ g), moved(model, g, after)) < 1e-8
+    assert len((after @ g).stages) <= 3
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_stages_on_file(name: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """Two stages come back bit for bit, by the larger group, and act alike; another model type is told apart."""
+    model = toy(name)
+    g = staged(model, 3)
+    g.save(tmp_path / "g")
+    loaded = Alignment.load(tmp_path / "g", model.spec)
+    assert loaded.spec.spaces["res"].group_name == g.spec.spaces["res"].group_name != model.spec.spaces["res"].group_name
+    assert set(loaded) == set(g)
+    assert any(key.startswith("2:") for key in loaded)
+    assert all(torch.equal(loaded[k], g[k]) for k in g)
+    assert apart(moved(model, loaded), moved(model, g)) < 1e-13
+    assert loaded.digest() == g.digest()
+
+
+def test_groups_that_do_not_mix(toy: ToyMaker) -> None:
+    """A rotation of a stream and a signed permutation of it are elements of two specs: they are not composed."""
+    model = toy("llama")
+    with pytest.raises(IsomergeError, match=r"space res acts by .* cannot be composed"):
+        _ = staged(model, 1) @ element(model, 1, ["res"])
 
 
 def refusal(path: Path, toy: Toy, **config: object) -> str:

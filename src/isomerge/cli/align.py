@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from isomerge.cli import options as o
+from isomerge.cli.matching_options import with_matching
 
 
+@with_matching
 def align(
     source: Annotated[str, typer.Argument(help="The model to move: a folder or hub id.")],
     onto: Annotated[str, typer.Option("--onto", help="The anchor: the model to come close to.")],
     out: o.Out,
-    spaces: o.Spaces = "default",
+    matching: dict[str, Any],
+    spaces: o.Spaces = None,
     layers: o.Layers = None,
     untie: o.Untie = False,
     save_alignment: Annotated[
@@ -34,20 +37,22 @@ def align(
     import isomerge
     from isomerge.cli.console import Voice, distance_table, stream_table, write_json
     from isomerge.cli.dry_run import print_plan
+    from isomerge.engine.solutions import matching_of
     from isomerge.errors import IsomergeError
 
     voice = Voice(quiet, verbose)
     if save_alignment is not None and not save_alignment.absolute().parent.is_dir():
         raise IsomergeError(f"--save-alignment {save_alignment}: no such folder; make it first")
+    chosen = matching_of(**matching).spaces(spaces)
     if dry_run:
         return print_plan(
-            voice, [source, onto], spaces, layers, spec, allow_pickle, json, (out, out_shard_size, dtype, overwrite),
+            voice, [source, onto], chosen, layers, spec, allow_pickle, json, (out, out_shard_size, dtype, overwrite),
             guard=True, untie=untie,
         )  # fmt: skip
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(
             source, onto=onto, out=out, spaces=spaces, layers=layers, untie=untie, spec=spec, allow_pickle=allow_pickle,
-            shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer,
+            shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **matching,
         )  # fmt: skip
     if save_alignment is not None:
         alignment.save(save_alignment)

@@ -12,7 +12,7 @@ from isomerge.cli import options as o
 def diff(
     a: Annotated[str, typer.Argument(help="A model: a folder or hub id.")],
     b: Annotated[str, typer.Argument(help="Another one.")],
-    spaces: o.Spaces = "default",
+    spaces: o.Spaces = None,
     layers: o.Layers = None,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
@@ -27,7 +27,7 @@ def diff(
     voice = Voice(quiet, verbose)
     with voice.progress("comparing") as observer:
         report = isomerge.distance(
-            a, b, spaces=spaces, layers=layers, spec=spec, allow_pickle=allow_pickle, observer=observer
+            a, b, spaces=spaces or "default", layers=layers, spec=spec, allow_pickle=allow_pickle, observer=observer
         )
     stream_table(voice, report)
     distance_table(voice, report["distance"])

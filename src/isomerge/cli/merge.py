@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from isomerge.cli import options as o
+from isomerge.cli.matching_options import with_matching
 
 
+@with_matching
 def merge(
     models: Annotated[
         list[str], typer.Argument(help="Models (folders or hub ids), the anchor first; or one RECIPE.yml.")
     ],
     out: o.Out,
+    matching: dict[str, Any],
     method: Annotated[str, typer.Option(help="How aligned weights are fused.")] = "linear",
     weights: Annotated[
         str | None, typer.Option(help="One number per model, such as 0.7,0.3; equal by default.")
@@ -22,7 +25,7 @@ def merge(
     align: Annotated[
         bool, typer.Option("--align/--no-align", help="Align onto the first model before fusing.")
     ] = True,
-    spaces: o.Spaces = "default",
+    spaces: o.Spaces = None,
     layers: o.Layers = None,
     untie: o.Untie = False,
     spec: o.SpecFile = None,
@@ -40,22 +43,33 @@ def merge(
     from isomerge.cli.console import Voice, distance_table, stream_table, write_json
     from isomerge.cli.dry_run import print_plan
     from isomerge.engine.commands import check_merge
+    from isomerge.engine.solutions import matching_of
     from isomerge.errors import IsomergeError
     from isomerge.evidence.misalignment import misalignment
 
     voice = Voice(quiet, verbose)
     numbers = _weights(weights)
     if len(models) == 1 and models[0].endswith((".yml", ".yaml")):
-        if (method, numbers, align, spaces, layers, untie) != ("linear", None, True, "default", None, False):
+        if (method, numbers, align, spaces, layers, untie) != ("linear", None, True, None, None, False):
             raise IsomergeError(
                 f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --spaces, --layers and --untie into it"
             )
         models, method, numbers, align, spaces, layers, untie, dtype = _from_recipe(models[0], dtype)
     check_merge(len(models), method, numbers)
+    chosen = matching_of(**matching).spaces(spaces)
     if dry_run:
         output = (out, out_shard_size, dtype, overwrite)
         return print_plan(
-            voice, models, spaces if align else "none", layers, spec, allow_pickle, json, output, guard=False, untie=untie
+            voice,
+            models,
+            chosen if align else "none",
+            layers,
+            spec,
+            allow_pickle,
+            json,
+            output,
+            guard=False,
+            untie=untie,
         )
     if not align:
         for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle):
@@ -63,7 +77,7 @@ def merge(
     with voice.progress("merging") as observer:
         report = isomerge.merge(
             models, out=out, method=method, weights=numbers, align=align, spaces=spaces, layers=layers, untie=untie, spec=spec,
-            allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer,
+            allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **matching,
         )  # fmt: skip
     stream_table(voice, report)
     distance_table(voice, report["distance"])

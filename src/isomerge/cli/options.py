@@ -9,16 +9,21 @@ import typer
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")]
 Spaces = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="What may move: default, all (with the residual stream), paper, paper-no-rescale, attention, ffn, none, or a "
-        "list of roles and spaces such as qk,ov,ff,residual (isomerge inspect shows them)."
+        help="What may move: default (inside the layers), all (the residual stream as well), paper, paper-no-rescale, "
+        "paper-joint, attention, ffn, none, or a list of roles and spaces such as qk,ov,ff or default,res:Perm (isomerge "
+        "inspect shows them). Without it: default, and all when data are given.",
+        show_default=False,
     ),
 ]
 Layers = Annotated[str | None, typer.Option(help="Match these layers only: 0-4, 0,2,5, head:5 or tail:3.")]
 Untie = Annotated[
     bool,
-    typer.Option("--untie", help="Give a head that is tied to the embeddings weights of its own, where that frees a symmetry."),
+    typer.Option(
+        "--untie",
+        help="Give a head that is tied to the embeddings weights of its own, where that frees a symmetry.",
+    ),
 ]
 SpecFile = Annotated[
     Path | None, typer.Option("--spec", help="A spec text for an architecture that isomerge does not know.")

@@ -61,7 +61,10 @@ def open_data(
             f"{folder}/config.json has neither vocab_size nor image_size: no data can be made for it"
         )
     path = Path(os.path.expanduser(ref))
-    where = str(path) if path.exists() else f"--data {ref}"
+    try:
+        where = str(path) if path.exists() else f"--data {ref}"
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise IsomergeError(f"--data {ref[:80]}: cannot be looked up ({error.strerror}); {FORMS}") from None
     if path.is_file() and path.suffix == ".safetensors":
         mask, special = _mask(folder, inputs, length)
         return finish(read_tensors(path, limit), inputs, where, mask=mask, special=special)
@@ -182,7 +185,7 @@ class _Reader:
         else:
             row = self._text(fields, where)
         if label is not None and self.inputs.task == "classes":
-            row["labels"] = self.inputs.class_id(getattr(label, "item", lambda: label)(), where)
+            row["labels"] = self.inputs.class_id(_single(label), where)
         return row
 
     def _text(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -192,17 +195,24 @@ class _Reader:
         )
         if not isinstance(text, str):
             raise IsomergeError(f'{where} has no text: give a field "text", or input_ids')
-        row = self.encoder.encode(text, fields.get("text_pair"))
+        pair = fields.get("text_pair")
+        row = self._encoded(text, pair if isinstance(pair, str) else None, where)
         if self.inputs.task == "seq2seq":
             target = next(
                 (fields[k] for k in ("target", "labels", "label") if isinstance(fields.get(k), str)), None
             )
             if target is None:
                 raise IsomergeError(f'{where}: an encoder-decoder needs a field "target", the text to write')
-            row["labels"] = self.encoder.encode(target)["input_ids"]
+            row["labels"] = self._encoded(target, None, where)["input_ids"]
         if not row["input_ids"]:
             raise IsomergeError(f"{where} has an empty text: leave it out")
         return row
+
+    def _encoded(self, text: str, pair: str | None, where: str) -> dict[str, list[int]]:
+        try:
+            return self.encoder.encode(text, pair)
+        except (UnicodeError, TypeError, ValueError):  # half of a surrogate pair
+            raise IsomergeError(f"{where}: this text is no Unicode: write it again in UTF-8") from None
 
     def _numbers(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
         """A record that holds tensors, arrays or lists of numbers already."""
@@ -212,8 +222,10 @@ class _Reader:
         label = fields.get("label")
         if label is not None and "labels" not in row:
             row["labels"] = label
-        if isinstance(row.get("labels"), (str, int, float)):
-            row["labels"] = self.inputs.class_id(row["labels"], where)
+        label = _single(row.get("labels"))
+        if isinstance(label, (str, int, float)):
+            row["labels"] = self.inputs.class_id(label, where) if self.inputs.task == "classes" else None
+        row = {name: value for name, value in row.items() if value is not None}
         check_names(row, where)
         try:
             found = {name: torch.as_tensor(value) for name, value in row.items()}
@@ -222,3 +234,8 @@ class _Reader:
         if "input_ids" in found and (found["input_ids"].ndim != 1 or not len(found["input_ids"])):
             raise IsomergeError(f"{where}: input_ids must be a list of at least one token")
         return found
+
+
+def _single(label: Any) -> Any:
+    """A tensor or array of one number as a number; anything else as it is."""
+    return label.item() if getattr(label, "shape", None) == () else label

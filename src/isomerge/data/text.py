@@ -43,12 +43,11 @@ class Encoder:
         return self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
 
     def encode(self, text: str, pair: str | None = None) -> dict[str, list[int]]:
-        """``input_ids`` (and ``token_type_ids`` of a pair) with special tokens, cut to ``length``."""
+        """``input_ids`` (and ``token_type_ids`` where the tokenizer has them) with special tokens, cut to ``length``."""
         if self.tokenizer is None:
             return {"input_ids": self.plain(text + (pair or ""))[: self.length]}
         found = self.tokenizer(text, pair, truncation=True, max_length=self.length, verbose=False)
-        kept = ("input_ids", "token_type_ids") if any(found.get("token_type_ids") or ()) else ("input_ids",)
-        return {name: list(found[name]) for name in kept}
+        return {name: list(found[name]) for name in ("input_ids", "token_type_ids") if name in found}
 
     def windows(self, texts: Iterable[str] | Iterable[bytes]) -> Iterator[list[int]]:
         """Texts, joined and cut into windows of ``length`` tokens, each with the special tokens around it.

@@ -13,13 +13,13 @@ from isomerge.engine.run import (
     Output,
     StreamWriter,
     elements_of_results,
-    prepare_streams,
     prepare_votes,
     report_of,
     run_key,
     stream_units,
     write_alone,
 )
+from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
@@ -36,18 +36,32 @@ if TYPE_CHECKING:
 
 
 def run_align(
-    source: Model, anchor: Model, output: Output, *, spaces: str = "default", layers: str | None = None
+    source: Model,
+    anchor: Model,
+    output: Output,
+    *,
+    spaces: str = "default",
+    layers: str | None = None,
+    matching: Matching = WEIGHTS,
 ) -> tuple[Alignment, dict[str, Any]]:
     """Write the source in the weights closest to the anchor's; returns the alignment and the report."""
     check_compatible(anchor, [source])
+    matching.check(1)
     plan = make_plan(source, [anchor], spaces, layers)
     dtype = working_dtype([anchor, source])
     solver = PairSolver(anchor, source, plan, dtype, guard=True)
     key = run_key(
-        "align", [source, anchor], spaces, layers, output.dtype, output.shard_size, plan.selection.spec.origin
+        "align",
+        [source, anchor],
+        spaces,
+        layers,
+        output.dtype,
+        output.shard_size,
+        plan.selection.spec.origin,
+        repr(matching),
     )
     with StreamWriter(source, output, key) as stream:
-        streams = prepare_streams(stream, [solver])
+        streams = prepare_solutions(stream, [solver], matching)
         if not streams:
             prepare_votes(stream, [solver])
         results = stream_units(stream, [solver], plan, lambda block, tensors: tensors[1], anchor)
@@ -158,6 +172,7 @@ def run_merge(
     align: bool = True,
     spaces: str = "default",
     layers: str | None = None,
+    matching: Matching = WEIGHTS,
 ) -> dict[str, Any]:
     """Align every model onto the first, fuse them, and write the result; returns the report."""
     weights = check_merge(len(models), method, weights)
@@ -169,13 +184,15 @@ def run_merge(
     dtype = working_dtype(models)
     # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
     solvers = [PairSolver(anchor, other, plan, dtype, guard=False) for other in others]
-    key = run_key("merge", models, method, weights, chosen, layers, output.dtype, output.shard_size)
+    matching = matching if align else WEIGHTS
+    matching.check(len(others))
+    key = run_key("merge", models, method, weights, chosen, layers, output.dtype, output.shard_size, repr(matching))
 
     def combine(block: Block, tensors: list[Tensor]) -> Tensor:
         return fuse(tensors, weights=weights) if tensors[0].is_floating_point() else tensors[0]
 
     with StreamWriter(anchor, output, key) as stream:
-        streams = prepare_streams(stream, solvers)
+        streams = prepare_solutions(stream, solvers, matching)
         if not streams:
             prepare_votes(stream, solvers)
         results = stream_units(stream, solvers, plan, combine, anchor)

@@ -134,10 +134,13 @@ def _between(
         def observe(done: int) -> None:
             options.observer(name, finished * each + done, count * each)
 
-        if len(others) == 1:
-            found: Line | Plane = loss_line(anchor, others[0], run, options.points, observe)
-        else:
-            found = loss_plane(anchor, others[0], others[1], run, options.grid, observe)
+        try:
+            if len(others) == 1:
+                found: Line | Plane = loss_line(anchor, others[0], run, options.points, observe)
+            else:
+                found = loss_plane(anchor, others[0], others[1], run, options.grid, observe)
+        except IsomergeError as error:
+            raise IsomergeError(f"{name}: {error}") from None
         finished += 1
         return found
 
@@ -169,7 +172,8 @@ def _summary(
     """The report of lines or planes; and the picture."""
     lines = [(name, x) for name, x in found if isinstance(x, Line)]
     planes = [(name, x) for name, x in found if isinstance(x, Plane)]
-    ends = [Path(model.ref).name or model.ref for model in models]
+    ends = [Path(model.ref).name for model in models]
+    ends = ends if len(set(ends)) == len(ends) and all(ends) else [model.ref for model in models]
     key, parts = ("lines", [line_report(*pair) for pair in lines]) if lines else ("planes", [])
     parts = parts or [plane_report(*pair) for pair in planes]
     for part, distance in zip(parts, distances, strict=True):

@@ -28,7 +28,7 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.stage import Stage
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Generator, Tensor, nn
 
     from isomerge.data.examples import Examples
     from isomerge.engine.models import Model
@@ -55,6 +55,8 @@ class LearnSettings:
     device: str = "cpu"
     precision: str = "float32"
     """``bfloat16`` runs the model in mixed precision; the elements stay in float32."""
+    mixup: bool = True
+    """Mix images in pairs when the endpoints are the target."""
     checkpointing: bool = False
     """Trade time for memory: recompute activations in the backward pass."""
     held_out: float = 0.1
@@ -79,7 +81,7 @@ def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[No
     Unlike torch's functional call it may outlive the forward pass: recomputed activations see the same tensors.
     """
     places: dict[int, list[tuple[dict[str, Any], str]]] = {}
-    for prefix, part in module.named_modules():
+    for _, part in module.named_modules():
         for name, parameter in part._parameters.items():
             if parameter is not None:
                 places.setdefault(id(parameter), []).append((part._parameters, name))
@@ -312,6 +314,8 @@ class Learner:
 
         rng = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
         t = 0.5 if number % 2 == 0 else float(torch.rand((), generator=rng)) * 0.5 + 0.25
+        if self.target == "distill" and self.settings.mixup:
+            batch = mixed(batch, rng)
         wanted = self.wanted(batch)
         with substituted(self.line.module, self.line.point(t, self.stage())):
             loss = self.loss(batch, wanted)
@@ -377,6 +381,21 @@ class Learner:
         self.history = about["history"]
         if "best" in parts:
             self.best = (about["best"], parts["best"])
+
+
+def mixed(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:
+    """Images mixed in pairs by random shares (Zhang et al. 2018), other inputs as they are.
+
+    The endpoints say what is in a mixed image, so that few images are many; labels would not be known.
+    """
+    import torch
+
+    pixels = batch.get("pixel_values")
+    if pixels is None:
+        return dict(batch)
+    order = torch.randperm(len(pixels), generator=rng).to(pixels.device)
+    share = torch.rand(len(pixels), *([1] * (pixels.ndim - 1)), generator=rng).to(pixels)
+    return {**batch, "pixel_values": share * pixels + (1 - share) * pixels[order]}
 
 
 def _kept(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:

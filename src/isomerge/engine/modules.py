@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.hub import local_folder
-from isomerge.checkpoint.reader import read_config
+from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.spec import Spec
@@ -45,12 +44,12 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
     """
     import torch
 
-    folder = model.checkpoint.folder if isinstance(model, Model) else local_folder(model)
-    config: dict[str, Any] = model.config if isinstance(model, Model) else read_config(folder)
+    checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
+    folder, config = checkpoint.folder, checkpoint.config
     where = check_device(device)
-    kind = _class_of(folder, config, model)
-    stored = model.checkpoint.tensors.values() if isinstance(model, Model) else ()
-    pickled = any(info.file.suffix != ".safetensors" for info in stored)  # then the user has allowed it
+    kind = _class_of(checkpoint)
+    # pickles were opened, so the user has allowed them
+    pickled = any(info.file.suffix != ".safetensors" for info in checkpoint.tensors.values())
     with _silent():
         try:
             # grouped matrix products of experts have no gradients on every device
@@ -88,27 +87,29 @@ def check_device(name: str) -> torch.device:
     return device
 
 
-def _class_of(folder: Path, config: dict[str, Any], model: Model | str | Path) -> Any:
+def _class_of(checkpoint: Checkpoint) -> Any:
     import transformers
 
+    config, names = checkpoint.config, tuple(checkpoint.tensors)
     named = config.get("architectures")
     if isinstance(named, list) and named:
         kind = getattr(transformers, str(named[0]), None)
         if kind is None or not hasattr(kind, "from_pretrained"):
             raise IsomergeError(
-                f"{folder}/config.json: transformers {transformers.__version__} has no class {named[0]} "
+                f"{checkpoint.folder}/config.json: transformers {transformers.__version__} has no class {named[0]} "
                 "(architectures): correct it, or update transformers"
             )
         return kind
-    names = model.names if isinstance(model, Model) else ()
-    for start, auto in AUTO_BY_HEAD.items():
-        if any(name.startswith(start) for name in names):
-            seq2seq = auto == "AutoModelForCausalLM" and config.get("is_encoder_decoder")
-            return getattr(transformers, "AutoModelForSeq2SeqLM" if seq2seq else auto)
     if any(name.startswith("classifier.") for name in names):
-        images = "image_size" in config
-        return getattr(transformers, f"AutoModelFor{'Image' if images else 'Sequence'}Classification")
-    return transformers.AutoModel
+        return getattr(
+            transformers, f"AutoModelFor{'Image' if 'image_size' in config else 'Sequence'}Classification"
+        )
+    auto = next(
+        (auto for start, auto in AUTO_BY_HEAD.items() if any(n.startswith(start) for n in names)), "AutoModel"
+    )
+    if auto == "AutoModelForCausalLM" and config.get("is_encoder_decoder"):
+        auto = "AutoModelForSeq2SeqLM"
+    return getattr(transformers, auto)
 
 
 def _check_complete(folder: Path, kind: str, info: dict[str, Any]) -> None:

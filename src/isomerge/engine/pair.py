@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from isomerge.engine.streams import StreamSolver
 
 Blocks = dict[Block, "Tensor"]
+# A rotated twin is found in ten sweeps to rounding; two different models are told apart long before.
+VERIFY_SWEEPS = 12
 
 
 @dataclass
@@ -80,7 +82,7 @@ class PairSolver:
     def frame_residual_stream(self, observer: Callable[[str, int, int], None]) -> None:
         """From now on, load both models with gains folded, the source's streams in the anchor's basis.
 
-        One pass: streams from embeddings and heads, then once from all tensors. Nothing is framed where a stream or a
+        Streams from embeddings and heads, then from all tensors in a few sweeps. Nothing is framed where a stream or a
         gain reaches outputs that are not compared: a difference there would be taken for a symmetry.
         """
         full, _ = choose_frame(self.anchor.spec, ["all"])
@@ -92,9 +94,8 @@ class PairSolver:
         except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
             full = self.anchor.spec
             search = self._stream_search(full, observer)
-        search.begin("shared")
-        turn = Alignment(full, search.sweep()[2]) @ search.turn
-        self.frames = {self.anchor: search.folds[self.anchor], self.source: turn @ search.folds[self.source]}
+        search.solve(VERIFY_SWEEPS)
+        self.frames = {self.anchor: search.folds[self.anchor], self.source: search.turn @ search.folds[self.source]}
         self.votes = {}
 
     def _stream_search(self, frame: Spec, observer: Callable[[str, int, int], None]) -> StreamSolver:

@@ -15,7 +15,6 @@ from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.engine.models import Model
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan, unit_bytes
-from isomerge.engine.streams import StreamSolver
 from isomerge.errors import DiskFullError, IsomergeError
 from isomerge.evidence.distance import summarise
 from isomerge.symmetry.alignment import Alignment
@@ -211,26 +210,6 @@ def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> None:
         else:
             _save_elements(path, solver.collect_votes())
             stream.writer.commit(f"votes {k}", {})
-
-
-def prepare_streams(stream: StreamWriter, solvers: Sequence[PairSolver]) -> list[dict[str, Any]]:
-    """Match the residual streams of every source, once; kept across a resume. Returns a report per source."""
-    reports = []
-    for k, solver in enumerate(solvers):
-        frame = solver.plan.selection.frame
-        if frame is None:
-            continue
-        path, key = stream.writer.blob(f"streams-{k}.safetensors"), f"streams {k}"
-        record = stream.done(key)
-        if record is None:
-            found = StreamSolver(solver, stream.output.observer).solve()
-            found.alignment.save(path)
-            stream.writer.commit(key, record := found.report)
-            solver.given = found.alignment
-        else:
-            solver.given = Alignment.load(path, solver.source.spec)
-        reports.append(record)
-    return reports
 
 
 def _save_elements(path: Path, elements: Mapping[str, Tensor]) -> None:

@@ -278,17 +278,17 @@ class StreamSolver:
                 profits[name] = profits[name] + profit if name in profits else profit
         self.pair.votes = {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
 
-    def solve(self) -> StreamSolution:
-        """Descend from both starts for one sweep, then from the lower one until f settles."""
+    def solve(self, sweeps: int = SWEEPS) -> StreamSolution:
+        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most."""
         starts = {}
         for kind in ("shared", "identity"):
             self.begin(kind)
             value, after, steps = self.sweep(f"residual stream, start {kind}: ")
-            starts[kind] = (after, value, steps, self.turn, dict(self.inner))
+            starts[kind] = (after, value, steps, self.turn, dict(self.inner), dict(self.pair.votes))
         kind = min(starts, key=lambda k: starts[k][0])
-        after, value, steps, self.turn, self.inner = starts[kind]
+        after, value, steps, self.turn, self.inner, self.pair.votes = starts[kind]
         objective = [value, after]
-        for number in range(1, SWEEPS + 1):
+        for number in range(1, sweeps + 1):
             if not steps or (number > 1 and objective[-3] - objective[-1] <= SETTLED * objective[-1]):
                 break
             kept = (self.turn, dict(self.inner), dict(self.pair.votes))

@@ -71,21 +71,43 @@ def plan_taps(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
     return found
 
 
-def _sides(spec: Spec, module: nn.Module, axes: Sequence[Axis]) -> Iterator[tuple[str, Axis]]:
+def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
+    """What the linear layers that read a residual stream are given: taps for Grams, not for matching.
+
+    Layers that read the same tensor have a tap each; `plan_taps` has the norms that feed most of them.
+    """
+    spec, names = model.spec, parameter_names(module, model.spec)
+    found = []
+    for block in model.blocks:
+        place = names.get(block.canonical[0], "")
+        if block.lead or block.axes is None or not place.endswith(".weight"):
+            continue
+        path = place.removesuffix(".weight")
+        axes = _out_and_in(module.get_submodule(path), block.axes)
+        if axes is not None and any(a.name in spec.streams for a in atoms(axes[1:])) and _sized(axes[1], spec):
+            found.append((Tap(f"{block.key}:in", block.key, plain(axes[1], flip=True), block.scope, "in"), path))
+    return found
+
+
+def _out_and_in(module: nn.Module, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
+    """The axes of what a linear layer gives and of what it is given; None for other modules."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
+    if isinstance(module, nn.Linear) and len(axes) == 2:
+        return axes[0], axes[1]
+    return (axes[1], axes[0]) if isinstance(module, Conv1D) and len(axes) == 2 else None
+
+
+def _sides(spec: Spec, module: nn.Module, axes: tuple[Axis, ...]) -> Iterator[tuple[str, Axis]]:
     if len(axes) == 1:
-        if any(a.name in spec.streams for a in atoms(axes)):
+        if any(a.name in spec.streams for a in atoms(tuple(axes))):
             yield "out", plain(axes[0])
         return
-    if isinstance(module, nn.Linear) and len(axes) == 2:
-        out, into = axes
-    elif isinstance(module, Conv1D):
-        into, out = axes
-    else:
+    linear = _out_and_in(module, axes)
+    if linear is None:
         return
-    for side, axis in (("out", plain(out)), ("in", plain(into, flip=True))):
+    for side, axis in (("out", plain(linear[0])), ("in", plain(linear[1], flip=True))):
         here = list(atoms((axis,)))
         mobile = any(a.name in spec.spaces for a in here)
         if mobile and _sized(axis, spec) and not any(a.name in spec.streams for a in here):
@@ -105,7 +127,7 @@ class Activations:
     taps: Mapping[str, Tap]
     values: Mapping[str, Tensor]
     fingerprint: str
-    """Of the examples: two models can be compared when theirs are equal."""
+    """Of the examples and of how rows were chosen: rows of two models belong together when theirs are equal."""
 
     def only(self, blocks: set[str]) -> Activations:
         """The taps of some blocks."""
@@ -173,19 +195,29 @@ def capture(
                 logits_of(module, batch)
             for key, parts in seen.items():
                 for part in parts:
-                    found.setdefault(key, []).append(_rows(part, batch.get("attention_mask"), -(-rows // batches)))
+                    found.setdefault(key, []).append(spread_rows(part, batch.get("attention_mask"), -(-rows // batches)))
     values = {tap.key: torch.cat(found[tap.key])[:rows] for tap, _ in places if tap.key in found}
-    return Activations({tap.key: tap for tap, _ in places if tap.key in values}, values, examples.fingerprint)
+    kept = {tap.key: tap for tap, _ in places if tap.key in values}
+    return Activations(kept, values, pairing(examples, rows, batch_size))
 
 
-def _rows(x: Tensor, mask: Tensor | None, count: int) -> Tensor:
-    """``count`` rows [count, width] of activations [..., width], float32 on the CPU, without padding."""
+def pairing(examples: Examples, rows: int, batch_size: int) -> str:
+    """What decides which rows `capture` keeps; equal for two models whose rows belong together."""
+    return f"{examples.fingerprint} {rows} {batch_size}"
+
+
+def unpadded(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Activations [..., width] as [tokens, width], without padding."""
+    if mask is not None and x.shape[:-1] == mask.shape:
+        return x[mask.to(x.device) == 1]
+    return x.reshape(-1, x.shape[-1])
+
+
+def spread_rows(x: Tensor, mask: Tensor | None, count: int) -> Tensor:
+    """Up to ``count`` rows [count, width] of activations [..., width], float32 on the CPU, without padding."""
     import torch
 
-    if mask is not None and x.shape[:-1] == mask.shape:
-        flat = x[mask.to(x.device) == 1]
-    else:
-        flat = x.reshape(-1, x.shape[-1])
+    flat = unpadded(x, mask)
     if len(flat) > count:
         flat = flat[torch.linspace(0, len(flat) - 1, count, device=flat.device).round().long()]
     return flat.float().cpu().contiguous()

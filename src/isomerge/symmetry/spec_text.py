@@ -20,6 +20,10 @@ In names, ``{l}`` is an index and ``(a|b)`` are alternatives. ``?`` marks tensor
 (task heads, poolers, buffers); ``= TIED`` names the tensor that stands in when the config ties them. A ``BIAS``
 may end in ``#1``: the second block of a concatenation. An index with a ``size`` is an axis; one without (``l``) is
 a scope: it numbers the layers.
+
+In axes, ``diag(a n)`` is the diagonal of a matrix from ``a`` to itself: the gain of a norm over a stream ``a``, which the
+scale ``n`` can take into the gain's readers (``diag(a n)`` there, ``(a n)'`` here), or a layer scale, which ``n'`` can take
+into its writers. Only what is declared so can be folded, and only a folded stream is acted on by its ``folded`` group.
 """
 
 from __future__ import annotations

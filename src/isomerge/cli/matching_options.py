@@ -1,0 +1,86 @@
+"""What a match may look at beside the weights: one declaration of the options for every command that aligns."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+DATA = "Folder or file of images, text, JSON lines or safetensors, a data set, or module:function."
+PANEL = "Matching with data"
+
+
+def _option(words: str, *names: str) -> Any:
+    return typer.Option(*names, help=words, rich_help_panel=PANEL)
+
+
+def _declared(
+    data: Annotated[str | None, _option(f"Match activations on these examples as well. {DATA}")] = None,
+    stats_src: Annotated[
+        list[Path] | None, _option("Activations from a file of `isomerge stats`, one per model that is moved.")
+    ] = None,
+    stats_anchor: Annotated[Path | None, _option("The anchor's file of `isomerge stats`.")] = None,
+    evidence: Annotated[str, _option("With activations, what counts: both, activations or weights.")] = "both",
+    search: Annotated[
+        float | None, _option("Search forward for so many SECONDS on --data, without gradients.")
+    ] = None,
+    learn: Annotated[str | None, _option(f"Learn the match by gradient on these examples. {DATA}")] = None,
+    learn_effort: Annotated[str, _option("How long to learn: quick (300 steps) or thorough (2000).")] = "quick",
+    learn_target: Annotated[
+        str, _option("Learn from labels, or distill the models' own predictions (no labels needed).")
+    ] = "auto",
+    steps: Annotated[int | None, _option("Learning steps, instead of --learn-effort.")] = None,
+    learn_permutations: Annotated[
+        bool, _option("Learn permutations as well (straight-through).", "--learn-permutations")
+    ] = False,
+    batch_size: Annotated[int | None, _option("Examples per learning step.")] = None,
+    device: Annotated[str, _option("Where models run: cpu, cuda, ...")] = "cpu",
+    precision: Annotated[str, _option("float32, or bfloat16 for mixed precision.")] = "float32",
+    gradient_checkpointing: Annotated[
+        bool, _option("Learn in less memory and more time.", "--gradient-checkpointing")
+    ] = False,
+    limit: Annotated[int | None, _option("Read no more than so many examples.")] = None,
+    length: Annotated[int, _option("Tokens per example of text.")] = 128,
+    seed: Annotated[int, _option("Of everything that is drawn.")] = 0,
+) -> dict[str, Any]:
+    return {
+        "data": data,
+        "stats_src": [str(file) for file in stats_src or ()],
+        "stats_anchor": None if stats_anchor is None else str(stats_anchor),
+        "evidence": evidence,
+        "search": search,
+        "learn": learn,
+        "learn_effort": learn_effort,
+        "learn_target": learn_target,
+        "steps": steps,
+        "permutations": learn_permutations,
+        "batch_size": batch_size,
+        "device": device,
+        "precision": precision,
+        "checkpointing": gradient_checkpointing,
+        "limit": limit,
+        "length": length,
+        "seed": seed,
+    }
+
+
+def with_matching(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options above; its parameter ``matching`` gets them as a dict for `isomerge.align`."""
+    own = inspect.signature(command, eval_str=True)
+    more = inspect.signature(_declared, eval_str=True)
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        asked = {name: given.pop(name) for name in more.parameters}
+        return command(**given, matching=_declared(**asked))
+
+    parameters = [*(p for n, p in own.parameters.items() if n != "matching"), *more.parameters.values()]
+    kept = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    wrapped.__signature__ = own.replace(parameters=kept)  # pyright: ignore[reportAttributeAccessIssue]
+    wrapped.__annotations__ = {p.name: p.annotation for p in kept}
+    del wrapped.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
+    return wrapped

@@ -1,0 +1,138 @@
+"""The law of residual streams: gains folded, the stream turned, new gains taken on, and the outputs stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from archs.test_mutants import model_type_of
+from isomerge.archs import spec_texts
+from isomerge.errors import IsomergeError
+from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.spec_text import parse_spec
+from toys import TOYS, Toy, config_of, load_toy, outputs, relative, write_toy
+
+# The largest group of every toy's stream, written out: nothing else says that a spec does not promise too little.
+LARGEST = {
+    **dict.fromkeys(["vit", "vit-plain", "deit", "dinov2", "dinov2-swiglu", "gpt2-untied"], "OFixingOnes"),
+    **dict.fromkeys(
+        ["llama", "llama-biased", "llama-mha", "llama-mqa", "mistral", "qwen2", "qwen3", "qwen3-biased", "mixtral"], "O"
+    ),
+    **dict.fromkeys(["llama-tied", "t5-gated", "t5-relu", "mt5"], "SignedPerm"),
+}
+
+
+def turn(toy: Toy, spec: Spec, seed: int = 1, *, gains: bool = False) -> Alignment:
+    """A random element of a toy's streams and local spaces by the groups of a spec."""
+    blocks = toy.fresh()
+    return random_turn(spec, toy.blocks, blocks.__getitem__, torch.Generator().manual_seed(seed), gains=gains)
+
+
+def turned(toy: Toy, element: Alignment) -> dict[str, torch.Tensor]:
+    """The toy's weights after an element."""
+    blocks = toy.fresh()
+    element.act(blocks)
+    return toy.named(blocks)
+
+
+@pytest.mark.parametrize("gains", [False, True], ids=["folded", "regained"])
+@pytest.mark.parametrize("groups", ["largest", "declared"])
+@pytest.mark.parametrize("name", TOYS)
+def test_turned_stream(name: str, groups: str, gains: bool, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Through the real reader and writer, by the largest group and by the declared one."""
+    model = toy(name)
+    spec = with_streams(model.spec, groups)
+    wanted = LARGEST.get(name, "Perm") if groups == "largest" else model.spec.spaces["res"].group_name
+    assert spec.spaces["res"].group_name == wanted
+    element = turn(model, spec, gains=gains)
+    assert len(element.stages) == (2 if gains and wanted in ("O", "OFixingOnes") else 1)
+    new = turned(model, element)
+    assert model.change(new) > 0.1
+    assert relative(outputs(write_toy(model, new, tmp_path / "out")), model.reference) < model.tolerance
+
+
+class Mutant(NamedTuple):
+    """A wrong spec: its toy, what is wrong, the group that it gives the stream, and the edits that make it."""
+
+    toy: str
+    wrong: str
+    group: str
+    edits: tuple[str, ...]
+
+
+VECTORS = ("diag(res n1) => res", "diag(res n2) => res", "diag(res nf) => res")
+LAYER_NORM = "residual res: Perm folded OFixingOnes => residual res: Perm folded"
+UNREAD = ("(xh xqk') (res enf)' => (xh xqk') res'", "(xh xov) (res enf)' => (xh xov) res'")
+MUTANTS = [
+    Mutant("llama", "gains as vectors", "O", VECTORS),
+    Mutant("vit", "gains as vectors", "OFixingOnes", VECTORS),
+    Mutant("vit", "signed permutations under LayerNorm", "SignedPerm", (f"{LAYER_NORM} SignedPerm",)),
+    Mutant("gpt2-untied", "signed permutations under LayerNorm", "SignedPerm", (f"{LAYER_NORM} SignedPerm",)),
+    Mutant("vit", "all rotations under LayerNorm", "O", (f"{LAYER_NORM} O",)),
+    Mutant("gpt2-untied", "all rotations under LayerNorm", "O", (f"{LAYER_NORM} O",)),
+    Mutant("dinov2", "all rotations under LayerNorm", "O", (f"{LAYER_NORM} O",)),
+    Mutant("gpt2", "final gain folded into a tied head", "OFixingOnes", ()),
+    Mutant("llama-tied", "final gain folded into a tied head", "O", ()),
+    Mutant("t5-gated", "final gain folded into a tied head", "O", ()),
+    Mutant("llama", "final norm not folded", "O", ("norm.weight diag(res nf) => norm.weight res",)),
+    Mutant("bert", "rotated post-LN stream", "O", ("residual res: Perm => residual res: Perm folded O",)),
+    Mutant("deberta-shared", "rotated post-LN stream", "O", ("residual res: Perm => residual res: Perm folded O",)),
+    Mutant("vit", "norm's bias not turned", "OFixingOnes", ("layernorm_before.bias (res n1) => layernorm_before.bias rows",)),
+    Mutant("vit", "norm's bias not folded", "OFixingOnes", ("layernorm_after.bias (res n2) => layernorm_after.bias res",)),
+    Mutant("t5-gated", "cross-attention past the encoder's last gain", "SignedPerm", UNREAD),
+    Mutant("gpt2-untied", "positions forgotten", "OFixingOnes", ("wpe.weight pos res => wpe.weight pos other",)),
+    Mutant("vit", "positions forgotten", "OFixingOnes", ("position_embeddings 1 pos res => position_embeddings 1 pos other",)),
+    Mutant("dinov2", "layer scale as a vector", "OFixingOnes", ("lambda1 diag(res s1') => lambda1 res", "(res s1) => res")),
+    Mutant("dinov2", "layer scale on the reader's side", "OFixingOnes", ("diag(res s1') => diag(res s1)",)),
+]  # fmt: skip
+
+
+def as_seen_by(model: Toy, mutant: Mutant) -> Toy:
+    """The toy as the wrong spec sees it: ties are not looked at, the group is the mutant's."""
+    origin, text = spec_texts()[model_type_of(mutant.toy)]
+    text = re.sub(" +", " ", text)
+    for edit in mutant.edits:
+        old, _, new = edit.partition(" => ")
+        assert old in text, f"{origin} has no {old!r}"
+        text = text.replace(old, new)
+    for scale in re.findall(r"residual (\w+): Scale.*\n", text):  # a scale that no line uses is no symmetry
+        if not re.search(rf"[ (]{scale}['\)]", text):
+            text = re.sub(rf"residual {scale}: Scale.*\n", "", text)
+    spec = parse_spec(text, config_of(model.folder), origin)
+    return load_toy(model.name, model.folder, spec.with_group("res", mutant.group))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.toy}: {m.wrong}")
+def test_rejected(mutant: Mutant, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Turned by what the wrong spec calls a symmetry, the model is another function."""
+    model = as_seen_by(toy(mutant.toy), mutant)
+    new = turned(model, turn(model, model.spec))
+    found = relative(outputs(write_toy(model, new, tmp_path / "out")), toy(mutant.toy).reference)
+    assert found > 1e-3
+
+
+@pytest.mark.parametrize("name", [n for n, group in LARGEST.items() if group != "SignedPerm"])
+def test_rotation_needs_folding(name: str, toy: Callable[..., Toy]) -> None:
+    """A stream that is rotated under gains is refused by the action itself, before anything is written."""
+    model = toy(name)
+    g = random_alignment(with_streams(model.spec), model.blocks, torch.Generator().manual_seed(1), ["res"])
+    with pytest.raises(IsomergeError, match=r"gain that is not constant.*fold"):
+        g.act(model.fresh())
+
+
+@pytest.mark.parametrize(("name", "edit"), [("llama", "norm.weight diag(res nf)"), ("dinov2", "diag(res s1')")])
+def test_a_gain_without_a_scale_is_seen(name: str, edit: str, toy: Callable[..., Toy]) -> None:
+    """``can_fold`` is False where one gain has no scale, and the largest group is then the declared one."""
+    origin, text = spec_texts()[model_type_of(name)]
+    text = re.sub(" +", " ", text)
+    spec = parse_spec(text.replace(edit, re.sub(r"diag\(res \w+'?\)", "diag(res)", edit)), config_of(toy(name).folder), origin)
+    assert toy(name).spec.can_fold("res")
+    assert not spec.can_fold("res")
+    assert with_streams(spec).spaces["res"].group_name == toy(name).spec.spaces["res"].group_name

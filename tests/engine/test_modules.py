@@ -1,0 +1,112 @@
+"""Checkpoints as modules, and the parameters' canonical names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from isomerge.engine.models import recognise
+from isomerge.engine.modules import load_module, parameter_names
+from isomerge.errors import IsomergeError
+from toys import TOYS, inputs
+
+CONVERTED = ["mixtral", "dinov2-swiglu"]
+"""Those that transformers stores otherwise than it computes with them."""
+
+
+@pytest.mark.parametrize("name", [n for n in TOYS if n not in CONVERTED])
+def test_every_weight_has_its_parameter(name: str, toy: Callable) -> None:
+    """Canonical names of the checkpoint are those of the module, and the weights are equal under them."""
+    made = toy(name)
+    module = load_module(recognise(made.folder))
+    names = parameter_names(module, made.spec)
+    assert names.keys() == made.names.keys()
+    own = dict(module.named_parameters())
+    assert set(names.values()) == own.keys()
+    for canonical, parameter in names.items():
+        assert torch.equal(own[parameter], made.stored[made.names[canonical]].float()), canonical
+    assert not module.training
+    assert {p.dtype for p in own.values()} == {torch.float32}
+
+
+def test_weights_can_be_put_in(toy: Callable) -> None:
+    """Another model's weights by canonical names make the module the other model."""
+    one, two = toy("t5-gated"), toy("t5-gated", 5)
+    module, other = (load_module(made.folder, torch.float64) for made in (one, two))
+    names, own = parameter_names(module, one.spec), dict(module.named_parameters())
+    with torch.no_grad():
+        for canonical, parameter in names.items():
+            own[parameter].copy_(two.stored[two.names[canonical]])
+        given = inputs(module.config)
+        assert torch.equal(module(**given).logits, other(**given).logits)
+
+
+@pytest.mark.parametrize("name", [n for n in CONVERTED if n in TOYS])
+def test_converted(name: str, toy: Callable) -> None:
+    """Experts, or halves of a gate, that are one tensor here and many there: loaded, but not by name."""
+    made = toy(name)
+    with pytest.raises(IsomergeError, match="does not describe"):
+        parameter_names(load_module(made.folder), made.spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bert", "BertForMaskedLM"), ("bert-relu", "BertForSequenceClassification"), ("vit", "ViTForImageClassification"),
+        ("llama", "LlamaForCausalLM"), ("roberta", "RobertaForMaskedLM"),
+    ],
+)  # fmt: skip
+def test_without_architectures(name: str, kind: str, toy: Callable, tmp_path: Path) -> None:
+    """The class is told by the head that is stored."""
+    folder = Path(shutil.copytree(toy(name).folder, tmp_path / "m"))
+    config = json.loads((folder / "config.json").read_text())
+    del config["architectures"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert type(load_module(recognise(folder))).__name__ == kind
+    assert type(load_module(folder)).__name__ == kind
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architectures": ["BertForQuestionAnswering"]}, ["qa_outputs", "does not have"]),
+        ({"architectures": ["NoSuchModel"]}, ["NoSuchModel", "config.json"]),
+        ({"architectures": ["torch"]}, ["torch", "config.json"]),
+        ({"hidden_act": "nothing"}, ["cannot load"]),
+    ],
+)
+def test_refusals(change: dict, words: list[str], toy: Callable, tmp_path: Path) -> None:
+    """One sentence with the folder; nothing is drawn at random."""
+    folder = Path(shutil.copytree(toy("bert").folder, tmp_path / "m"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(IsomergeError) as caught:
+        load_module(folder)
+    assert [word for word in [str(folder), *words] if word not in str(caught.value)] == []
+
+
+def test_lost_weights(toy: Callable, tmp_path: Path) -> None:
+    """Missing tensors are named, not filled."""
+    folder = Path(shutil.copytree(toy("vit").folder, tmp_path / "m"))
+    found = load_file(folder / "model.safetensors")
+    found.pop("classifier.bias")
+    save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(IsomergeError, match=r"classifier\.bias"):
+        load_module(folder)
+    with pytest.raises(IsomergeError, match="--device nowhere"):
+        load_module(folder, device="nowhere")
+
+
+def test_transformers_talks_as_before(toy: Callable) -> None:
+    """The verbosity of transformers is what it was."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    load_module(toy("vit").folder)
+    assert logging.get_verbosity() == before
