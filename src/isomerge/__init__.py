@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is ten names; heavy imports happen when they are used.
+The Python API is eleven names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
     from isomerge.api import open as open
+    from isomerge.api import stats as stats
     from isomerge.api import verify as verify
     from isomerge.errors import IsomergeError as IsomergeError
     from isomerge.symmetry.alignment import Alignment as Alignment
 
 _HOMES = {
     **dict.fromkeys(
-        ("align", "apply", "barrier", "distance", "inspect", "merge", "open", "verify"), "isomerge.api"
+        ("align", "apply", "barrier", "distance", "inspect", "merge", "open", "stats", "verify"), "isomerge.api"
     ),
     "Alignment": "isomerge.symmetry.alignment",
     "IsomergeError": "isomerge.errors",
@@ -39,6 +40,7 @@ __all__ = [
     "inspect",
     "merge",
     "open",
+    "stats",
     "verify",
 ]
 

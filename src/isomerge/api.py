@@ -280,6 +280,52 @@ def barrier(
         return run_barrier(models, data, options, others)
 
 
+def stats(
+    model: Any,
+    *,
+    data: str | Examples,
+    out: str | Path,
+    rows: int = 1024,
+    limit: int | None = None,
+    length: int = 128,
+    batch_size: int = 16,
+    device: str = "cpu",
+    dtype: str = "float32",
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    force: bool = False,
+    observer: Observer = _quiet,
+) -> dict[str, Any]:
+    """Run a model over data once and write the statistics that matching needs, one file per model.
+
+    Args:
+        model: a folder, hub id, open checkpoint or live module.
+        data: examples, or what `isomerge.data.opening.open_data` opens; no labels needed.
+        out: the safetensors file; see `docs/activations.md` for what is in it.
+        rows: rows of activations that are kept of every place; models to be matched need equal data, ``rows`` and
+            ``batch_size``.
+        dtype: of the rows, ``float32`` or ``float16``.
+        limit, length: examples, and tokens per example; see `open_data`.
+        device: where the model runs, in float32.
+        force: replace ``out``.
+
+    Returns:
+        A report: ``taps``, ``rows``, ``tokens`` by tap, ``examples``, ``bytes``.
+
+    Raises:
+        IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
+    """
+    from isomerge.data.opening import open_data
+    from isomerge.engine.gathering import StatsOptions, run_stats
+
+    options = StatsOptions(Path(os.path.expanduser(out)), rows, batch_size, device, dtype, force, observer)
+    options.check()
+    with _recognised([model], spec, allow_pickle) as (found,):
+        if isinstance(data, str):
+            data = open_data(data, found.checkpoint.folder, limit=limit, length=length, config=found.config)
+        return run_stats(found, data, options)
+
+
 @contextlib.contextmanager
 def _solver(one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allow_pickle: bool, *, guard: bool):
     from isomerge.engine.pair import PairSolver

@@ -23,7 +23,8 @@ from toys import TOYS, Toy, config_of, load_toy, outputs, relative, write_toy
 LARGEST = {
     **dict.fromkeys(["vit", "vit-plain", "deit", "dinov2", "dinov2-swiglu", "gpt2-untied"], "OFixingOnes"),
     **dict.fromkeys(
-        ["llama", "llama-biased", "llama-mha", "llama-mqa", "mistral", "qwen2", "qwen3", "qwen3-biased", "mixtral"], "O"
+        ["llama", "llama-biased", "llama-mha", "llama-mqa", "mistral", "qwen2", "qwen3", "qwen3-biased", "mixtral"],
+        "O",
     ),
     **dict.fromkeys(["llama-tied", "t5-gated", "t5-relu", "mt5"], "SignedPerm"),
 }
@@ -42,8 +43,7 @@ def turned(toy: Toy, element: Alignment) -> dict[str, torch.Tensor]:
     return toy.named(blocks)
 
 
-@pytest.mark.parametrize("gains", [False, True], ids=["folded", "regained"])
-@pytest.mark.parametrize("groups", ["largest", "declared"])
+@pytest.mark.parametrize(("groups", "gains"), [("largest", False), ("largest", True), ("declared", True)])
 @pytest.mark.parametrize("name", TOYS)
 def test_turned_stream(name: str, groups: str, gains: bool, toy: Callable[..., Toy], tmp_path: Path) -> None:
     """Through the real reader and writer, by the largest group and by the declared one."""
@@ -132,7 +132,9 @@ def test_a_gain_without_a_scale_is_seen(name: str, edit: str, toy: Callable[...,
     """``can_fold`` is False where one gain has no scale, and the largest group is then the declared one."""
     origin, text = spec_texts()[model_type_of(name)]
     text = re.sub(" +", " ", text)
-    spec = parse_spec(text.replace(edit, re.sub(r"diag\(res \w+'?\)", "diag(res)", edit)), config_of(toy(name).folder), origin)
+    spec = parse_spec(
+        text.replace(edit, re.sub(r"diag\(res \w+'?\)", "diag(res)", edit)), config_of(toy(name).folder), origin
+    )
     assert toy(name).spec.can_fold("res")
     assert not spec.can_fold("res")
     assert with_streams(spec).spaces["res"].group_name == toy(name).spec.spaces["res"].group_name

@@ -381,9 +381,20 @@ def test_sliding_window(copies: Callable, isomerge: Callable, tmp_path: Path) ->
 
 
 def test_tied_and_untied(copies: Callable, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
-    """A tied head cannot be averaged with an untied one."""
+    """A tied head cannot be averaged with an untied one, unless --untie; comparing them changes nothing."""
     a, _ = copies("llama")
-    against(tmp_path, isomerge, a, stored("llama-tied", 0), ["tie_word_embeddings", "cannot be averaged"])
+    b, out, words = (
+        stored("llama-tied", 0),
+        tmp_path / "out",
+        ["tie_word_embeddings", "cannot be averaged", "--untie"],
+    )
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", out, words=words)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", out, "--dry-run", words=words)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", out, "--no-align", words=words)
+    refuses(isomerge, tmp_path, "align", b, "--onto", a, "-o", out, words=words)
+    assert isomerge("diff", a, b).code == 0
+    assert isomerge("verify", a, b).code == 1
+    assert isomerge("merge", a, b, "-o", out, "--no-align", "--untie").code == 0
 
 
 # ---------------------------------------------------------------------------------------------------- options

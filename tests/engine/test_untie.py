@@ -16,6 +16,7 @@ from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from toys import BODY, CAUSAL, GPT, PATCHES, config_of, outputs, randomise, relative, tensors
 
+
 @pytest.fixture(autouse=True)
 def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here needs unrelated models to settle."""
@@ -63,7 +64,9 @@ def test_untied_twin_comes_back(name: str, tmp_path: Path) -> None:
         isomerge.merge([a, moved], out=tmp_path / "no", spaces="all")
 
 
-@pytest.mark.parametrize(("name", "keeps"), [("gpt2", "Perm"), ("llama-tied", "SignedPerm"), ("t5-relu", "SignedPerm")])
+@pytest.mark.parametrize(
+    ("name", "keeps"), [("gpt2", "Perm"), ("llama-tied", "SignedPerm"), ("t5-relu", "SignedPerm")]
+)
 def test_without_untie(name: str, keeps: str, tmp_path: Path) -> None:
     """``all`` keeps to what ties allow and says so; the larger group by name is refused; the output stays tied."""
     a, b = pair(name, tmp_path)
@@ -177,7 +180,9 @@ def test_models_without_a_head_keep_their_basis(name: str, tmp_path: Path) -> No
     model = recognise(a)
     from isomerge.evidence.law import random_alignment
 
-    g = random_alignment(model.spec.with_group("res", "Perm"), model.blocks, torch.Generator().manual_seed(1), ["res"])
+    g = random_alignment(
+        model.spec.with_group("res", "Perm"), model.blocks, torch.Generator().manual_seed(1), ["res"]
+    )
     with pytest.raises(IsomergeError, match="no head"):
         isomerge.apply(g, a, out=tmp_path / "no")
     assert not (tmp_path / "no").exists()

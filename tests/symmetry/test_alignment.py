@@ -126,6 +126,7 @@ def test_stages_compose_and_invert(name: str, toy: ToyMaker) -> None:
     after = random_turn(g.spec, model.blocks, blocks.__getitem__, torch.Generator().manual_seed(2), gains=True)
     assert apart(moved(model, after @ g), moved(model, g, after)) < 1e-8
     assert len((after @ g).stages) <= 3
+    assert apart(moved(model, after @ g, (after @ g).inverse()), model.fresh()) < 1e-8
 
 
 @pytest.mark.parametrize("name", STAGED)
@@ -135,7 +136,11 @@ def test_stages_on_file(name: str, toy: ToyMaker, tmp_path: Path) -> None:
     g = staged(model, 3)
     g.save(tmp_path / "g")
     loaded = Alignment.load(tmp_path / "g", model.spec)
-    assert loaded.spec.spaces["res"].group_name == g.spec.spaces["res"].group_name != model.spec.spaces["res"].group_name
+    assert (
+        loaded.spec.spaces["res"].group_name
+        == g.spec.spaces["res"].group_name
+        != model.spec.spaces["res"].group_name
+    )
     assert set(loaded) == set(g)
     assert any(key.startswith("2:") for key in loaded)
     assert all(torch.equal(loaded[k], g[k]) for k in g)

@@ -65,9 +65,7 @@ class Checkpoint:
         pickled = self._pickled
         if pickled is not None:
             pickled = {**pickled, **{name: pickled[stored] for name, stored in copies.items()}}
-        return replace(
-            self, config={**self.config, **config}, tensors={**self.tensors, **extra}, _pickled=pickled
-        )
+        return replace(self, config={**self.config, **config}, tensors={**self.tensors, **extra}, _pickled=pickled)
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor ``name``: stored dtype and shape, contiguous, on the CPU, in memory of its own.

@@ -72,7 +72,7 @@ def merge(
             untie=untie,
         )
     if not align:
-        for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle):
+        for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle, untie=untie):
             voice.warn(problem)
     with voice.progress("merging") as observer:
         report = isomerge.merge(

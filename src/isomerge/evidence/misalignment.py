@@ -12,7 +12,9 @@ from isomerge.evidence.distance import summarise
 SAMPLE = 6
 
 
-def misalignment(models: Sequence[Any], *, spec: Any = None, allow_pickle: bool = False) -> list[str]:
+def misalignment(
+    models: Sequence[Any], *, spec: Any = None, allow_pickle: bool = False, untie: bool = False
+) -> list[str]:
     """One sentence for every model that lies in other coordinates than the first, from a sample of units.
 
     Raises:
@@ -23,7 +25,7 @@ def misalignment(models: Sequence[Any], *, spec: Any = None, allow_pickle: bool 
     from isomerge.engine.plan import make_plan
     from isomerge.engine.run import rows_of
 
-    anchor, *others = [recognise(m, spec_file=spec, allow_pickle=allow_pickle) for m in models]
+    anchor, *others = [recognise(m, spec_file=spec, allow_pickle=allow_pickle, untie=untie) for m in models]
     check_compatible(anchor, others)
     found = []
     for other in others:

@@ -1,0 +1,211 @@
+"""The loss barrier between models that were trained from different seeds, by kind of matching.
+
+    python benchmarks/barrier/run.py FAMILY [--pairs 0-1 0-2] [--rows stored paper all activations ...] [--width D]
+
+For every pair, the second model is aligned onto the first in every way (a row), and loss and accuracy are measured on
+test data along the line between them. Rows of pairs that are already in the results file are skipped, so that a run goes
+on where it stopped. Writes ``benchmarks/results/barrier/FAMILY.json`` and ``FAMILY.png``. The models come from
+``benchmarks/barrier/train.py``. Matching never sees test data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import isomerge
+import torch
+from isomerge.errors import IsomergeError
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE.parent / "data" / "barrier"
+RESULTS = HERE.parent / "results" / "barrier"
+IMAGES = {"vit-digits": "digits", "vit-fashion": "fashion"}
+# What a family's rows look at: examples for activations and search, examples to learn from, test examples.
+LIMITS = {
+    "vit-digits": {"look": 512, "learn": None, "test": None},
+    "vit-fashion": {"look": 512, "learn": 10_000, "test": 2_000},
+    "llama": {"look": 64, "learn": 20_000, "test": 256},
+    "gpt2": {"look": 64, "learn": 20_000, "test": 256},
+}
+LEARN: dict[str, dict[str, Any]] = {
+    "vit-digits": {"steps": 1000},
+    "vit-fashion": {"steps": 1000},
+    "llama": {"steps": 1900, "batch_size": 16},
+    "gpt2": {"steps": 1900, "batch_size": 16},
+}
+ROWS = ("stored", "paper", "default", "all", "activations", "search", "learned", "learned-quick", "distilled")
+
+
+def options_of(row: str, family: str) -> dict[str, Any]:
+    """The arguments of `isomerge.align` for a row."""
+    train, limits = train_data(family), LIMITS[family]
+    look = {"data": train, "limit": limits["look"], "spaces": "all"}
+    learn = {"learn": train, "limit": limits["learn"], "spaces": "all", **LEARN[family]}
+    found: dict[str, dict[str, Any]] = {
+        "paper": {"spaces": "paper"},
+        "default": {"spaces": "default"},
+        "all": {"spaces": "all"},
+        "activations": look,
+        "search": {**look, "search": 60.0},
+        "learned": {**learn, "learn_target": "labels"},
+        "learned-quick": {**learn, "learn_target": "labels", "steps": 300},
+        "distilled": {**learn, "learn_target": "distill"},
+    }
+    tied = {"untie": True} if family == "gpt2" and row not in ("paper", "default") else {}
+    return {**found[row], **tied}
+
+
+def train_data(family: str) -> str:
+    """What the models were trained on."""
+    folder = IMAGES.get(family)
+    return str(DATA / folder / "train.safetensors" if folder else DATA / "corpus" / "train.txt")
+
+
+def test_data(family: str) -> str:
+    """What no model and no matching has seen."""
+    folder = IMAGES.get(family)
+    return str(DATA / folder / "test.safetensors" if folder else DATA / "corpus" / "heldout.txt")
+
+
+def align(row: str, family: str, a: Path, b: Path, seed: int) -> tuple[Path, dict[str, Any]]:
+    """The second model aligned onto the first, and what that took."""
+    out = DATA / "aligned" / family / f"{a.name}--{b.name}--{row}"
+    began = time.perf_counter()
+    options = options_of(row, family)
+    if row in ("learned", "learned-quick", "distilled", "search"):
+        options["seed"] = seed
+    _, report = isomerge.align(b, onto=a, out=out, force=True, **options)
+    seconds = time.perf_counter() - began
+    stream = (report.get("streams") or [{}])[0]
+    return out, {
+        "seconds": round(seconds, 1),
+        "distance": report["distance"]["after"],
+        "distance_stored": report["distance"]["before"],
+        "sweeps": len(stream.get("objective", [])) // 2,
+        "learned": {k: v for k, v in stream.get("learned", {}).items() if k != "history"},
+        "search": stream.get("search"),
+    }
+
+
+def measure(family: str, a: Path, b: Path, points: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The line between two models on test data, and what belongs to the pair."""
+    limit = LIMITS[family]["test"]
+    found = isomerge.barrier(a, b, data=test_data(family), spaces="none", points=points, limit=limit, batch_size=128)
+    line = found["lines"][0]
+    return line, {"ensemble": found["ensemble"], "ends": line["ends"], "examples": found["data"]["examples"]}
+
+
+def run_pair(family: str, a: Path, b: Path, rows: list[str], points: int, entry: dict[str, Any], save: Any) -> None:
+    """All rows of one pair that are missing."""
+    for row in rows:
+        if row in entry.setdefault("rows", {}):
+            continue
+        cost: dict[str, Any] = {}
+        moved = b
+        if row != "stored":
+            try:
+                moved, cost = align(row, family, a, b, seed=0)
+            except IsomergeError as error:
+                print(f"{a.name} {b.name} {row}: {error}", flush=True)
+                continue
+        line, about = measure(family, a, moved, points)
+        if row == "stored":
+            entry["pair"] = about
+        entry["rows"][row] = {**cost, **{k: line[k] for k in ("barrier", "midpoint", "highest", "losses", "accuracies")}}
+        entry["points"] = line["points"]
+        if row != "stored":
+            shutil.rmtree(moved)
+        save()
+        middle = line["midpoint"]
+        print(
+            f"{family} {a.name} {b.name} {row:13s} barrier {line['barrier']['entezari']:.4f}  midpoint {middle['loss']:.4f} "
+            f"{100 * (middle['accuracy'] or 0):.2f} %  {cost.get('seconds', 0)} s",
+            flush=True,
+        )
+
+
+def summary(pairs: dict[str, Any]) -> dict[str, Any]:
+    """Mean and spread over pairs, by row."""
+    found: dict[str, Any] = {}
+    for row in ROWS:
+        here = [entry["rows"][row] for entry in pairs.values() if row in entry.get("rows", {})]
+        if here:
+            barriers = [r["barrier"]["entezari"] for r in here]
+            found[row] = {
+                "pairs": len(here),
+                "barrier": statistics.fmean(barriers),
+                "barrier_spread": statistics.stdev(barriers) if len(here) > 1 else None,
+                "midpoint_loss": statistics.fmean(r["midpoint"]["loss"] for r in here),
+                "midpoint_accuracy": statistics.fmean(r["midpoint"]["accuracy"] or 0 for r in here),
+                "seconds": statistics.fmean(r.get("seconds", 0) for r in here),
+            }
+    return found
+
+
+def draw(family: str, pairs: dict[str, Any], path: Path) -> None:
+    """All rows of all pairs: loss along the line."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7.5, 4.6), layout="constrained")
+    colours = dict(zip(ROWS, pyplot.get_cmap("tab10").colors, strict=False))  # pyright: ignore[reportAttributeAccessIssue]
+    for entry in pairs.values():
+        for row, found in entry.get("rows", {}).items():
+            axes.plot(entry["points"], found["losses"], color=colours[row], alpha=0.75, linewidth=1.6)
+    for row in ROWS:
+        here = [e["rows"][row]["barrier"]["entezari"] for e in pairs.values() if row in e.get("rows", {})]
+        if here:
+            axes.plot([], [], color=colours[row], label=f"{row}: barrier {statistics.fmean(here):.3f}")
+    axes.set_xlabel("position on the line from the anchor to the aligned model")
+    axes.set_ylabel("test loss (nats)")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{family}: models from different seeds, {len(pairs)} pairs")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("family", choices=sorted(LIMITS))
+    parser.add_argument("--pairs", nargs="*", default=["0-1", "0-2", "1-2"], help="seeds, such as 0-1")
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=ROWS)
+    parser.add_argument("--width", type=int, help="a width other than the family's own")
+    parser.add_argument("--half", action="store_true", help="the models that saw disjoint halves of the data")
+    parser.add_argument("--points", type=int, default=25)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    family = arguments.family
+    name = family + (f"-width-{arguments.width}" if arguments.width else "") + ("-halves" if arguments.half else "")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"family": name, "pairs": {}}
+
+    def save() -> None:
+        found["summary"] = summary(found["pairs"])
+        found["settings"] = {"limits": LIMITS[family], "learn": LEARN[family], "versions": {"torch": torch.__version__}}
+        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        draw(name, found["pairs"], path.with_suffix(".png"))
+
+    for pair in arguments.pairs:
+        one, two = pair.split("-")
+        prefix = f"width-{arguments.width}-" if arguments.width else ""
+        a, b = (DATA / family / (f"half-{s}-seed-{s}" if arguments.half else f"{prefix}seed-{s}") for s in (one, two))
+        if not (a.is_dir() and b.is_dir()):
+            print(f"{a.name}, {b.name}: not trained yet (benchmarks/barrier/train.py)", flush=True)
+            continue
+        run_pair(family, a, b, arguments.rows, arguments.points, found["pairs"].setdefault(pair, {}), save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""``isomerge stats``: what a model's activations say, gathered once for every later match."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def stats(
+    model: Annotated[str, typer.Argument(help="The model to run: a folder or hub id.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="Examples, no labels needed: a folder of images or text, .jsonl, text, .safetensors, a data set of the "
+            "package datasets (name:split), or a Python function (module:function).",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .safetensors.")],
+    rows: Annotated[
+        int, typer.Option(help="Rows of activations that are kept of every place in the model.")
+    ] = 1024,
+    limit: Annotated[int | None, typer.Option(help="Use no more than so many examples.")] = None,
+    length: Annotated[int, typer.Option(help="Tokens per example of text.")] = 128,
+    batch_size: Annotated[int, typer.Option(help="Examples read at a time; equal for models to be matched.")] = 16,
+    device: Annotated[str, typer.Option(help="Where the model runs: cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of the rows: float32, or float16 in half the size.")] = "float32",
+    spec: o.SpecFile = None,
+    allow_pickle: o.Pickle = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Run MODEL over data once and write the statistics that matching needs; align and merge read them."""
+    import isomerge
+    from isomerge.cli.console import Voice, size_text, write_json
+
+    voice = Voice(quiet, verbose)
+    with voice.progress("reading activations", steps=True) as observer:
+        report = isomerge.stats(
+            model, data=data, out=out, rows=rows, limit=limit, length=length, batch_size=batch_size, device=device,
+            dtype=dtype, spec=spec, allow_pickle=allow_pickle, force=overwrite, observer=observer,
+        )  # fmt: skip
+    if verbose:
+        voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report["tokens"].items()])
+    voice.say(
+        f"Wrote {out}: {report['rows']} rows at {report['taps']} places, from {report['examples']} examples, "
+        f"{size_text(report['bytes'])}."
+    )
+    write_json(json, report)

@@ -1,0 +1,337 @@
+"""Matching more than two models without an anchor: all onto their common mean.
+
+Every model is in its canonical frame (gains folded, gauges balanced), where all that is left to find keeps lengths.
+There the sum over all models of ``w_m |g_m theta_m - U|^2``, with U their weighted mean, is lowered by block coordinate
+descent (see `isomerge.matching.many`): each pass solves the block-local elements of every unit, model after model, and
+gathers the cross-Grams of all pairs for the residual streams. The descent starts from every model's star (all others
+matched onto it), so it ends no higher than the best anchor. Alignments between two models are ``g_i^-1 g_j``: around a
+cycle they compose to the identity. The result is given in the coordinates of the first model; another choice moves all
+models by one and the same element, and the mean with them: the function does not depend on it.
+
+Sources: Gower 1975 and ten Berge 1977 (generalised Procrustes analysis), Crisostomi et al. 2024 (C2M3: permutations to
+a universe, cycle-consistent), Theus et al. 2025 (matching many transformers to a universe).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine import streams
+from isomerge.engine.many_units import ManyUnits, Tensors, groups, moved
+from isomerge.engine.plan import unit_bytes
+from isomerge.matching.frame import stream_crosses
+from isomerge.matching.local import compact_solution, vote
+from isomerge.matching.many import Graph, PairCrosses, mean_of_others, synchronise
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Told = Callable[[str, int, int], None]
+# Up to so many models the descent starts from each one's star; beyond, from the lowest star after one pass.
+EVERY_START = 5
+# Rounds over the models inside a unit; a round that lowers its part by less than this fraction is the last.
+ROUNDS = 30
+SETTLED = 1e-6
+
+
+@dataclass
+class Places:
+    """Where every model is: the elements that act on its canonical form."""
+
+    turns: list[Alignment]
+    """Of the residual streams."""
+    inner: list[dict[str, dict[str, Tensor]]]
+    """Block-local elements by unit and key."""
+    votes: list[dict[str, Tensor]]
+    """Stack-wide elements by space."""
+
+    def copy(self) -> Places:
+        """A copy that can be moved on; elements are shared, they are never changed in place."""
+        return Places(list(self.turns), [dict(x) for x in self.inner], [dict(x) for x in self.votes])
+
+
+class ManySolver:
+    """Finds every model's element towards the common mean.
+
+    Args:
+        units: the models' units.
+        observer: told of progress, and of the objective as it falls.
+    """
+
+    def __init__(self, units: ManyUnits, observer: Told) -> None:
+        self.units, self.observer = units, observer
+        self.frame, self.local = units.frame, units.local
+        self.models = units.models
+        for unit in units.plan.units:  # weights and norms of everything, before the first distance
+            units.canonical(unit)
+        self.order = units.canonical_order()
+        self.complete = Graph.complete(self.order, units.shares)
+        self.places = self.stored()
+
+    def stored(self) -> Places:
+        """All models where they are."""
+        spec, every = self.local, range(len(self.models))
+        stay = {n: spec.spaces[n].group.identity((), spec.sizes[n]) for n in self.units.plan.votes}
+        return Places([Alignment(self.frame) for _ in every], [{} for _ in every], [dict(stay) for _ in every])
+
+    # -------------------------------------------------------------------- a pass
+
+    def element(self, places: Places, m: int, unit: Unit) -> Alignment:
+        """The block-local element of one model in one unit."""
+        votes = {name: places.votes[m][name] for name in unit.votes if name in places.votes[m]}
+        found = {**places.inner[m].get(unit.key, {}), **votes} if self.units.is_matched(unit) else {}
+        return Alignment(self.local, found)
+
+    def turned(self, places: Places, unit: Unit) -> list[Tensors]:
+        """A unit of every model with the streams turned."""
+        return [moved(turn, x) for turn, x in zip(places.turns, self.units.canonical(unit), strict=True)]
+
+    def placed(self, places: Places, unit: Unit, turned: Sequence[Tensors] | None = None) -> list[Tensors]:
+        """A unit of every model where it is."""
+        turned = self.turned(places, unit) if turned is None else turned
+        return [moved(self.element(places, m, unit), y) for m, y in enumerate(turned)]
+
+    def spread(self, graph: Graph, placed: Sequence[Tensors]) -> float:
+        """The unit's part of the objective: the weighted squared distances of the graph's pairs."""
+        return sum(w * self.units.distance(placed[i], placed[k]) for (i, k), w in graph.weights.items())
+
+    def sweep(
+        self, places: Places, graph: Graph, movable: Sequence[int], label: str, *, restart: bool = False
+    ) -> tuple[float, float, PairCrosses]:
+        """One pass: block-local elements of every unit, in place; the objective before and after, and cross-Grams."""
+        plan, before, after, seen = self.units.plan, 0.0, 0.0, 0
+        total = sum(unit_bytes(self.models[0], unit) for unit in plan.units)
+        crosses: PairCrosses = {}
+        if plan.votes:
+            for m in movable:
+                self._vote(places, graph, m)
+        for unit in plan.units:
+            self.observer(f"{label}: {unit.key}", seen, total)
+            seen += unit_bytes(self.models[0], unit)
+            turned = self.turned(places, unit)
+            placed = self.placed(places, unit, turned)
+            start = value = self.spread(graph, placed)
+            if movable and self.units.is_matched(unit) and unit.elements:
+                placed, value = self._settle(places, unit, turned, placed, graph, movable)
+                if restart:
+                    placed, value = self._restart(places, unit, turned, placed, value)
+            before, after = before + start, after + value
+            for i, k in graph.moving(movable):
+                leaves = self.units.leaves(placed[i], placed[k])
+                for stream, cross in stream_crosses(self.frame, leaves).items():
+                    held = crosses.setdefault((i, k), {})
+                    held[stream] = held[stream] + cross if stream in held else cross
+        return before, after, crosses
+
+    def _settle(
+        self, places: Places, unit: Unit, turned: Sequence[Tensors], placed: Sequence[Tensors], graph: Graph,
+        movable: Sequence[int],
+    ) -> tuple[list[Tensors], float]:  # fmt: skip
+        """Match each model of one unit onto the mean of those it is compared with, in turn, until nothing gains."""
+        placed = list(placed)
+        value = self.spread(graph, placed)
+        for _ in range(ROUNDS if graph.couples(movable) else 1):
+            for m in movable:
+                if not graph.others(m):
+                    continue
+                aim = mean_of_others(graph, m, placed)
+                kept = places.inner[m].get(unit.key)
+                places.inner[m][unit.key] = self._solution(places, unit, m, aim, turned[m])
+                trial = moved(self.element(places, m, unit), turned[m])
+                if self.units.distance(aim, trial) < self.units.distance(aim, placed[m]):
+                    placed[m] = trial
+                else:
+                    places.inner[m][unit.key] = kept if kept is not None else {}
+            last, value = value, self.spread(graph, placed)
+            if last - value <= SETTLED * value:
+                break
+        return placed, value
+
+    def _solution(self, places: Places, unit: Unit, m: int, aim: Tensors, turned: Tensors) -> dict[str, Tensor]:
+        votes = {name: places.votes[m][name] for name in unit.votes}
+        a, b = self.units.rooted(aim), self.units.rooted(turned)
+        return compact_solution(self.local, a, b, votes, self.units.rooted_taps(aim, turned)).elements
+
+    def _restart(
+        self, places: Places, unit: Unit, turned: Sequence[Tensors], placed: list[Tensors], value: float
+    ) -> tuple[list[Tensors], float]:
+        """The best of a unit's descents from every model's star; units are independent where no stream turns."""
+        best = [dict(x) for x in places.inner]
+        for centre in self.order:
+            for x in places.inner:
+                x.pop(unit.key, None)
+            others = [m for m in self.order if m != centre]
+            found = self.placed(places, unit, turned)
+            found, _ = self._settle(places, unit, turned, found, self.complete.only([centre]), others)
+            found, reached = self._settle(places, unit, turned, found, self.complete, self.order)
+            if reached < value * (1 - SETTLED):
+                placed, value, best = found, reached, [dict(x) for x in places.inner]
+        places.inner = best
+        return placed, value
+
+    def _vote(self, places: Places, graph: Graph, m: int) -> None:
+        """Decide one model's stack-wide spaces, and what lies over them, where that brings it nearer to the others."""
+        units = [unit for unit in self.units.plan.units if unit.votes and self.units.is_matched(unit)]
+        profits: dict[str, Tensor] = {}
+        for unit in units:
+            turned = self.turned(places, unit)
+            aim = mean_of_others(graph, m, self.placed(places, unit, turned))
+            for name in unit.votes:
+                profit = vote(self.local, self.units.rooted(aim), self.units.rooted(turned[m]), name)
+                profits[name] = profits[name] + profit if name in profits else profit
+        trial = places.copy()
+        trial.votes[m] |= {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
+        gain = 0.0
+        for unit in units:
+            turned = self.turned(places, unit)
+            placed = self.placed(places, unit, turned)
+            aim = mean_of_others(graph, m, placed)
+            trial.inner[m][unit.key] = self._solution(trial, unit, m, aim, turned[m])
+            there = moved(self.element(trial, m, unit), turned[m])
+            gain += self.units.distance(aim, placed[m]) - self.units.distance(aim, there)
+        if gain > 0:
+            places.inner[m], places.votes[m] = trial.inner[m], trial.votes[m]
+
+    # ------------------------------------------------------------------- descent
+
+    def descend(
+        self, places: Places, graph: Graph, movable: Sequence[int], label: str, *, sweeps: int | None = None,
+        restart: bool = False,
+    ) -> tuple[Places, list[float]]:  # fmt: skip
+        """Passes until the objective settles; the places, and the objective at the start and after every half pass."""
+        objective: list[float] = []
+        places, best = places.copy(), places
+        for number in range(streams.SWEEPS if sweeps is None else sweeps):
+            what = f"{label}, sweep {number + 1}" + (f", objective {objective[-1]:.5g}" if objective else "")
+            before, after, crosses = self.sweep(places, graph, movable, what, restart=restart and number == 0)
+            if objective and after > objective[-1]:  # rounding, once nothing is left to gain
+                break
+            best = places.copy()
+            objective += [min(before, objective[-1]) if objective else before, after]
+            steps, gain = synchronise(self.frame, crosses, graph, movable)
+            loose = gain > 0 or bool(self.units.plan.votes and graph.couples(movable))
+            if not loose or (number and objective[-3] - after <= streams.SETTLED * after):
+                break
+            for m, step in enumerate(steps):
+                if step:
+                    places.turns[m] = Alignment(self.frame, step) @ places.turns[m]
+        return best, objective
+
+    def begin(self, places: Places, graph: Graph, movable: Sequence[int], kind: str) -> Places:
+        """Start some models afresh: their streams by embeddings and heads (``shared``) or as they are (``identity``)."""
+        fresh, places = self.stored(), places.copy()
+        for m in movable:
+            places.turns[m], places.inner[m], places.votes[m] = fresh.turns[m], fresh.inner[m], fresh.votes[m]
+        if kind == "shared":
+            crosses: PairCrosses = {}
+            for unit in self.units.plan.units:
+                if self.units.activations is None and all(block.scope for block in unit.blocks):
+                    continue
+                turned = self.turned(places, unit)
+                for i, k in graph.moving(movable):
+                    leaves = self.units.leaves(turned[i], turned[k], shared=True)
+                    for stream, cross in stream_crosses(self.frame, leaves).items():
+                        held = crosses.setdefault((i, k), {})
+                        held[stream] = held[stream] + cross if stream in held else cross
+            for m, step in enumerate(synchronise(self.frame, crosses, graph, movable)[0]):
+                if step:
+                    places.turns[m] = Alignment(self.frame, step) @ places.turns[m]
+        return places
+
+    def onto(self, places: Places, graph: Graph, movable: Sequence[int], label: str, *, sweeps: int | None = None) -> Places:
+        """Match models onto others that stay, from the lower of both starts after one pass."""
+        kinds = ("shared", "identity") if self.frame.streams and self.units.plan.selection.frame else ("identity",)
+        starts = []
+        for kind in kinds:
+            start = self.begin(places, graph, movable, kind)
+            found, objective = self.descend(start, graph, movable, f"{label}, start {kind}", sweeps=2)
+            starts.append((objective[-1], found))
+        best = min(starts, key=lambda pair: pair[0])[1]
+        return best if sweeps == 1 else self.descend(best, graph, movable, label)[0]
+
+    def objective(self, places: Places) -> float:
+        """The sum over all models of the squared distances to the mean, weighted."""
+        return self.sweep(places, self.complete, (), "objective")[1]
+
+    def star(self, centre: int, *, sweeps: int | None = None) -> Places:
+        """All models matched onto one anchor."""
+        others = [m for m in self.order if m != centre]
+        label = f"onto {self.models[centre].ref}"
+        return self.onto(self.stored(), self.complete.only([centre]), others, label, sweeps=sweeps)
+
+    def sequence(self) -> Places:
+        """The usual chain: every model matched onto the mean of those before it, in the order given."""
+        places = self.stored()
+        for k in range(1, len(self.models)):
+            graph = self.complete.among(range(k + 1)).only([k])
+            places = self.onto(places, graph, [k], f"in sequence, {self.models[k].ref}")
+        return places
+
+    def solve(self) -> dict[str, Any]:
+        """Find the places, first model at its own; returns the report."""
+        every = len(self.order) <= EVERY_START
+        stars = {m: self.star(m, sweeps=None if every else 1) for m in self.order}
+        anchors = {m: self.objective(places) for m, places in stars.items()}
+        in_sequence = self.objective(self.sequence())
+        best = min(self.order, key=lambda m: anchors[m])
+        apart = self.units.plan.selection.frame is None
+        runs: dict[int, tuple[Places, list[float]]] = {}
+        for m in self.order if every and not apart else [best]:
+            label = f"common mean, from {self.models[m].ref}"
+            runs[m] = self.descend(stars[m], self.complete, self.order, label, restart=apart)
+        start = min(runs, key=lambda m: runs[m][1][-1])  # the first in the canonical order, where equal
+        places, objective = runs[start]
+        self.places = self.normalised(places)
+        return {
+            "objective": objective,
+            "start": self.models[start].ref,
+            "anchors": [
+                {"model": model.ref, "objective": anchors[m], "reached": runs[m][1][-1] if m in runs else None}
+                for m, model in enumerate(self.models)
+            ],
+            "sequence": in_sequence,
+            "gain": {
+                "over_best_anchor": _fraction(anchors[best], objective[-1]),
+                "over_first": _fraction(anchors[0], objective[-1]),
+                "over_sequence": _fraction(in_sequence, objective[-1]),
+            },
+            "shares": list(self.units.shares),
+            "groups": groups(self.frame, self.frame.streams if not apart else ()),
+        }
+
+    def normalised(self, places: Places) -> Places:
+        """The same places with all models moved by one element, so that the first stays where it is."""
+        back = places.turns[0].inverse()
+        found = Places([back @ turn for turn in places.turns], [{} for _ in self.models], [{} for _ in self.models])
+        for unit in self.units.plan.units:
+            if self.units.is_matched(unit):
+                first = self.element(places, 0, unit).inverse()
+                for m in range(1, len(self.models)):
+                    found.inner[m][unit.key] = (first @ self.element(places, m, unit)).elements
+        found.turns[0] = Alignment(self.frame)
+        return found
+
+    def alignment(self, m: int, learned: Mapping[str, Tensor] | None = None) -> Alignment:
+        """The element that brings one model into the first one's own coordinates, after `solve`.
+
+        ``learned`` are elements that act after those that were found here, in the first model's canonical frame.
+        """
+        further = dict(learned or {})
+        turn = Alignment(self.frame, {k: further.pop(k) for k in self.frame.streams if k in further})
+        found: dict[str, Tensor] = {}
+        for unit in self.units.plan.units:
+            if self.units.is_matched(unit):
+                gauges = self.units.gauges[unit.key]
+                last = Alignment(self.local, {k: further[k] for k in unit.elements if k in further})
+                found |= (gauges[0].inverse() @ last @ self.element(self.places, m, unit) @ gauges[m]).elements
+        local = Alignment(self.local, found)
+        return self.units.folds[0].inverse() @ local @ turn @ self.places.turns[m] @ self.units.folds[m]
+
+
+def _fraction(high: float, low: float) -> float:
+    """By which fraction the second is lower."""
+    return 1 - low / high if high > 0 else 0.0

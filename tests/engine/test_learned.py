@@ -1,0 +1,200 @@
+"""Learned matching through the engine: lower barriers, exact symmetries, resumable runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import isomerge
+from isomerge.engine import learned
+from isomerge.engine.learned import Learner, LearnSettings, MatchedLine, substituted
+from isomerge.engine.models import recognise
+from isomerge.engine.modules import load_module
+from isomerge.engine.pair import PairSolver
+from isomerge.engine.plan import make_plan
+from isomerge.engine.streams import StreamSolver
+from isomerge.errors import IsomergeError
+from isomerge.evidence.digits import example_models, held_out_digits
+from engine.disguises import single
+from toys import config_of, outputs, relative
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Training images of the digits, as a file; disjoint from the test images."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    data: Any = load_digits()
+    train, _ = train_test_split(range(len(data.target)), test_size=0.25, random_state=0, stratify=data.target)
+    images = ((torch.tensor(data.images, dtype=torch.float32) / 16 - 0.5) / 0.5).unsqueeze(1)
+    file = tmp_path_factory.mktemp("digits") / "train.safetensors"
+    save_file({"pixel_values": images[train].contiguous(), "labels": torch.tensor(data.target)[train]}, file)
+    return str(file)
+
+
+def test_learning_lowers_the_barrier(digits: str, tmp_path: Path) -> None:
+    """Two ViTs from different seeds: the midpoint gets better than activations alone bring it; the function stays."""
+    a, b = example_models()
+    images, labels = held_out_digits()
+
+    def midpoint(folder: Path) -> float:
+        isomerge.merge([a, folder], out=tmp_path / "mid", align=False, force=True)
+        with torch.no_grad():
+            logits = load_module(tmp_path / "mid")(pixel_values=images).logits
+        return float(torch.nn.functional.cross_entropy(logits, labels))
+
+    isomerge.align(b, onto=a, out=tmp_path / "acts", data=digits, limit=256)
+    alignment, report = isomerge.align(b, onto=a, out=tmp_path / "learned", learn=digits, steps=40)
+    found = report["streams"][0]["learned"]
+    assert found["target"] == "labels" and found["history"][0]["step"] == 0
+    assert found["barrier"] < 0.8 * found["history"][0]["barrier"]
+    assert midpoint(tmp_path / "learned") < 0.7 * midpoint(tmp_path / "acts") < 1.4
+    with torch.no_grad():
+        one, two = (load_module(f)(pixel_values=images).logits for f in (b, tmp_path / "learned"))
+    assert relative(two, one) < 1e-4
+    assert isomerge.verify(b, tmp_path / "learned")["same"]
+    isomerge.apply(alignment, b, out=tmp_path / "again")
+    old, new = (load_file(tmp_path / name / "model.safetensors") for name in ("learned", "again"))
+    assert all(torch.equal(old[k], new[k]) for k in old)
+
+
+def learner(a: Path, b: Path, tokens: torch.Tensor, state: Path, observer: Any = None, **options: Any) -> Learner:
+    """A learner between two toys on token ids."""
+    from isomerge.data.opening import open_data
+
+    file = state.with_name("ids.safetensors")
+    untie = options.pop("untie", False)
+    one, two = recognise(a, untie=untie), recognise(b, untie=untie)
+    save_file({"input_ids": tokens, **options.pop("more", {})}, file)
+    examples = open_data(str(file), a, config=one.config)
+    pair = PairSolver(one, two, make_plan(two, [one], "all"), torch.float32, guard=False)
+    solver = StreamSolver(pair, lambda *_: None)
+    solver.solve()
+    settings = LearnSettings(**{"steps": 8, "batch_size": 4, "target": "distill", **options})
+    return Learner(MatchedLine(solver, settings), examples, state, observer or (lambda *_: None))
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    """Random token ids [24, 9]."""
+    return torch.randint(1, 60, (24, 9), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "bert"])
+def test_what_is_learned_is_a_symmetry(name: str, tokens: torch.Tensor, tmp_path: Path) -> None:
+    """Any model, tied or not, post-norm or not: elements move, and the moved model computes the source's function."""
+    a, b = single(name, tmp_path / "a", 0), single(name, tmp_path / "b", 1)
+    file = tmp_path / "ids.safetensors"
+    more = {"labels": torch.randint(1, 60, (24, 9))} if name == "bert" else {}
+    save_file({"input_ids": tokens, **more}, file)
+    for untie in {False, name == "gpt2"}:
+        out = tmp_path / f"out-{untie}"
+        alignment, report = isomerge.align(
+            b, onto=a, out=out, learn=str(file), learn_target="distill", steps=6, batch_size=4, untie=untie
+        )
+        history = report["streams"][0]["learned"]["history"]
+        assert [h["step"] for h in history][0] == 0 and len({h["barrier"] for h in history}) > 1
+        assert relative(outputs(out), outputs(b)) < 1e-4
+        assert bool(config_of(out).get("tie_word_embeddings", True)) is not untie or name != "gpt2"
+        assert len(alignment) > 0
+
+
+def test_a_resumed_run_is_the_same_run(tokens: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the middle and started again: bit for bit the elements of a run that was left alone."""
+    monkeypatch.setattr(learned, "SAVE_EVERY", 0.0)
+    a, b = single("llama", tmp_path / "a", 0), single("llama", tmp_path / "b", 1)
+
+    def killed(what: str, done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    whole = learner(a, b, tokens, tmp_path / "whole.safetensors").run()
+    with pytest.raises(KeyboardInterrupt):
+        learner(a, b, tokens, tmp_path / "cut.safetensors", killed).run()
+    resumed = learner(a, b, tokens, tmp_path / "cut.safetensors")
+    rest: list[int] = []
+    resumed.observer = lambda what, done, total: rest.append(done)
+    found = resumed.run()
+    assert rest[0] >= 4
+    assert all(torch.equal(g, found.elements[k]) for k, g in whole.elements.items())
+    assert whole.report == found.report
+
+
+@pytest.mark.parametrize("change", [{"checkpointing": True}, {"precision": "bfloat16"}])
+def test_cheaper_ways_learn_alike(change: dict[str, Any], tokens: torch.Tensor, tmp_path: Path) -> None:
+    """Recomputed activations change nothing; mixed precision only what half precision rounds."""
+    a, b = single("llama", tmp_path / "a", 0), single("llama", tmp_path / "b", 1)
+    plain = learner(a, b, tokens, tmp_path / "one.safetensors")
+    other = learner(a, b, tokens, tmp_path / "two.safetensors", **change)
+    gradients = []
+    for one in (plain, other):
+        batch = next(one._batches(0))
+        with substituted(one.line.module, one.line.point(0.5, one.stage())):
+            one.loss(batch, one.wanted(batch)).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in one.elements.parameters().values() if p.grad is not None]))
+    assert float(gradients[0].norm()) > 1e-3
+    allowed = 1e-4 if "checkpointing" in change else 0.2
+    assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < allowed
+
+
+def test_the_gradient_is_the_slope(tokens: torch.Tensor, tmp_path: Path) -> None:
+    """A small step against the gradient lowers the loss by what the gradient says, for rotations and gauges."""
+    a, b = single("gpt2", tmp_path / "a", 0), single("gpt2", tmp_path / "b", 1)
+    found = learner(a, b, tokens, tmp_path / "state.safetensors", untie=True)
+    batch = next(found._batches(0))
+    wanted = found.wanted(batch)
+
+    def loss() -> torch.Tensor:
+        with substituted(found.line.module, found.line.point(0.5, found.stage())):
+            return found.loss(batch, wanted)
+
+    before = loss()
+    before.backward()
+    rotation = found.elements.rotations["res"]
+    assert rotation.grad is not None
+    lie = rotation.grad @ rotation.detach().mT
+    skew = (lie - lie.mT) / 2
+    skew = skew - skew.mean(-1, keepdim=True)
+    skew = skew - skew.mean(-2, keepdim=True)
+    size = 1e-3 / float(skew.norm())
+    with torch.no_grad():
+        rotation.copy_(torch.linalg.matrix_exp(-size * skew) @ rotation)
+        after = loss()
+    # d/ds L(exp(-s S) R) = -<dL/dR R^T, S> = -|S|^2
+    assert float(before - after) == pytest.approx(size * float(skew.square().sum()), rel=0.1)
+
+
+def test_substituted_gives_the_module_back(toy: Callable[..., Any]) -> None:
+    """Tied places follow, and everything is as before afterwards, also after an error."""
+    module = load_module(toy("gpt2").folder)
+    weight = module.get_parameter("transformer.wte.weight")
+    other = torch.zeros_like(weight)
+    with pytest.raises(ZeroDivisionError), substituted(module, {"transformer.wte.weight": other}):
+        assert module.lm_head.weight is other  # pyright: ignore[reportAttributeAccessIssue]
+        raise ZeroDivisionError
+    assert module.get_parameter("transformer.wte.weight") is weight is module.lm_head.weight  # pyright: ignore
+
+
+def test_refusals(digits: str, tmp_path: Path) -> None:
+    """Contradictions are told before anything is read or written."""
+    a, b = example_models()
+    for options, says in (
+        ({"learn": digits, "steps": 0}, "--steps 0"),
+        ({"learn": digits, "learn_effort": "huge"}, "--learn-effort huge: choose from quick, thorough"),
+        ({"learn": digits, "learn_target": "magic"}, "--learn-target magic"),
+        ({"learn": digits, "precision": "int8"}, "--precision int8"),
+        ({"steps": 5}, "--steps is for learning"),
+        ({"search": 5.0}, "--search needs examples"),
+        ({"stats_src": "x"}, "--stats-src and --stats-anchor belong together"),
+        ({"learn": digits, "spaces": "none"}, "nothing can be learned"),
+        ({"data": digits, "evidence": "guess"}, "--evidence guess"),
+    ):
+        with pytest.raises(IsomergeError, match=says):
+            isomerge.align(b, onto=a, out=tmp_path / "out", **options)
+        assert not (tmp_path / "out").exists()
