@@ -25,7 +25,7 @@ ROTATED = ["llama", "mixtral", "gpt2-untied", "vit", "dinov2-swiglu"]
 @pytest.fixture(autouse=True)
 def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twins are found at once, and nothing here needs unrelated models to settle."""
-    monkeypatch.setattr(streams, "SWEEPS", 4)
+    monkeypatch.setattr(streams.StreamSolver.solve, "__defaults__", (4,))
 
 
 @pytest.mark.parametrize("name", TWINS)

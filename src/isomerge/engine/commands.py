@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.many_solutions import check_anchor, prepare_mean
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver
 from isomerge.engine.plan import gives_out_streams, make_plan, unit_layer
@@ -173,30 +174,38 @@ def run_merge(
     spaces: str = "default",
     layers: str | None = None,
     matching: Matching = WEIGHTS,
+    anchor: str = "first",
 ) -> dict[str, Any]:
-    """Align every model onto the first, fuse them, and write the result; returns the report."""
+    """Align every model onto the first, fuse them, and write the result; returns the report.
+
+    With ``anchor="none"`` all models are matched onto their common mean instead (`isomerge.engine.many`), which is
+    written in the first model's coordinates.
+    """
     weights = check_merge(len(models), method, weights)
-    anchor, *others = models
+    check_anchor(anchor, matching, spaces)
+    donor, *others = models
     fuse = merge_method(method)
-    check_compatible(anchor, others)
+    check_compatible(donor, others)
     chosen = spaces if align else "none"
-    plan = make_plan(anchor, others, chosen, layers)
+    plan = make_plan(donor, others, chosen, layers)
     dtype = working_dtype(models)
     # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
-    solvers = [PairSolver(anchor, other, plan, dtype, guard=False) for other in others]
+    solvers = [PairSolver(donor, other, plan, dtype, guard=False) for other in others]
     matching = matching if align else WEIGHTS
     matching.check(len(others))
-    key = run_key("merge", models, method, weights, chosen, layers, output.dtype, output.shard_size, repr(matching))
+    settings = (method, weights, chosen, layers, output.dtype, output.shard_size, repr(matching), anchor)
+    key = run_key("merge", models, *settings)
 
     def combine(block: Block, tensors: list[Tensor]) -> Tensor:
         return fuse(tensors, weights=weights) if tensors[0].is_floating_point() else tensors[0]
 
-    with StreamWriter(anchor, output, key) as stream:
-        streams = prepare_solutions(stream, solvers, matching)
-        if not streams:
+    with StreamWriter(donor, output, key) as stream:
+        mean = prepare_mean(stream, solvers, matching, weights) if align and anchor == "none" else None
+        streams = prepare_solutions(stream, solvers, matching) if mean is None else []
+        if not streams and mean is None:
             prepare_votes(stream, solvers)
-        results = stream_units(stream, solvers, plan, combine, anchor)
-        write_alone(stream, plan, anchor, dtype)
+        results = stream_units(stream, solvers, plan, combine, donor)
+        write_alone(stream, plan, donor, dtype)
         kept = [block.key for block in plan.alone]
         report = report_of(
             "merge",
@@ -209,9 +218,12 @@ def run_merge(
             layers=layers,
             kept_from_first=kept,
             streams=streams,
+            **({"anchor": "none", "mean": mean} if mean is not None else {}),
             notes=list(plan.selection.notes),
         )
         how = "Each was first aligned onto the first along its symmetries. " if align else "They were not aligned. "
+        if mean is not None:
+            how = "All were first matched onto their common mean along their symmetries. "
         text = f"The `{method}` merge of the models below, with weights {weights}. {how}Made by isomerge."
         alignments = {}
         if align:

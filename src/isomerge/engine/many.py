@@ -202,19 +202,20 @@ class ManySolver:
         self, places: Places, graph: Graph, movable: Sequence[int], label: str, *, sweeps: int | None = None,
         restart: bool = False,
     ) -> tuple[Places, list[float]]:  # fmt: skip
-        """Passes until the objective settles; the places, and the objective at the start and after every half pass."""
+        """Passes until the objective settles; the places, and the objective at the start and after every pass."""
         objective: list[float] = []
         places, best = places.copy(), places
         for number in range(streams.SWEEPS if sweeps is None else sweeps):
             what = f"{label}, sweep {number + 1}" + (f", objective {objective[-1]:.5g}" if objective else "")
             before, after, crosses = self.sweep(places, graph, movable, what, restart=restart and number == 0)
-            if objective and after > objective[-1]:  # rounding, once nothing is left to gain
+            objective = objective or [before]
+            if after > objective[-1]:  # rounding, once nothing is left to gain
                 break
             best = places.copy()
-            objective += [min(before, objective[-1]) if objective else before, after]
+            objective.append(after)
             steps, gain = synchronise(self.frame, crosses, graph, movable)
             loose = gain > 0 or bool(self.units.plan.votes and graph.couples(movable))
-            if not loose or (number and objective[-3] - after <= streams.SETTLED * after):
+            if not loose or (number and objective[-2] - after <= streams.SETTLED * after):
                 break
             for m, step in enumerate(steps):
                 if step:
@@ -242,7 +243,9 @@ class ManySolver:
                     places.turns[m] = Alignment(self.frame, step) @ places.turns[m]
         return places
 
-    def onto(self, places: Places, graph: Graph, movable: Sequence[int], label: str, *, sweeps: int | None = None) -> Places:
+    def onto(
+        self, places: Places, graph: Graph, movable: Sequence[int], label: str, *, sweeps: int | None = None
+    ) -> Places:
         """Match models onto others that stay, from the lower of both starts after one pass."""
         kinds = ("shared", "identity") if self.frame.streams and self.units.plan.selection.frame else ("identity",)
         starts = []
@@ -300,6 +303,7 @@ class ManySolver:
                 "over_sequence": _fraction(in_sequence, objective[-1]),
             },
             "shares": list(self.units.shares),
+            "dead": sorted(self.units.dead),
             "groups": groups(self.frame, self.frame.streams if not apart else ()),
         }
 

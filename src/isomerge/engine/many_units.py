@@ -84,7 +84,7 @@ class ManyUnits:
             read = self._reader(model)
             if any(self.frame.spaces[s].group_name == self.frame.spaces[s].folded for s in self.frame.streams):
                 check_folded(self.frame, self.blocks, read, model.ref)
-            self.folds.append(folded_gains(self.frame, self.blocks, read) if plan.selection.frame else Alignment(self.frame))
+            self.folds.append(folded_gains(self.frame, self.blocks, read))
         self.activations = activations
         self.evidence = streams.SHARES[evidence] if activations else streams.SHARES["weights"]
         self.weights: dict[str, float] = {}

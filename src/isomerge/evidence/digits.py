@@ -30,11 +30,24 @@ def example_models() -> tuple[Path, Path]:
 def held_out_digits() -> tuple[Tensor, Tensor]:
     """The 450 test images float32 [n, 1, 8, 8] in -1..1 and their labels int64 [n]; never trained on.
 
-    The split is the one of ``examples/train_digits.py``.
+    Raises:
+        IsomergeError: scikit-learn is not installed.
+    """
+    return _digits()[1]
+
+
+def training_digits() -> list[dict[str, Tensor]]:
+    """The 1347 training images and labels, as ``--learn isomerge.evidence.digits:training_digits`` reads them.
 
     Raises:
         IsomergeError: scikit-learn is not installed.
     """
+    images, labels = _digits()[0]
+    return [{"pixel_values": images, "labels": labels}]
+
+
+def _digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The training and the test part, split as in ``examples/train_digits.py``."""
     import torch
 
     try:
@@ -43,9 +56,11 @@ def held_out_digits() -> tuple[Tensor, Tensor]:
     except ImportError:
         raise IsomergeError("the demo needs scikit-learn for its data: pip install 'isomerge[demo]'") from None
     digits: Any = load_digits()
-    _, test = train_test_split(range(len(digits.target)), test_size=0.25, random_state=0, stratify=digits.target)
-    images = (torch.tensor(digits.images, dtype=torch.float32) / PIXEL_MAX - 0.5) / 0.5
-    return images.unsqueeze(1)[test], torch.tensor(digits.target, dtype=torch.int64)[test]
+    parts = train_test_split(range(len(digits.target)), test_size=0.25, random_state=0, stratify=digits.target)
+    images = ((torch.tensor(digits.images, dtype=torch.float32) / PIXEL_MAX - 0.5) / 0.5).unsqueeze(1)
+    labels = torch.tensor(digits.target, dtype=torch.int64)
+    train, test = ((images[part].contiguous(), labels[part]) for part in parts)
+    return train, test
 
 
 def digit_evaluator() -> Callable[[nn.Module], tuple[float, float]]:

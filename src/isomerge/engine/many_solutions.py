@@ -1,0 +1,119 @@
+"""The solution of a merge without an anchor, found once and kept in the folder of the unfinished output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.many import ManySolver
+from isomerge.engine.many_units import ManyUnits
+from isomerge.engine.pair import PairSolver
+from isomerge.engine.solutions import Matching, Solver
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.alignment import Alignment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from isomerge.engine.run import StreamWriter
+    from isomerge.engine.taps import Activations
+
+ANCHORS = ("first", "none")
+DONE = "common mean"
+
+
+def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
+    """Refuse what a common mean cannot be matched by, before anything is read.
+
+    Raises:
+        IsomergeError: naming the options.
+    """
+    if anchor not in ANCHORS:
+        raise IsomergeError(f"--anchor {anchor}: choose from {', '.join(ANCHORS)}")
+    if anchor == "first":
+        return
+    if spaces.startswith("paper"):
+        raise IsomergeError(
+            f"--spaces {spaces} matches onto one anchor: leave --anchor none away, or choose other spaces"
+        )
+    if matching.search is not None:
+        raise IsomergeError("--search moves one model at a time: leave --anchor none away, or learn with --learn")
+
+
+def shares_of(weights: Sequence[float]) -> list[float]:
+    """How much every model counts in the common mean: the merge's weights where all are positive, else all alike."""
+    if min(weights) <= 0:
+        return [1 / len(weights)] * len(weights)
+    return [w / sum(weights) for w in weights]
+
+
+def prepare_mean(
+    stream: StreamWriter, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
+) -> dict[str, Any]:
+    """Solve all sources at once, or take the solution of an interrupted run; ``given`` of every solver is set.
+
+    Args:
+        stream: the unfinished output.
+        solvers: one per model but the first, which is the anchor of all; unguarded.
+        matching: activations and learning.
+        weights: of the merge.
+
+    Returns:
+        A report: the objective by pass, of every anchor and of the usual sequence, and the gains over them.
+    """
+    paths = [stream.writer.blob(f"solution-{k}.safetensors") for k in range(len(solvers))]
+    report = stream.done(DONE)
+    if report is None:
+        report, found = _solve(stream, solvers, matching, weights)
+        for solver, path, alignment in zip(solvers, paths, found, strict=True):
+            alignment.save(path)
+            solver.given = alignment
+        stream.writer.commit(DONE, report)
+    else:
+        for solver, path in zip(solvers, paths, strict=True):
+            solver.given = Alignment.load(path, solver.source.spec)
+    return report
+
+
+def _solve(
+    stream: StreamWriter, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
+) -> tuple[dict[str, Any], list[Alignment]]:
+    first, observer = solvers[0], stream.output.observer
+    models = [first.anchor, *(solver.source for solver in solvers)]
+    activations = _activations(stream, solvers, matching)
+    units = ManyUnits(models, first.plan, first.dtype, shares_of(weights), activations, matching.evidence)
+    solver = ManySolver(units, observer)
+    report = solver.solve()
+    learned: list[Any] = [None] * len(solvers)
+    if matching.learn is not None:
+        from isomerge.engine.learned import LearnSettings
+        from isomerge.engine.learned_many import ManyLearner, MatchedSimplex
+
+        simplex = MatchedSimplex(solver, matching.settings or LearnSettings())
+        examples = Solver(first, matching, _state(stream), observer).examples(matching.learn)
+        found = ManyLearner(simplex, examples, _state(stream), observer).run()
+        report["learned"] = found.report
+        learned = found.each
+    return report, [solver.alignment(m, elements) for m, elements in enumerate(learned, 1)]
+
+
+def _state(stream: StreamWriter) -> Path:
+    return stream.writer.blob("learning-all.safetensors")
+
+
+def _activations(
+    stream: StreamWriter, solvers: Sequence[PairSolver], matching: Matching
+) -> list[Activations] | None:
+    """Centred activations of every model, the first one first; None where weights decide alone."""
+    pairs = [Solver(s, matching, _state(stream), stream.output.observer, k) for k, s in enumerate(solvers)]
+    if matching.stats:
+        both = [found for pair in pairs if (found := pair.activations()) is not None]
+        return [both[0][0], *(source for _, source in both)]
+    if not (matching.data or matching.learn):
+        return None
+    from isomerge.engine.taps import capture
+
+    examples = pairs[0].examples(matching.data or matching.learn)
+    examples = examples.head(min(len(examples), matching.rows))
+    models = [solvers[0].anchor, *(solver.source for solver in solvers)]
+    return [capture(m, pairs[0].module(m), examples, rows=matching.rows).centred() for m in models]
