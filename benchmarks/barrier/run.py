@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import isomerge
 import torch
+
+import isomerge
 from isomerge.errors import IsomergeError
 
 HERE = Path(__file__).resolve().parent
@@ -96,7 +97,9 @@ def align(row: str, family: str, a: Path, b: Path, seed: int) -> tuple[Path, dic
 def measure(family: str, a: Path, b: Path, points: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The line between two models on test data, and what belongs to the pair."""
     limit = LIMITS[family]["test"]
-    found = isomerge.barrier(a, b, data=test_data(family), spaces="none", points=points, limit=limit, batch_size=128)
+    found = isomerge.barrier(
+        a, b, data=test_data(family), spaces="none", points=points, limit=limit, batch_size=128
+    )
     line = found["lines"][0]
     return line, {"ensemble": found["ensemble"], "ends": line["ends"], "examples": found["data"]["examples"]}
 
@@ -117,7 +120,10 @@ def run_pair(family: str, a: Path, b: Path, rows: list[str], points: int, entry:
         line, about = measure(family, a, moved, points)
         if row == "stored":
             entry["pair"] = about
-        entry["rows"][row] = {**cost, **{k: line[k] for k in ("barrier", "midpoint", "highest", "losses", "accuracies")}}
+        entry["rows"][row] = {
+            **cost,
+            **{k: line[k] for k in ("barrier", "midpoint", "highest", "losses", "accuracies")},
+        }
         entry["points"] = line["points"]
         if row != "stored":
             shutil.rmtree(moved)
@@ -193,14 +199,20 @@ def main() -> None:
 
     def save() -> None:
         found["summary"] = summary(found["pairs"])
-        found["settings"] = {"limits": LIMITS[family], "learn": LEARN[family], "versions": {"torch": torch.__version__}}
+        found["settings"] = {
+            "limits": LIMITS[family],
+            "learn": LEARN[family],
+            "versions": {"torch": torch.__version__},
+        }
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         draw(name, found["pairs"], path.with_suffix(".png"))
 
     for pair in arguments.pairs:
         one, two = pair.split("-")
         prefix = f"width-{arguments.width}-" if arguments.width else ""
-        a, b = (DATA / family / (f"half-{s}-seed-{s}" if arguments.half else f"{prefix}seed-{s}") for s in (one, two))
+        a, b = (
+            DATA / family / (f"half-{s}-seed-{s}" if arguments.half else f"{prefix}seed-{s}") for s in (one, two)
+        )
         if not (a.is_dir() and b.is_dir()):
             print(f"{a.name}, {b.name}: not trained yet (benchmarks/barrier/train.py)", flush=True)
             continue

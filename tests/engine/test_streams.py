@@ -16,10 +16,8 @@ from isomerge.errors import IsomergeError
 from toys import outputs, relative, save_toy, tensors
 
 TWINS = [
-    "bert", "distilbert", "deberta-shared", "deberta-conv", "vit", "deit", "dinov2", "dinov2-swiglu", "gpt2", "gpt2-untied",
-    "llama-biased", "llama-mqa", "llama-tied", "mistral", "qwen3", "t5-relu", "mt5", "mixtral",
+    "bert", "deberta-shared", "vit", "dinov2-swiglu", "gpt2", "gpt2-untied", "llama-biased", "qwen3", "t5-relu", "mixtral",
 ]  # fmt: skip
-ROTATED = ["llama", "mixtral", "gpt2-untied", "vit", "dinov2-swiglu"]
 
 
 @pytest.fixture(autouse=True)
@@ -41,17 +39,17 @@ def test_turned_twin_comes_back(name: str, tmp_path: Path) -> None:
     assert proof["same"], proof["residual"]
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "t5-relu", "bert"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5-relu"])
 def test_permuted_twin_comes_back(name: str, tmp_path: Path) -> None:
     """The same for the declared group (signed permutations), which needs no folding."""
     a = single(name, tmp_path / "a")
     moved = turn(name, a, tmp_path / "moved", 3, "declared")
-    _, report = isomerge.align(moved, onto=a, spaces="default,res:Perm" if name in ("gpt2", "bert") else "all")
+    _, report = isomerge.align(moved, onto=a, spaces="default,res:Perm" if name == "gpt2" else "all")
     assert report["distance"]["after"] <= 1e-5 * report["distance"]["norm"]
     assert isomerge.verify(a, moved)["same"]
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral", "gpt2-untied", "vit", "dinov2", "t5-gated", "bert"])
+@pytest.mark.parametrize("name", ["llama", "gpt2-untied", "vit", "t5-gated", "bert"])
 def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
     """merge(g A, h B) computes what merge(A, B) computes, for random g and h of streams, gains and local spaces."""
     a, b = (save_toy(name, tmp_path / tag, seed=seed) for tag, seed in (("a", 0), ("b", 5)))
@@ -61,7 +59,7 @@ def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
     assert relative(outputs(tmp_path / "moved"), outputs(tmp_path / "stored")) <= 1e-5
 
 
-@pytest.mark.parametrize("name", [*ROTATED, "t5-gated", "bert", "gpt2", "llama-mqa", "deberta-shared"])
+@pytest.mark.parametrize("name", ["llama-mqa", "mixtral", "gpt2-untied", "dinov2-swiglu", "t5-gated", "bert"])
 def test_the_objective_never_rises(name: str, tmp_path: Path) -> None:
     """Unrelated models: no half step raises what is minimised, between folded canonical gauges; the function stays."""
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -272,12 +273,24 @@ class Learner:
 
     def _held_loss(self, t: float, stage: Stage) -> float:
         total, count = 0.0, 0
-        for batch in self.held.batches(max(self.batch_size, 32)):
-            wanted = self.wanted(batch)
-            with substituted(self.line.module, self.line.point(t, stage)):
+        with substituted(self.line.module, self.line.point(t, stage)):
+            for batch, wanted in self.judged:
                 n = len(next(iter(batch.values())))
                 total, count = total + float(self.loss(batch, wanted)) * n, count + n
         return total / count
+
+    @cached_property
+    def judged(self) -> list[tuple[dict[str, Tensor], Tensor | None]]:
+        """The held-out batches with their targets; images are mixed as those that are learned from."""
+        import torch
+
+        found = []
+        for number, batch in enumerate(self.held.batches(max(self.batch_size, 32))):
+            here = {name: x.to(self.settings.device) for name, x in batch.items()}
+            if self.target == "distill" and self.settings.mixup:
+                here = mixed(here, torch.Generator().manual_seed(number))
+            found.append((here, self.wanted(here)))
+        return found
 
     # --------------------------------------------------------------------- run
 
@@ -285,10 +298,10 @@ class Learner:
         """Learn; an interrupted run goes on where its state was saved."""
         self._resume()
         steps, saved = self.settings.steps, monotonic()
-        judged = {0, steps, *(steps * k // 10 for k in range(4, 10))}
+        looks = {0, steps, *(steps * k // 10 for k in range(4, 10))}
         for batch in self._batches(self.optimiser.step_number):
             number = self.optimiser.step_number
-            if number in judged:
+            if number in looks:
                 self._keep_if_better(number)
             if number >= steps:
                 break

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Told = Callable[[str, int, int], None]
 # Up to so many models the descent starts from each one's star; beyond, from the lowest star after one pass.
 EVERY_START = 5
+# Passes from every start; the lowest goes on until it settles.
+TRIAL = 4
 # Rounds over the models inside a unit; a round that lowers its part by less than this fraction is the last.
 ROUNDS = 30
 SETTLED = 1e-6
@@ -285,9 +287,13 @@ class ManySolver:
         runs: dict[int, tuple[Places, list[float]]] = {}
         for m in self.order if every and not apart else [best]:
             label = f"common mean, from {self.models[m].ref}"
-            runs[m] = self.descend(stars[m], self.complete, self.order, label, restart=apart)
+            runs[m] = self.descend(stars[m], self.complete, self.order, label, sweeps=TRIAL, restart=apart)
         start = min(runs, key=lambda m: runs[m][1][-1])  # the first in the canonical order, where equal
         places, objective = runs[start]
+        if len(objective) > TRIAL:  # it has not settled yet
+            places, further = self.descend(places, self.complete, self.order, "common mean")
+            objective = [*objective, *further[1:]]
+            runs[start] = (places, objective)
         self.places = self.normalised(places)
         return {
             "objective": objective,

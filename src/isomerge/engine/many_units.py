@@ -37,7 +37,7 @@ def moved(g: Alignment, tensors: Mapping[Key, Tensor]) -> Tensors:
         return dict(tensors)
     blocks = {key: t.clone() for key, t in tensors.items() if isinstance(key, Block)}
     g.act(blocks)
-    found: Tensors = dict(blocks)
+    found: Tensors = {**blocks}
     for key, t in tensors.items():
         if isinstance(key, Tap):
             found[key] = t.clone()
@@ -123,7 +123,7 @@ class ManyUnits:
                 self.dead |= {*dead}
             self.gauges[unit.key] = gauges
         self._weigh(every)
-        found: list[Tensors] = [dict(tensors) for tensors in every]
+        found: list[Tensors] = [{**tensors} for tensors in every]
         self._add_taps(unit, found, gauges)
         size = sum(t.nbytes for tensors in found for t in tensors.values())
         if size <= self._room:

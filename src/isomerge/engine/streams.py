@@ -180,12 +180,13 @@ class StreamSolver:
                 (b, found.anchor[b], found.source[b]) for b in unit.blocks if has_shared_meaning(self.frame, b)
             ]
             pairs += weighted_leaves(self.frame, shared, self.weight)
-            pairs += self._tap_leaves(self.frame, found.taps)
+            pairs += self.tap_leaves(self.frame, found.taps)
         crosses = stream_crosses(self.frame, pairs)
         solved = {name: self.frame.spaces[name].group.solve(c)[0] for name, c in crosses.items()}
         self.turn = Alignment(self.frame, solved)
 
-    def _tap_leaves(self, spec: Spec, taps: Sequence[tuple[Tap, Tensor, Tensor, float]]) -> Iterator[WeightedLeaf]:
+    def tap_leaves(self, spec: Spec, taps: Sequence[tuple[Tap, Tensor, Tensor, float]]) -> Iterator[WeightedLeaf]:
+        """The atom views of activations, with what they count."""
         for tap, x, y, weight in taps:
             for (u, v), here in tap.leaves(spec, x, y):
                 yield u, v, here, weight
@@ -205,7 +206,7 @@ class StreamSolver:
             value += self._distance(moved)
             pairs = ((block, moved.anchor[block], moved.source[block]) for block in unit.blocks)
             leaves = chain(
-                weighted_leaves(self.frame, pairs, self.weight), self._tap_leaves(self.frame, moved.taps)
+                weighted_leaves(self.frame, pairs, self.weight), self.tap_leaves(self.frame, moved.taps)
             )
             for stream, cross in stream_crosses(self.frame, leaves).items():
                 crosses[stream] = crosses[stream] + cross if stream in crosses else cross
@@ -222,25 +223,33 @@ class StreamSolver:
 
     def matched_unit(self, unit: Unit) -> Canonical:
         """The unit with the source turned and matched inside (by the better of the new elements and the old)."""
-        turned = self._act(self.turn, self.canonical(unit))
+        turned = self.act(self.turn, self.canonical(unit))
         if not self.is_matched(unit):
             return turned
         votes = {name: self.pair.votes[name] for name in unit.votes}
         root = {block: self.weight(block) ** 0.5 for block in unit.blocks}
         a, b = ({k: t * root[k] if root[k] else t for k, t in x.items()} for x in (turned.anchor, turned.source))
-        more = [(u * w**0.5, v * w**0.5, here) for u, v, here, w in self._tap_leaves(self.local, turned.taps)]
+        more = [(u * w**0.5, v * w**0.5, here) for u, v, here, w in self.tap_leaves(self.local, turned.taps)]
         found = compact_solution(self.local, a, b, votes, more).elements
         best, distance = turned, float("inf")
         for elements in (found, self.inner.get(unit.key)):
             if elements is None:
                 continue
-            trial = self._act(Alignment(self.local, {**elements, **self._voted(elements)}), turned)
+            trial = self.act(Alignment(self.local, {**elements, **self._voted(elements)}), turned)
             there = self._distance(trial)
             if there < distance:
                 best, distance, self.inner[unit.key] = trial, there, elements
         return best
 
-    def _act(self, g: Alignment, unit: Canonical) -> Canonical:
+    def placed_unit(self, unit: Unit) -> Canonical:
+        """The unit with the source turned and matched inside as it stands now; nothing is solved."""
+        turned = self.act(self.turn, self.canonical(unit))
+        elements = self.inner.get(unit.key)
+        if elements is None:
+            return turned
+        return self.act(Alignment(self.local, {**elements, **self._voted(elements)}), turned)
+
+    def act(self, g: Alignment, unit: Canonical) -> Canonical:
         """The unit with its source moved."""
         blocks = {block: t.clone() for block, t in unit.source.items()}
         g.act({block: t for block, t in blocks.items() if t.is_floating_point()})
@@ -268,7 +277,7 @@ class StreamSolver:
         for unit in self.pair.plan.units:
             if not unit.votes:
                 continue
-            turned = self._act(self.turn, self.canonical(unit))
+            turned = self.act(self.turn, self.canonical(unit))
             root = {block: self.weight(block) ** 0.5 for block in unit.blocks}
             a, b = (
                 {k: t * root[k] if root[k] else t for k, t in x.items()} for x in (turned.anchor, turned.source)

@@ -1,0 +1,174 @@
+"""The midpoint of a matched line as a live module, cheap to change unit by unit, and how far it is from its parents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.learned import untied_module
+from isomerge.engine.modules import parameter_names
+from isomerge.engine.streams import Canonical, StreamSolver
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.data.examples import Examples
+
+# Tokens in one batch of text; images come 64 at a time.
+TOKENS, IMAGES = 2048, 64
+# No more than so many examples are judged by, and so many numbers of targets kept: half a gigabyte of float32.
+JUDGED, LARGEST = 256, 1 << 27
+# A change that is worse by this factor on the first batches is not judged on the others.
+SLACK = 1.01
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Examples in batches with the mean of the parents' distributions on them."""
+
+    batches: list[dict[str, Tensor]]
+    targets: list[Tensor]
+    """Logarithms of the mean probabilities, per batch."""
+    count: int
+
+
+class Midpoint:
+    """The mean of the anchor and of the source as the solver has placed it, both in the anchor's canonical frame.
+
+    Args:
+        solver: a solver after its descent; its state is read, and followed when it is told (`replace`, `rebuild`).
+        device: where the module runs.
+    """
+
+    def __init__(self, solver: StreamSolver, device: str = "cpu") -> None:
+        anchor = solver.pair.anchor
+        self.solver, self.device = solver, device
+        self.module: nn.Module = untied_module(anchor, device).requires_grad_(False)
+        self.names = parameter_names(self.module, anchor.spec)
+        self.parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        self.units = {unit.key: unit for unit in solver.pair.plan.units}
+        self.t = 0.5
+        self.placed: dict[str, Canonical] = {}
+        self.rebuild()
+        for block in anchor.blocks:
+            if block not in self.shared and block.canonical[0] in self.names:
+                self._write(block, solver.folded(anchor, block))
+
+    @property
+    def shared(self) -> set[Block]:
+        """The blocks that both models have."""
+        return {block for unit in self.units.values() for block in unit.blocks}
+
+    def rebuild(self) -> None:
+        """Take every unit from the solver as it stands."""
+        self.placed = {key: self.without_taps(self.solver.placed_unit(unit)) for key, unit in self.units.items()}
+        self.write(self.units)
+
+    @staticmethod
+    def without_taps(unit: Canonical) -> Canonical:
+        """The weights of a unit alone."""
+        return Canonical(unit.anchor, unit.source, [])
+
+    def replace(self, placed: Mapping[str, Canonical]) -> None:
+        """Put other units in the place of some."""
+        self.placed |= placed
+        self.write(placed)
+
+    def turned(self, step: Alignment) -> dict[str, Canonical]:
+        """Every unit with the source moved by elements of the streams."""
+        return {key: self.solver.act(step, unit) for key, unit in self.placed.items()}
+
+    def write(self, keys: Iterable[str]) -> None:
+        """Bring the module's weights of some units to the point ``t`` of the line."""
+        import torch
+
+        for key in keys:
+            unit = self.placed[key]
+            for block, a in unit.anchor.items():
+                if a.is_floating_point():
+                    self._write(
+                        block, torch.lerp(a, unit.source[block], self.t) if self.t < 1 else unit.source[block]
+                    )
+
+    def _write(self, block: Block, tensor: Tensor) -> None:
+        for name, part in block.split(tensor):
+            if name in self.names:
+                self.parameters[self.names[name]].copy_(part)
+
+    def at(self, t: float) -> None:
+        """Move the whole module to another point of the line: 0 is the anchor, 1 the source."""
+        if t != self.t:
+            self.t = t
+            self.write(self.units)
+
+    # ---------------------------------------------------------------- judging
+
+    def judged(self, examples: Examples) -> Judged:
+        """The first examples with their targets, from both ends of the line; as many as is affordable."""
+        from isomerge.evidence.losses import logits_of, mean_log_probability
+
+        numbers = logits_of(self.module, next(examples.batches(1))).numel()
+        examples = examples.head(max(1, min(len(examples), JUDGED, LARGEST // numbers)))
+        ids = examples.tensors.get("input_ids")
+        size = IMAGES if ids is None else max(1, TOKENS // ids.shape[1])
+        batches = list(examples.batches(size))
+        ends: list[list[Tensor]] = []
+        for t in (0.0, 1.0):
+            self.at(t)
+            ends.append([logits_of(self.module, batch) for batch in batches])
+        self.at(0.5)
+        return Judged(batches, [mean_log_probability(pair) for pair in zip(*ends, strict=True)], len(examples))
+
+    def divergence(self, judged: Judged, known: Sequence[float] | None = None) -> list[float]:
+        """KL(mean of the parents || midpoint) in nats, summed over the examples of every batch.
+
+        With ``known``, what it was before: stops after a batch where it is clearly above that, and returns the batches
+        up to there.
+        """
+        from isomerge.evidence.losses import divergence, logits_of
+
+        sums: list[float] = []
+        for batch, target in zip(judged.batches, judged.targets, strict=True):
+            logits = logits_of(self.module, batch)
+            mask = batch.get("attention_mask")
+            kept = None
+            if mask is not None and logits.ndim == 3 and mask.shape == logits.shape[:-1]:
+                kept = mask.to(logits.device) == 1
+            sums.append(float(divergence([target], logits, kept).sum()))
+            if known is not None and not sum(sums) <= sum(known[: len(sums)]) * SLACK:
+                break
+        return sums
+
+    # ----------------------------------------------------------------- inputs
+
+    def inputs(self, paths: Sequence[str], batches: Sequence[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor]:
+        """What submodules are given, [n, width] float32, up to ``rows`` rows each, spread evenly over the batches."""
+        import torch
+
+        from isomerge.engine.taps import spread_rows
+        from isomerge.evidence.losses import logits_of
+
+        share = -(-rows // len(batches))
+        found: dict[str, list[Tensor]] = {path: [] for path in paths}
+        mask: list[Tensor | None] = [None]
+        hooks = []
+
+        def keep(path: str) -> Any:
+            def hook(_module: Any, given: tuple[Any, ...]) -> None:
+                found[path].append(spread_rows(given[0], mask[0], share))
+
+            return hook
+
+        try:
+            for path in paths:
+                hooks.append(self.module.get_submodule(path).register_forward_pre_hook(keep(path)))
+            for batch in batches:
+                mask[0] = batch.get("attention_mask")
+                logits_of(self.module, batch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return {path: torch.cat(parts)[:rows] for path, parts in found.items() if parts}

@@ -1,0 +1,155 @@
+"""Solving one unit again: by other evidence, with heads where they are told to be, or by what its neurons compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.midpoint import Midpoint
+from isomerge.engine.streams import SHARES, Canonical, StreamSolver
+from isomerge.matching.functional import (
+    Activation,
+    Layer,
+    Neurons,
+    branches,
+    feed_forward,
+    hidden,
+    likeness,
+    match_neurons,
+    neurons_of,
+)
+from isomerge.matching.local import compact_solution, unit_keys
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# Rows that the functional cost is computed from (docs/experiments.md: about a thousand suffice).
+ROWS = 1024
+# The names under which configs say which activation function their layers have.
+ACTIVATIONS = ("dense_act_fn", "hidden_act", "activation_function", "hidden_activation", "activation")
+# A layer whose hidden values differ from what its axes say by more than this fraction is not understood.
+UNDERSTOOD = 1e-3
+
+
+def solve_again(
+    solver: StreamSolver, turned: Canonical, evidence: str, fixed: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """The compact elements of one unit, solved from some evidence with some elements given.
+
+    Args:
+        solver: its frame and weights.
+        turned: the unit with the source's streams turned and nothing matched inside.
+        evidence: a key of `SHARES`; activations count only where the solver has some.
+        fixed: elements that are given by element key, such as permutations of heads; their fibres are solved.
+    """
+    spec = solver.local
+    first = Alignment(spec, dict(fixed or {}))
+    given = {key.partition("[")[0] for key in first}
+    rest = spec.restrict([*(n for n in spec.spaces if n not in given), *(s.name for s in spec.shifts)])
+    moved = solver.act(first, turned)
+    weights, taps = (share / own if own else 0.0 for share, own in zip(SHARES[evidence], solver.share, strict=True))
+    a, b = {}, {}
+    for block in turned.anchor:
+        root = (solver.weight(block) * weights) ** 0.5
+        a[block], b[block] = (t * root if root else t for t in (moved.anchor[block], moved.source[block]))
+    more = [
+        (u * (w * taps) ** 0.5, v * (w * taps) ** 0.5, at)
+        for u, v, at, w in solver.tap_leaves(rest, moved.taps)
+        if taps
+    ]
+    found = compact_solution(rest, a, b, {}, more)
+    return dict((Alignment(spec, found.elements) @ first).elements)
+
+
+def voted_elements(solver: StreamSolver, unit: Unit) -> dict[str, Tensor]:
+    """The stack-wide elements that act in a unit."""
+    return {name: solver.pair.votes[name] for name in unit.votes}
+
+
+def activation_of(module: nn.Module) -> Activation | None:
+    """The activation function that a module's config names."""
+    from transformers.activations import ACT2FN
+
+    config: Any = module.config
+    for key in ACTIVATIONS:
+        name = getattr(config, key, None)
+        if isinstance(name, str) and name in ACT2FN:
+            return ACT2FN[name]
+    return None
+
+
+class FunctionalMatch:
+    """Matches feed-forward layers by the functional cost, on the prefix that is merged already.
+
+    Args:
+        midpoint: the line; its solver's streams and earlier layers are taken as they are.
+        batches: examples, as the module reads them.
+    """
+
+    def __init__(self, midpoint: Midpoint, batches: Sequence[Mapping[str, Tensor]]) -> None:
+        self.midpoint, self.solver, self.batches = midpoint, midpoint.solver, batches
+        self.act = activation_of(midpoint.module)
+        self.layers: dict[str, Layer] = {}
+        for key, unit in midpoint.units.items():
+            layer = feed_forward(self.solver.frame, unit.blocks)
+            known = layer is not None and layer.space in self.solver.local.spaces
+            if layer is not None and known and self.act is not None and self.solver.is_matched(unit):
+                self.layers[key] = layer
+        self._anchor = self._own(0.0) if self.layers else {}
+        self._source: dict[str, Tensor] = {}
+        self._turn: Alignment | None = None
+        self.layers = {key: layer for key, layer in self.layers.items() if self._understood(key)}
+
+    def path(self, key: str) -> str:
+        """The submodule that reads a layer's inputs."""
+        name = self.midpoint.names[self.layers[key].readers[0][0].canonical[0]]
+        return name.removesuffix(".weight")
+
+    def _own(self, t: float) -> dict[str, Tensor]:
+        """The inputs of every layer at one end of the line."""
+        self.midpoint.at(t)
+        found = self.midpoint.inputs([self.path(key) for key in self.layers], self.batches, ROWS)
+        self.midpoint.at(0.5)
+        return {key: found[self.path(key)] for key in self.layers}
+
+    def _understood(self, key: str) -> bool:
+        """Whether what the layer's second map is given is what its axes and its activation function say."""
+        layer, unit = self.layers[key], self.midpoint.placed[key]
+        name = self.midpoint.names[layer.writer[0].canonical[0]].removesuffix(".weight")
+        self.midpoint.at(0.0)
+        seen = self.midpoint.inputs([name], self.batches, ROWS)[name]
+        self.midpoint.at(0.5)
+        assert self.act is not None
+        said = hidden(branches(self.solver.frame, layer, unit.anchor, self._anchor[key]), self.act)
+        return seen.shape == said.shape and float((seen - said).norm()) <= UNDERSTOOD * float(seen.norm())
+
+    def match(self, unit: Unit, turned: Canonical) -> dict[str, Tensor] | None:
+        """The unit's elements with the smallest functional cost; None where the layer is not understood.
+
+        Args:
+            unit: one unit of the plan.
+            turned: the unit with the source's streams turned and nothing matched inside.
+        """
+        if unit.key not in self.layers:
+            return None
+        if self._turn is not self.solver.turn:
+            self._source, self._turn = self._own(1.0), self.solver.turn
+        layer, spec, act = self.layers[unit.key], self.solver.frame, self.act
+        assert act is not None
+        x = self.midpoint.inputs([self.path(unit.key)], self.batches, ROWS)[self.path(unit.key)]
+        sides = []
+        for tensors, own in ((turned.anchor, self._anchor[unit.key]), (turned.source, self._source[unit.key])):
+            values = hidden(branches(spec, layer, tensors, own), act)
+            sides.append(
+                Neurons(branches(spec, layer, tensors, x), values, neurons_of(spec, layer, layer.writer, tensors))
+            )
+        signed = layer.scale is not None and layer.scale in self.solver.local.spaces
+        like = likeness(spec, layer, turned.anchor, turned.source)
+        p, signs = match_neurons(sides[0], sides[1], act, signs=signed, likeness=like)
+        keys = unit_keys(self.solver.local, turned.anchor)
+        found = {keys[layer.space]: p}
+        if signed and layer.scale is not None:
+            found[keys[layer.scale]] = signs[:, None]
+        return {**voted_elements(self.solver, unit), **found}
