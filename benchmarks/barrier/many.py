@@ -85,7 +85,8 @@ def run(count: int, steps: int, results: dict[str, Any]) -> None:
     """All missing rows of one number of models."""
     models = [DATA / "vit-digits" / f"seed-{k}" for k in range(count)]
     entry = results.setdefault(str(count), {"models": [m.name for m in models], "rows": {}})
-    test = open_data(str(DATA / "digits" / "test.safetensors"), models[0])
+    config = json.loads((models[0] / "config.json").read_text())
+    test = open_data(str(DATA / "digits" / "test.safetensors"), models[0], config=config)
     if "ensemble" not in entry:
         entry["ensemble"] = asdict(ensemble([load_module(m) for m in models], test, 128))
         entry["ends"] = [measured(m, test) for m in models]

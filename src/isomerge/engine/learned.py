@@ -121,7 +121,7 @@ class MatchedLine:
         self.anchor: dict[Block, Tensor] = {}
         self.source: dict[Block, Tensor] = {}
         for unit in solver.pair.plan.units:
-            matched = solver.matched_unit(unit)
+            matched = solver.placed_unit(unit)
             for block in unit.blocks:
                 if matched.anchor[block].is_floating_point():
                     self.anchor[block] = matched.anchor[block].to(settings.device, torch.float32)

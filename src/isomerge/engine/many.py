@@ -35,9 +35,14 @@ Told = Callable[[str, int, int], None]
 EVERY_START = 5
 # Passes from every start; the lowest goes on until it settles.
 TRIAL = 4
-# Rounds over the models inside a unit; a round that lowers its part by less than this fraction is the last.
-ROUNDS = 30
-SETTLED = 1e-6
+# Rounds over the models inside a unit where no stream turns, and in every pass where one does. A round is the last when
+# it moves the models by less than this fraction of their squared distances: twins of other gauges then end alike.
+ROUNDS, ROUNDS_PER_PASS = 60, 2
+STILL = 1e-11
+# Of a squared distance in float32 that two summations of the same numbers may differ by.
+ROUNDING = 1e-8
+# A unit's restart must be lower by this fraction to be taken.
+LOWER = 1e-6
 
 
 @dataclass
@@ -135,22 +140,26 @@ class ManySolver:
     ) -> tuple[list[Tensors], float]:  # fmt: skip
         """Match each model of one unit onto the mean of those it is compared with, in turn, until nothing gains."""
         placed = list(placed)
-        value = self.spread(graph, placed)
-        for _ in range(ROUNDS if graph.couples(movable) else 1):
+        rounds = ROUNDS if self.units.plan.selection.frame is None else ROUNDS_PER_PASS
+        for _ in range(rounds if graph.couples(movable) else 1):
+            shift, apart = 0.0, 0.0
             for m in movable:
                 if not graph.others(m):
                     continue
                 aim = mean_of_others(graph, m, placed)
-                kept = places.inner[m].get(unit.key)
+                kept = places.inner[m].get(unit.key, {})
                 places.inner[m][unit.key] = self._solution(places, unit, m, aim, turned[m])
                 trial = moved(self.element(places, m, unit), turned[m])
-                if self.units.distance(aim, trial) < self.units.distance(aim, placed[m]):
+                here = self.units.distance(aim, placed[m])
+                apart += here
+                if self.units.distance(aim, trial) <= here * (1 + ROUNDING):
+                    shift += self.units.distance(trial, placed[m])
                     placed[m] = trial
                 else:
-                    places.inner[m][unit.key] = kept if kept is not None else {}
-            last, value = value, self.spread(graph, placed)
-            if last - value <= SETTLED * value:
+                    places.inner[m][unit.key] = kept
+            if shift <= STILL * apart:
                 break
+        value = self.spread(graph, placed)
         return placed, value
 
     def _solution(self, places: Places, unit: Unit, m: int, aim: Tensors, turned: Tensors) -> dict[str, Tensor]:
@@ -170,7 +179,7 @@ class ManySolver:
             found = self.placed(places, unit, turned)
             found, _ = self._settle(places, unit, turned, found, self.complete.only([centre]), others)
             found, reached = self._settle(places, unit, turned, found, self.complete, self.order)
-            if reached < value * (1 - SETTLED):
+            if reached < value * (1 - LOWER):
                 placed, value, best = found, reached, [dict(x) for x in places.inner]
         places.inner = best
         return placed, value

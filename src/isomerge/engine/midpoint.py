@@ -35,6 +35,12 @@ class Judged:
     count: int
 
 
+def batches_of(examples: Examples) -> list[dict[str, Tensor]]:
+    """Examples in batches of a size that one core likes."""
+    ids = examples.tensors.get("input_ids")
+    return list(examples.batches(IMAGES if ids is None else max(1, TOKENS // ids.shape[1])))
+
+
 class Midpoint:
     """The mean of the anchor and of the source as the solver has placed it, both in the anchor's canonical frame.
 
@@ -112,9 +118,7 @@ class Midpoint:
 
         numbers = logits_of(self.module, next(examples.batches(1))).numel()
         examples = examples.head(max(1, min(len(examples), JUDGED, LARGEST // numbers)))
-        ids = examples.tensors.get("input_ids")
-        size = IMAGES if ids is None else max(1, TOKENS // ids.shape[1])
-        batches = list(examples.batches(size))
+        batches = batches_of(examples)
         ends: list[list[Tensor]] = []
         for t in (0.0, 1.0):
             self.at(t)

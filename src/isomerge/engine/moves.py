@@ -119,6 +119,15 @@ class Moves:
                 "heads", unit, solve_again(self.solver, self.turned(unit), evidence, {**voted, **fixed})
             )
 
+    def functional_pass(self) -> Iterator[Trial]:
+        """All feed-forward layers at once, matched one after the other by what their neurons compute."""
+        inner = self.functional.sequence()
+        placed = {}
+        for key, elements in inner.items():
+            placed |= self.placing("", self.midpoint.units[key], elements).placed
+        if inner:
+            yield Trial("functional pass", placed, inner)
+
     def rematches(self, unit: Unit) -> Iterator[Trial]:
         """A unit without heads, matched by every evidence and by what its neurons compute."""
         turned = self.turned(unit)

@@ -25,6 +25,8 @@ from isomerge.symmetry.units import Unit
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from isomerge.data.examples import Examples
+
 # Rows that the functional cost is computed from (docs/experiments.md: about a thousand suffice).
 ROWS = 1024
 # The names under which configs say which activation function their layers have.
@@ -153,3 +155,33 @@ class FunctionalMatch:
         if signed and layer.scale is not None:
             found[keys[layer.scale]] = signs[:, None]
         return {**voted_elements(self.solver, unit), **found}
+
+    def sequence(self) -> dict[str, dict[str, Tensor]]:
+        """Elements of all layers, each matched on what those before it make of the inputs; the midpoint is left as it was."""
+        old, found = dict(self.midpoint.placed), {}
+        for key in self.layers:
+            unit = self.midpoint.units[key]
+            turned = self.midpoint.without_taps(self.solver.act(self.solver.turn, self.solver.canonical(unit)))
+            elements = self.match(unit, turned)
+            if elements is not None:
+                found[key] = elements
+                self.midpoint.replace({key: self.solver.act(Alignment(self.solver.local, elements), turned)})
+        self.midpoint.replace({key: old[key] for key in found})
+        return found
+
+
+def match_functionally(solver: StreamSolver, examples: Examples, device: str = "cpu") -> list[str]:
+    """Match every feed-forward layer of a solver again by what its neurons compute; returns the units that were.
+
+    A step after the descent: streams and heads stay. It is not judged; `isomerge.engine.search` does that.
+    """
+    import torch
+
+    from isomerge.engine.midpoint import batches_of
+
+    with torch.no_grad():
+        found = FunctionalMatch(
+            Midpoint(solver, device), batches_of(examples.head(min(len(examples), ROWS)))
+        ).sequence()
+    solver.inner |= found
+    return list(found)

@@ -134,10 +134,14 @@ class Search:
         return f"forward search, divergence {self.history[-1][0]:.4f}: {trial.kind}"
 
     def round(self) -> Iterator[Trial]:
-        """The moves of one round: heads, then the streams, then other layers; each is made when its turn comes."""
+        """The moves of one round: heads, then the streams, then other layers; each is made when its turn comes.
+
+        Feed-forward layers depend on all that comes before them, so they are matched as a whole after heads and streams.
+        """
         heads, others = self.moves.units()
         for unit in heads:  # every order once, from then on swaps
             yield from self.moves.heads(unit, swaps=self.rounds > 0)
+        yield from self.moves.functional_pass()
         kept = STEPS if self.solver.frame.streams else 0
         while kept >= WORTH * STEPS:
             kept = -sum(self.accepted.values())
@@ -145,6 +149,7 @@ class Search:
                 if (trial := self.moves.stream()) is not None:
                     yield trial
             kept += sum(self.accepted.values())
+        yield from self.moves.functional_pass()
         for unit in others:
             yield from self.moves.rematches(unit)
 

@@ -27,7 +27,7 @@ Blocks = dict[Block, "Tensor"]
 # arithmetic): seconds on one core. Larger units keep the assignment without factors.
 BUDGET, PAIR = 6e10, 1e3
 # Numbers of one chunk of pairs; a dozen such arrays of float64 are alive at once.
-CHUNK = 1 << 19
+CHUNK = 1 << 17
 
 
 @dataclass

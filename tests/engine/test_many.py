@@ -1,0 +1,326 @@
+"""Merging without an anchor: one mean of all orbits, whatever the order; cycles close; the objective never rises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.disguises import disguise, files_of, perturb, single, turn
+from isomerge.engine import streams
+from isomerge.engine.commands import run_merge
+from isomerge.engine.learned import LearnSettings
+from isomerge.engine.learned_many import judged_points, random_point
+from isomerge.engine.many import ManySolver
+from isomerge.engine.many_units import ManyUnits
+from isomerge.engine.models import Model, recognise, working_dtype
+from isomerge.engine.plan import make_plan
+from isomerge.engine.run import Output
+from isomerge.engine.solutions import Matching
+from isomerge.errors import IsomergeError
+from isomerge.matching.many import Graph, mean_of_others, synchronise
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.groups.continuous import random_orthogonal
+from toys import load_toy, outputs, relative, tensors
+
+THREE = [("gpt2", "default"), ("llama", "default"), ("t5-gated", "default"), ("bert", "all"), ("vit", "all")]
+
+
+@pytest.fixture(autouse=True)
+def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here needs unrelated models to settle."""
+    monkeypatch.setattr(streams, "SWEEPS", 3)
+
+
+def merge(folders: Sequence[Path], out: Path, *, anchor: str = "none", **how: Any) -> dict[str, Any]:
+    """A merge on disk, its alignments kept beside it; the report."""
+    observer = how.pop("observer", lambda what, done, total: None)
+    models = [recognise(folder) for folder in folders]
+    report = run_merge(models, Output(out, observer=observer), anchor=anchor, **how)
+    for file in out.glob("alignment*"):  # `outputs` and `tensors` read every safetensors file of a folder
+        beside = out.parent / f"{out.name}-alignments"
+        beside.mkdir(exist_ok=True)
+        file.rename(beside / file.name)
+    return report
+
+
+def family(name: str, folder: Path, noise: float = 0.3) -> list[Path]:
+    """Three relatives of one model: close enough that there is a mean worth finding."""
+    base = single(name, folder / "base")
+    return [perturb(base, folder / f"m{k}", noise, seed=k + 1) for k in range(3)]
+
+
+def solver_of(folders: Sequence[Path], spaces: str, shares: Sequence[float] = (0.5, 0.2, 0.3)) -> ManySolver:
+    """A solver over models on disk."""
+    models: list[Model] = [recognise(folder) for folder in folders]
+    plan = make_plan(models[0], models[1:], spaces)
+    units = ManyUnits(models, plan, working_dtype(models), shares)
+    return ManySolver(units, lambda what, done, total: None)
+
+
+@pytest.mark.parametrize(("name", "spaces"), THREE)
+def test_no_anchor_no_order(name: str, spaces: str, tmp_path: Path) -> None:
+    """Unrelated models: the objective never rises and ends below every anchor's; the order of the models is nothing."""
+    folders = [single(name, tmp_path / f"m{k}", k) for k in range(3)]
+    weights = [0.5, 0.2, 0.3]
+    mean = merge(folders, tmp_path / "a", spaces=spaces, weights=weights)["mean"]
+    steps = mean["objective"]
+    assert all(later <= earlier * (1 + 1e-8) for earlier, later in pairwise(steps))
+    assert steps[-1] < min(anchor["objective"] for anchor in mean["anchors"])
+    assert len({round(anchor["objective"], 6) for anchor in mean["anchors"]}) == 3
+    assert mean["gain"]["over_best_anchor"] > 0.001
+    turned = [folders[k] for k in (2, 0, 1)]
+    again = merge(turned, tmp_path / "b", spaces=spaces, weights=[weights[k] for k in (2, 0, 1)])["mean"]
+    assert again["objective"] == pytest.approx(steps, rel=1e-6)
+    assert relative(outputs(tmp_path / "b"), outputs(tmp_path / "a")) <= 1e-5
+    first = tensors(tmp_path / "a")
+    assert max(float((first[n] - t).abs().max()) for n, t in tensors(tmp_path / "b").items()) > 0.01
+
+
+@pytest.mark.parametrize(("name", "spaces"), [("gpt2", "default"), ("mixtral", "default"), ("bert", "all")])
+def test_function_of_orbits(name: str, spaces: str, tmp_path: Path) -> None:
+    """The mean of moved models computes what the mean of the models computes."""
+    folders = [single(name, tmp_path / f"m{k}", k) for k in range(3)]
+    move = disguise if spaces == "default" else lambda *given: turn(*given, gains=False)
+    moved = [move(name, f, tmp_path / f"g{f.name}", 20 + k) for k, f in enumerate(folders)]
+    for tag, models in (("stored", folders), ("moved", moved)):
+        merge(models, tmp_path / tag, spaces=spaces)
+    assert relative(outputs(tmp_path / "moved"), outputs(tmp_path / "stored")) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2-untied"])
+def test_turned_relatives_come_together(name: str, tmp_path: Path) -> None:
+    """Streams, gains and local spaces of relatives are undone: the mean of the disguised is that of the relatives."""
+    folders = family(name, tmp_path, 0.02)
+    moved = [turn(name, f, tmp_path / f"g{f.name}", 30 + k) for k, f in enumerate(folders)]
+    mean = merge(moved, tmp_path / "mean", spaces="all")["mean"]
+    plain = merge(folders, tmp_path / "plain", spaces="all")["mean"]
+    assert mean["objective"][-1] == pytest.approx(plain["objective"][-1], rel=1e-3)
+    assert relative(outputs(tmp_path / "mean"), outputs(tmp_path / "plain")) <= 2e-3
+
+
+@pytest.mark.parametrize(("name", "spaces"), [("gpt2", "default"), ("t5-gated", "default"), ("bert", "all")])
+def test_two_models_agree_with_the_pair(name: str, spaces: str, tmp_path: Path) -> None:
+    """With two models there is nothing to choose: the same function as onto an anchor."""
+    folders = family(name, tmp_path)[:2]
+    folders[1] = (disguise if spaces == "default" else turn)(name, folders[1], tmp_path / "moved", 3)
+    for anchor in ("none", "first"):
+        merge(folders, tmp_path / anchor, anchor=anchor, spaces=spaces, weights=[0.6, 0.4])
+    assert relative(outputs(tmp_path / "none"), outputs(tmp_path / "first")) <= 1e-5
+
+
+def acted(name: str, folder: Path, *elements: Alignment) -> dict[str, torch.Tensor]:
+    """The stored weights of a model, moved by elements one after the other."""
+    toy = load_toy(name, folder)
+    blocks = toy.fresh()
+    for element in elements:
+        element.act(blocks)
+    return toy.named(blocks)
+
+
+def test_cycles_close(tmp_path: Path) -> None:
+    """From b to c by way of a is from b to c, which with anchors it is not; whoever is first."""
+    a, b, c = folders = [single("gpt2", tmp_path / f"m{k}", k) for k in range(3)]
+    spec = recognise(a).declared
+
+    def onto(first: Path, folder: str, anchor: str) -> dict[Path, Alignment]:
+        order = [first, *(f for f in folders if f != first)]
+        merge(order, tmp_path / folder, anchor=anchor)
+        files = [tmp_path / f"{folder}-alignments" / f"alignment-{k}.safetensors" for k in (2, 3)]
+        return dict(zip(order[1:], (Alignment.load(f, spec) for f in files), strict=True))
+
+    gaps = {}
+    for anchor in ("none", "first"):
+        to_a, to_c = onto(a, f"{anchor}-a", anchor), onto(c, f"{anchor}-c", anchor)
+        straight = acted("gpt2", b, to_c[b])
+        around = acted("gpt2", b, to_a[b], to_a[c].inverse())
+        gaps[anchor] = max(float((straight[n] - t).abs().max()) for n, t in around.items())
+    assert gaps["none"] < 1e-4
+    assert gaps["first"] > 0.1
+
+
+def test_elements_compose_around_cycles(tmp_path: Path) -> None:
+    """Exactly, with residual streams: the alignments between all models are one model's element undone by another's."""
+    folders = [single("llama", tmp_path / f"m{k}", k) for k in range(3)]
+    solver = solver_of(folders, "all")
+    solver.solve()
+    to_first = [solver.alignment(m) for m in range(3)]
+    around = (to_first[0].inverse() @ to_first[2]) @ (to_first[2].inverse() @ to_first[1]) @ (
+        to_first[1].inverse() @ to_first[0]
+    )  # fmt: skip
+    before = load_toy("llama", folders[0]).stored
+    after = acted("llama", folders[0], around)
+    assert max(float((after[n] - t).abs().max()) for n, t in before.items()) < 1e-5
+    moved = acted("llama", folders[0], to_first[0])
+    assert max(float((moved[n] - t).abs().max()) for n, t in before.items()) < 1e-5
+
+
+def test_the_objective_is_the_distance_to_the_mean(tmp_path: Path) -> None:
+    """The sum over pairs that is minimised is the weighted sum of squared distances to the weighted mean."""
+    solver = solver_of(family("gpt2", tmp_path), "default")
+    report = solver.solve()
+    total, shares = 0.0, solver.units.shares
+    for unit in solver.units.plan.units:
+        placed = solver.placed(solver.places, unit)
+        for block in placed[0]:
+            mean = sum(w * x[block].double() for w, x in zip(shares, placed, strict=True))
+            total += sum(w * float((x[block] - mean).square().sum()) for w, x in zip(shares, placed, strict=True))
+    assert report["objective"][-1] == pytest.approx(total, rel=1e-5)
+
+
+def test_synchronise_finds_planted_rotations() -> None:
+    """Noisy copies under random rotations: below the best anchor, and close to the planted rotations' objective."""
+    from types import SimpleNamespace
+
+    from isomerge.symmetry.groups import GROUPS
+
+    rng = torch.Generator().manual_seed(0)
+    n, d = 5, 12
+    base = torch.randn(d, 40, generator=rng, dtype=torch.float64)
+    noisy = [base + 0.7 * torch.randn(d, 40, generator=rng, dtype=torch.float64) for _ in range(n)]
+    copies = [random_orthogonal((), d, rng) @ x for x in noisy]
+    graph = Graph.complete(range(n), [1 / n] * n)
+    spec: Any = SimpleNamespace(spaces={"res": SimpleNamespace(group=GROUPS["O"])})
+
+    def spread(xs: Sequence[torch.Tensor]) -> float:
+        mean = sum(xs[1:], xs[0]) / n
+        return sum(float((x - mean).square().sum()) for x in xs) / n
+
+    def moved(steps: list[dict[str, torch.Tensor]], xs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [step["res"] @ x if step else x for step, x in zip(steps, xs, strict=True)]
+
+    crosses = {(i, k): {"res": copies[i] @ copies[k].mT} for i, k in graph.weights}
+    stars = []
+    for centre in range(n):
+        star = graph.only([centre])
+        stars.append(
+            spread(moved(synchronise(spec, crosses, star, [m for m in range(n) if m != centre])[0], copies))
+        )
+    steps, gain = synchronise(spec, crosses, graph, range(n))
+    reached = spread(moved(steps, copies))
+    assert gain == pytest.approx(spread(copies) - reached, rel=1e-9)
+    assert reached < min(stars)
+    assert reached < spread(noisy)
+
+
+def test_the_mean_of_others_leaves_one_out() -> None:
+    """Weighted by the pairs, normalised; the models themselves are not changed."""
+    graph = Graph.complete([2, 0, 1], [0.5, 0.2, 0.3])
+    placed = [{"x": torch.full((2,), float(v))} for v in (1, 10, 100)]
+    found = mean_of_others(graph, 0, placed)["x"]
+    assert torch.allclose(found, torch.full((2,), (0.2 * 10 + 0.3 * 100) / 0.5))
+    assert [float(p["x"][0]) for p in placed] == [1, 10, 100]
+    assert graph.only([1]).others(0) == [(1, 0.1)]
+    assert graph.only([1]).others(2) == [(1, 0.06)]
+    assert not graph.only([1]).couples([0, 2])
+    assert graph.couples([0, 2])
+
+
+@pytest.mark.parametrize("spaces", ["default", "all"])
+def test_streamed_equals_cached(spaces: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that do not fit into the cache are read again in every pass, with the same bytes as the result."""
+    folders = family("llama", tmp_path)
+    merge(folders, tmp_path / "cached", spaces=spaces)
+    monkeypatch.setattr(streams, "CACHE", 0)
+    merge(folders, tmp_path / "streamed", spaces=spaces)
+    assert files_of(tmp_path / "cached") == files_of(tmp_path / "streamed")
+
+
+@pytest.mark.parametrize("fraction", [0.4, 0.98])
+def test_interrupted_and_run_again(fraction: float, tmp_path: Path) -> None:
+    """Stopped in the passes or while writing: the second run ends with the bytes of an undisturbed one."""
+    folders = family("gpt2", tmp_path)
+
+    def run(out: str, stop: int = -1) -> list[str]:
+        seen: list[str] = []
+
+        def observer(unit: str, done: int, total: int) -> None:
+            seen.append(unit)
+            if len(seen) == stop:
+                raise KeyboardInterrupt
+
+        merge(folders, tmp_path / out, observer=observer)
+        return seen
+
+    whole = run("whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("out", int(fraction * len(whole)))
+    assert not (tmp_path / "out").exists()
+    again = run("out")
+    assert any("common mean" in unit for unit in again) == (fraction < 0.5)
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+
+
+def test_layers_and_votes_stay_in_bounds(tmp_path: Path) -> None:
+    """Only the chosen layers move; the alignment of a T5 has one permutation of heads for a stack."""
+    folders = [single("t5-gated", tmp_path / f"t{k}", k) for k in range(3)]
+    merge(folders, tmp_path / "t5")
+    found = Alignment.load(tmp_path / "t5-alignments" / "alignment-3.safetensors", recognise(folders[0]).declared)
+    assert {"eh", "dh"} & {key.partition("[")[0] for key in found} or any("[" not in key for key in found)
+    others = [single("llama", tmp_path / f"l{k}", k) for k in range(3)]
+    merge(others, tmp_path / "llama", layers="0")
+    found = Alignment.load(tmp_path / "llama-alignments" / "alignment-2.safetensors", recognise(others[0]).declared)
+    assert {key.partition("[")[2] for key in found} == {"0]"}
+
+
+def test_what_has_no_mean_is_refused(tmp_path: Path) -> None:
+    """One sentence that names the way out; nothing is written."""
+    folders = family("gpt2", tmp_path)
+    with pytest.raises(IsomergeError, match=r"--anchor second: choose from first, none"):
+        merge(folders, tmp_path / "out", anchor="second")
+    with pytest.raises(IsomergeError, match=r"--spaces paper matches onto one anchor"):
+        merge(folders, tmp_path / "out", spaces="paper")
+    with pytest.raises(IsomergeError, match=r"--search moves one model at a time"):
+        merge(folders, tmp_path / "out", matching=Matching(data="x", search=1.0))
+    assert not (tmp_path / "out").exists()
+
+
+def test_shares_of_merges_that_subtract(tmp_path: Path) -> None:
+    """A negative weight makes no mean: all models count alike while they are matched, and the merge is as asked."""
+    report = merge(family("gpt2", tmp_path), tmp_path / "out", weights=[1.0, 0.5, -0.5])
+    assert report["mean"]["shares"] == [pytest.approx(1 / 3)] * 3
+    assert report["weights"] == [1.0, 0.5, -0.5]
+
+
+def test_random_points_lie_inside() -> None:
+    """Half way to the barycentre, and the judged points end with the one that is written."""
+    rng = torch.Generator().manual_seed(0)
+    points = torch.tensor([random_point(3, rng) for _ in range(2000)])
+    assert torch.allclose(points.sum(1), torch.ones(2000), atol=1e-6)
+    assert float(points.min()) >= 1 / 6 - 1e-6
+    assert torch.allclose(points.mean(0), torch.full((3,), 1 / 3), atol=0.01)
+    assert judged_points([0.5, 0.2, 0.3]) == [[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5], [0.5, 0.2, 0.3]]
+
+
+def test_learning_keeps_the_functions(tmp_path: Path) -> None:
+    """Three vision models: the written alignments are symmetries, the worst point is no higher than at the start."""
+    from safetensors.torch import save_file
+
+    folders = [single("vit", tmp_path / f"m{k}", k) for k in range(3)]
+    rng = torch.Generator().manual_seed(0)
+    data = {
+        "pixel_values": torch.randn(96, 3, 8, 8, generator=rng),
+        "labels": torch.randint(5, (96,), generator=rng),
+    }
+    save_file(data, tmp_path / "data.safetensors")
+    settings = LearnSettings(steps=30, batch_size=16, target="distill")
+    how = Matching(learn=str(tmp_path / "data.safetensors"), settings=settings, rows=64)
+    report = merge(folders, tmp_path / "out", spaces="all", matching=how)
+    learned = report["mean"]["learned"]
+    assert learned["history"][0]["step"] == 0
+    assert learned["barrier"] == min(x["barrier"] for x in learned["history"]) < learned["history"][0]["barrier"]
+    assert len(learned["points"]) == 4
+    for k, folder in enumerate(folders[1:], 2):
+        file = tmp_path / "out-alignments" / f"alignment-{k}.safetensors"
+        element = Alignment.load(file, recognise(folder).declared)
+        toy = load_toy("vit", folder)
+        from toys import write_toy
+
+        write_toy(toy, acted("vit", folder, element), tmp_path / f"moved-{k}")
+        assert relative(outputs(tmp_path / f"moved-{k}"), outputs(folder)) <= 1e-4
+    assert json.loads((tmp_path / "out" / "isomerge.json").read_text())["anchor"] == "none"
