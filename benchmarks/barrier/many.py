@@ -8,8 +8,8 @@ Writes ``benchmarks/results/barrier/many.json``.
 
 Rows: ``average`` (no alignment), ``anchor`` (every model in turn; the best by the objective, which sees weights alone, is
 named), ``sequence`` (models are merged one after the other, each aligned onto the merge of those before it), ``mean``
-(no anchor), each for the block-local spaces and for all spaces; ``mean activations`` looks at 512 training images;
-``mean learned`` learns on the training images; ``ensemble`` is the mean of the models' probabilities.
+(no anchor), each for the block-local spaces and for all spaces; ``activations`` looks at 512 training images;
+``learned`` learns on the training images; ``ensemble`` is the mean of the models' probabilities.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def rows_of(models: Sequence[Path], steps: int) -> dict[str, Callable[[Path], di
         rows[f"sequence, {spaces}"] = lambda out, s=spaces: sequence(models, out, s)
         rows[f"mean, {spaces}"] = lambda out, s=spaces: merge(models, out, spaces=s, anchor="none")
     look = Matching(data=TRAIN, limit=512)
+    rows["anchor 0, activations"] = lambda out: merge(models, out, spaces="all", matching=look)
     rows["mean, activations"] = lambda out: merge(models, out, spaces="all", anchor="none", matching=look)
     learn = Matching(learn=TRAIN, settings=LearnSettings(steps=steps, target="labels"))
     rows["mean, learned"] = lambda out: merge(models, out, spaces="all", anchor="none", matching=learn)

@@ -91,7 +91,8 @@ def align(
         untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
         spec: a spec file for an architecture that isomerge does not know.
         matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
-            on (see `isomerge.engine.solutions.matching_of`).
+            on (see `isomerge.engine.solutions.matching_of`); ``data`` and ``learn`` are examples, or what
+            `isomerge.data.opening.open_data` opens for the anchor.
 
     Returns:
         The alignment (``save``, ``inverse``, ``@``) and the report: ``distance.before`` and ``distance.after``
@@ -223,7 +224,7 @@ def barrier(
     two: Any,
     third: Any = None,
     *,
-    data: str | Examples,
+    data: str | Path | Examples,
     points: int = 25,
     grid: int = 21,
     spaces: str | Sequence[str] = "default",
@@ -275,15 +276,15 @@ def barrier(
         models, others = found[: len(given)], found[len(given) :]
         options.check(models, others)
         anchor = models[0].checkpoint
-        if isinstance(data, str):
-            data = open_data(data, anchor.folder, limit=limit, length=length, config=anchor.config)
+        if not isinstance(data, Examples):
+            data = open_data(str(data), anchor.folder, limit=limit, length=length, config=anchor.config)
         return run_barrier(models, data, options, others)
 
 
 def stats(
     model: Any,
     *,
-    data: str | Examples,
+    data: str | Path | Examples,
     out: str | Path,
     rows: int = 1024,
     limit: int | None = None,
@@ -321,8 +322,8 @@ def stats(
     options = StatsOptions(Path(os.path.expanduser(out)), rows, batch_size, device, dtype, force, observer)
     options.check()
     with _recognised([model], spec, allow_pickle) as (found,):
-        if isinstance(data, str):
-            data = open_data(data, found.checkpoint.folder, limit=limit, length=length, config=found.config)
+        if not isinstance(data, Examples):
+            data = open_data(str(data), found.checkpoint.folder, limit=limit, length=length, config=found.config)
         return run_stats(found, data, options)
 
 

@@ -450,6 +450,36 @@ def test_dry_run_checks_everything(
     refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path / "out", "--dry-run", *options, words=[])
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data", "no.jsonl"], ["--data no.jsonl", "no such file"]),
+        (["--learn", "no.jsonl"], ["no.jsonl", "no such file"]),
+        (["--learn", "ids.safetensors", "--learn-target", "labels", "--device", "abacus"], ["--device abacus"]),
+        (["--stats-src", "no", "--stats-anchor", "no"], ["not a readable statistics file", "isomerge stats"]),
+        (["--stats-src", "ids.safetensors", "--stats-anchor", "ids.safetensors"], ["not a statistics file"]),
+        (["--data", "wide.safetensors"], ["wide.safetensors", "vocabulary"]),
+        (["--search", "5"], ["--search", "--data"]),
+        (["--data", "ids.safetensors", "--evidence", "guess"], ["--evidence guess"]),
+        (["--data", "ids.safetensors", "--spaces", "paper"], ["--spaces paper", "weights alone"]),
+        (["--learn", "ids.safetensors", "--batch-size", "0"], ["--batch-size 0"]),
+        (["--data", "ids.safetensors", "--no-align"], ["--no-align"]),
+    ],
+    ids=lambda x: "".join(x) if x and x[0].startswith("--") else "",
+)
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry", "real"])
+def test_data_options(
+    options: list[str], words: list[str], dry: list[str], stored: Callable, isomerge: Callable, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Data and statistics that are not there or do not fit, in a dry run as in a real one."""
+    monkeypatch.chdir(tmp_path)
+    save_file({"input_ids": torch.randint(1, 60, (6, 9))}, "ids.safetensors")
+    save_file({"input_ids": torch.full((6, 9), 900)}, "wide.safetensors")
+    a, b = stored("llama", 0), stored("llama", 5)
+    refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path / "out", *options, *dry, words=words)
+
+
 def test_output_folder_is_not_empty(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     """Neither a filled folder nor a file is overwritten, nor is an input."""
     a, b = stored("gpt2", 0), stored("gpt2", 5)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import isomerge as api
 from engine.disguises import disguise, files_of, perturb
@@ -168,6 +169,26 @@ def test_merge_of_a_recipe(suffix: str, stored: Callable, isomerge: Callable, tm
     assert files_of(tmp_path / "out") == files_of(tmp_path / "same")
     isomerge("merge", recipe, "-o", tmp_path / "wide", "--dtype", "float32")
     assert {t.dtype for t in tensors(tmp_path / "wide").values()} == {torch.float32}
+
+
+def test_recipe_with_data(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Data in a recipe are --data; the streams move with them; the command line beats the recipe."""
+    a, b = stored("llama", 0), stored("llama", 5)
+    for k in (1, 2):
+        found = torch.randint(1, 60, (6, 9), generator=torch.Generator().manual_seed(k))
+        save_file({"input_ids": found}, tmp_path / f"{k}.safetensors")
+    recipe = tmp_path / "recipe.yml"
+    recipe.write_text(
+        f"models: [{{model: {a}}}, {{model: {b}}}]\nmerge_method: linear\n"
+        f"align: {{data: {tmp_path / '1.safetensors'}, evidence: activations, limit: 5}}\n"
+    )
+    assert isomerge("merge", recipe, "-o", tmp_path / "one").code == 0
+    api.merge([a, b], out=tmp_path / "same", data=tmp_path / "1.safetensors", evidence="activations", limit=5)
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "same")
+    assert read(tmp_path / "one" / "isomerge.json")["streams"][0]["groups"] == {"res": "O"}
+    assert isomerge("merge", recipe, "--data", tmp_path / "2.safetensors", "-o", tmp_path / "two").code == 0
+    api.merge([a, b], out=tmp_path / "other", data=tmp_path / "2.safetensors", evidence="activations", limit=5)
+    assert files_of(tmp_path / "two") == files_of(tmp_path / "other")
 
 
 def test_recipe_without_alignment(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.disguises import disguise, files_of, perturb, single, turn
-from isomerge.engine import streams
+from isomerge.engine import many, streams
 from isomerge.engine.commands import run_merge
 from isomerge.engine.learned import LearnSettings
 from isomerge.engine.learned_many import judged_points, random_point
@@ -26,15 +26,16 @@ from isomerge.errors import IsomergeError
 from isomerge.matching.many import Graph, mean_of_others, synchronise
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups.continuous import random_orthogonal
-from toys import load_toy, outputs, relative, tensors
+from toys import load_toy, outputs, relative, tensors, write_toy
 
-THREE = [("gpt2", "default"), ("llama", "default"), ("t5-gated", "default"), ("bert", "all"), ("vit", "all")]
+WEIGHTS = [0.5, 0.2, 0.3]
 
 
 @pytest.fixture(autouse=True)
 def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here needs unrelated models to settle."""
-    monkeypatch.setattr(streams, "SWEEPS", 3)
+    monkeypatch.setattr(streams, "SWEEPS", 2)
+    monkeypatch.setattr(many, "TRIAL", 1)
 
 
 def merge(folders: Sequence[Path], out: Path, *, anchor: str = "none", **how: Any) -> dict[str, Any]:
@@ -63,39 +64,33 @@ def solver_of(folders: Sequence[Path], spaces: str, shares: Sequence[float] = (0
     return ManySolver(units, lambda what, done, total: None)
 
 
-@pytest.mark.parametrize(("name", "spaces"), THREE)
-def test_no_anchor_no_order(name: str, spaces: str, tmp_path: Path) -> None:
-    """Unrelated models: the objective never rises and ends below every anchor's; the order of the models is nothing."""
+@pytest.mark.parametrize(("name", "spaces"), [("gpt2", "default"), ("bert", "all")])
+def test_no_anchor_no_order_no_gauge(name: str, spaces: str, tmp_path: Path) -> None:
+    """Unrelated models: the objective never rises and ends below every anchor's; order and gauges are nothing."""
     folders = [single(name, tmp_path / f"m{k}", k) for k in range(3)]
-    weights = [0.5, 0.2, 0.3]
-    mean = merge(folders, tmp_path / "a", spaces=spaces, weights=weights)["mean"]
+    mean = merge(folders, tmp_path / "a", spaces=spaces, weights=WEIGHTS)["mean"]
     steps = mean["objective"]
     assert all(later <= earlier * (1 + 1e-8) for earlier, later in pairwise(steps))
     assert steps[-1] < min(anchor["objective"] for anchor in mean["anchors"])
     assert len({round(anchor["objective"], 6) for anchor in mean["anchors"]}) == 3
     assert mean["gain"]["over_best_anchor"] > 0.001
-    turned = [folders[k] for k in (2, 0, 1)]
-    again = merge(turned, tmp_path / "b", spaces=spaces, weights=[weights[k] for k in (2, 0, 1)])["mean"]
-    assert again["objective"] == pytest.approx(steps, rel=1e-6)
-    assert relative(outputs(tmp_path / "b"), outputs(tmp_path / "a")) <= 1e-5
+    move = disguise if spaces == "default" else lambda *given: turn(*given, gains=False)
+    moved = [move(name, f, tmp_path / f"g{f.name}", 20 + k) for k, f in enumerate(folders)]
+    order = (2, 0, 1)
+    for tag, models, limit in (("b", folders, 1e-6), ("c", moved, 1e-5)):
+        again = merge(
+            [models[k] for k in order], tmp_path / tag, spaces=spaces, weights=[WEIGHTS[k] for k in order]
+        )
+        assert again["mean"]["objective"][-1] == pytest.approx(steps[-1], rel=limit)
+        assert min(x["objective"] for x in again["mean"]["anchors"]) == pytest.approx(steps[0], rel=limit)
+        assert relative(outputs(tmp_path / tag), outputs(tmp_path / "a")) <= 1e-5
     first = tensors(tmp_path / "a")
     assert max(float((first[n] - t).abs().max()) for n, t in tensors(tmp_path / "b").items()) > 0.01
 
 
-@pytest.mark.parametrize(("name", "spaces"), [("gpt2", "default"), ("mixtral", "default"), ("bert", "all")])
-def test_function_of_orbits(name: str, spaces: str, tmp_path: Path) -> None:
-    """The mean of moved models computes what the mean of the models computes."""
-    folders = [single(name, tmp_path / f"m{k}", k) for k in range(3)]
-    move = disguise if spaces == "default" else lambda *given: turn(*given, gains=False)
-    moved = [move(name, f, tmp_path / f"g{f.name}", 20 + k) for k, f in enumerate(folders)]
-    for tag, models in (("stored", folders), ("moved", moved)):
-        merge(models, tmp_path / tag, spaces=spaces)
-    assert relative(outputs(tmp_path / "moved"), outputs(tmp_path / "stored")) <= 1e-5
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2-untied"])
-def test_turned_relatives_come_together(name: str, tmp_path: Path) -> None:
+def test_turned_relatives_come_together(tmp_path: Path) -> None:
     """Streams, gains and local spaces of relatives are undone: the mean of the disguised is that of the relatives."""
+    name = "gpt2-untied"
     folders = family(name, tmp_path, 0.02)
     moved = [turn(name, f, tmp_path / f"g{f.name}", 30 + k) for k, f in enumerate(folders)]
     mean = merge(moved, tmp_path / "mean", spaces="all")["mean"]
@@ -104,14 +99,16 @@ def test_turned_relatives_come_together(name: str, tmp_path: Path) -> None:
     assert relative(outputs(tmp_path / "mean"), outputs(tmp_path / "plain")) <= 2e-3
 
 
-@pytest.mark.parametrize(("name", "spaces"), [("gpt2", "default"), ("t5-gated", "default"), ("bert", "all")])
+@pytest.mark.parametrize(("name", "spaces"), [("t5-gated", "default"), ("bert", "all")])
 def test_two_models_agree_with_the_pair(name: str, spaces: str, tmp_path: Path) -> None:
     """With two models there is nothing to choose: the same function as onto an anchor."""
     folders = family(name, tmp_path)[:2]
     folders[1] = (disguise if spaces == "default" else turn)(name, folders[1], tmp_path / "moved", 3)
     for anchor in ("none", "first"):
         merge(folders, tmp_path / anchor, anchor=anchor, spaces=spaces, weights=[0.6, 0.4])
-    assert relative(outputs(tmp_path / "none"), outputs(tmp_path / "first")) <= 1e-5
+    # with streams, tensors are weighed by the anchor's norms or by the mean of both
+    limit = 1e-5 if spaces == "default" else 1e-3
+    assert relative(outputs(tmp_path / "none"), outputs(tmp_path / "first")) <= limit
 
 
 def acted(name: str, folder: Path, *elements: Alignment) -> dict[str, torch.Tensor]:
@@ -221,13 +218,12 @@ def test_the_mean_of_others_leaves_one_out() -> None:
     assert graph.couples([0, 2])
 
 
-@pytest.mark.parametrize("spaces", ["default", "all"])
-def test_streamed_equals_cached(spaces: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streamed_equals_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that do not fit into the cache are read again in every pass, with the same bytes as the result."""
-    folders = family("llama", tmp_path)
-    merge(folders, tmp_path / "cached", spaces=spaces)
+    folders = family("bert", tmp_path)
+    merge(folders, tmp_path / "cached", spaces="all")
     monkeypatch.setattr(streams, "CACHE", 0)
-    merge(folders, tmp_path / "streamed", spaces=spaces)
+    merge(folders, tmp_path / "streamed", spaces="all")
     assert files_of(tmp_path / "cached") == files_of(tmp_path / "streamed")
 
 
@@ -244,7 +240,7 @@ def test_interrupted_and_run_again(fraction: float, tmp_path: Path) -> None:
             if len(seen) == stop:
                 raise KeyboardInterrupt
 
-        merge(folders, tmp_path / out, observer=observer)
+        merge(folders, tmp_path / out, observer=observer, spaces="attention", layers="0")
         return seen
 
     whole = run("whole")
@@ -256,16 +252,21 @@ def test_interrupted_and_run_again(fraction: float, tmp_path: Path) -> None:
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
 
 
-def test_layers_and_votes_stay_in_bounds(tmp_path: Path) -> None:
-    """Only the chosen layers move; the alignment of a T5 has one permutation of heads for a stack."""
-    folders = [single("t5-gated", tmp_path / f"t{k}", k) for k in range(3)]
-    merge(folders, tmp_path / "t5")
-    found = Alignment.load(tmp_path / "t5-alignments" / "alignment-3.safetensors", recognise(folders[0]).declared)
-    assert {"eh", "dh"} & {key.partition("[")[0] for key in found} or any("[" not in key for key in found)
-    others = [single("llama", tmp_path / f"l{k}", k) for k in range(3)]
-    merge(others, tmp_path / "llama", layers="0")
-    found = Alignment.load(tmp_path / "llama-alignments" / "alignment-2.safetensors", recognise(others[0]).declared)
+def test_layers_stay_in_bounds(tmp_path: Path) -> None:
+    """Only the chosen layers move."""
+    folders = [single("gpt2", tmp_path / f"m{k}", k) for k in range(3)]
+    merge(folders, tmp_path / "out", layers="0")
+    found = Alignment.load(tmp_path / "out-alignments" / "alignment-2.safetensors", recognise(folders[0]).declared)
     assert {key.partition("[")[2] for key in found} == {"0]"}
+
+
+def test_stack_wide_heads(tmp_path: Path) -> None:
+    """T5: one permutation of heads per stack and model, which comes back from a disguise; the functions are kept."""
+    base = single("t5-gated", tmp_path / "base")
+    moved = [disguise("t5-gated", base, tmp_path / f"g{k}", k) for k in (1, 2)]
+    mean = merge([base, *moved], tmp_path / "out")["mean"]
+    assert mean["objective"][-1] <= 1e-6
+    assert relative(outputs(tmp_path / "out"), outputs(base)) <= 1e-5
 
 
 def test_what_has_no_mean_is_refused(tmp_path: Path) -> None:
@@ -282,7 +283,7 @@ def test_what_has_no_mean_is_refused(tmp_path: Path) -> None:
 
 def test_shares_of_merges_that_subtract(tmp_path: Path) -> None:
     """A negative weight makes no mean: all models count alike while they are matched, and the merge is as asked."""
-    report = merge(family("gpt2", tmp_path), tmp_path / "out", weights=[1.0, 0.5, -0.5])
+    report = merge(family("gpt2", tmp_path), tmp_path / "out", weights=[1.0, 0.5, -0.5], layers="0")
     assert report["mean"]["shares"] == [pytest.approx(1 / 3)] * 3
     assert report["weights"] == [1.0, 0.5, -0.5]
 
@@ -308,7 +309,7 @@ def test_learning_keeps_the_functions(tmp_path: Path) -> None:
         "labels": torch.randint(5, (96,), generator=rng),
     }
     save_file(data, tmp_path / "data.safetensors")
-    settings = LearnSettings(steps=30, batch_size=16, target="distill")
+    settings = LearnSettings(steps=12, batch_size=16, target="distill")
     how = Matching(learn=str(tmp_path / "data.safetensors"), settings=settings, rows=64)
     report = merge(folders, tmp_path / "out", spaces="all", matching=how)
     learned = report["mean"]["learned"]
@@ -319,8 +320,6 @@ def test_learning_keeps_the_functions(tmp_path: Path) -> None:
         file = tmp_path / "out-alignments" / f"alignment-{k}.safetensors"
         element = Alignment.load(file, recognise(folder).declared)
         toy = load_toy("vit", folder)
-        from toys import write_toy
-
         write_toy(toy, acted("vit", folder, element), tmp_path / f"moved-{k}")
         assert relative(outputs(tmp_path / f"moved-{k}"), outputs(folder)) <= 1e-4
     assert json.loads((tmp_path / "out" / "isomerge.json").read_text())["anchor"] == "none"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from isomerge.engine.solutions import matching_of
 from isomerge.errors import IsomergeError
 from isomerge.fusion.recipe import Recipe, read_recipe
 
@@ -46,12 +48,50 @@ def test_defaults(tmp_path: Path) -> None:
     assert recipe.dtype is None
     assert recipe.parameters.normalize
     assert recipe.align == Recipe.model_fields["align"].default
-    assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, "default", None)
+    assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, None, None)
+    assert recipe.align.matching() == {}
 
 
+EVIDENCE = """
+align:
+  data: images
+  stats: [a.safetensors, b.safetensors]
+  evidence: activations
+  search: 20
+  learn: texts
+  learn_effort: thorough
+  learn_target: distill
+  steps: 12
+  permutations: true
+  batch_size: 4
+  device: cuda
+  precision: bfloat16
+  gradient_checkpointing: true
+  limit: 100
+  length: 64
+  seed: 3
+"""
+
+
+def test_every_option_of_the_match(tmp_path: Path) -> None:
+    """The block has each option that `isomerge.align` takes beside the weights, by its name there."""
+    block = read_recipe(write(tmp_path, f"{MODELS}merge_method: linear\n{EVIDENCE}")).align
+    found = block.matching()
+    wanted = set(signature(matching_of).parameters) - {"rows"}
+    assert set(found) == wanted
+    assert found["stats_anchor"] == "a.safetensors"
+    assert found["stats_src"] == ["b.safetensors"]
+    assert (found["search"], found["steps"], found["permutations"], found["seed"]) == (20.0, 12, True, 3)
+    assert set(type(block).model_fields) == {*wanted - {"stats_src", "stats_anchor"}, "stats", *OWN}
+
+
+OWN = ("enabled", "spaces", "layers", "untie")
 MODELS = "models: [{model: a}, {model: b}]\n"
 WRONG = [
     (MODELS + "merge_method: linear\nalign: {enbled: true}", "unknown key `align.enbled`: did you mean `enabled`?"),
+    (MODELS + "merge_method: linear\nalign: {lern: x}", "unknown key `align.lern`: did you mean `learn`?"),
+    (MODELS + "merge_method: linear\nalign: {steps: many}", "`align.steps`: input should be a valid integer"),
+    (MODELS + "merge_method: linear\nalign: {stats: x}", "`align.stats`: input should be a valid list"),
     (MODELS + "merge_method: linear\ndtypes: float32", "unknown key `dtypes`: did you mean `dtype`?"),
     (MODELS + "merge_method: linear\nzzz: 1", "unknown key `zzz`: known are models, merge_method"),
     (MODELS + "merge_method: linear\nalign: {layers: 3}", "`align.layers`: input should be a valid string"),

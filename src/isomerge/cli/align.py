@@ -43,11 +43,11 @@ def align(
     voice = Voice(quiet, verbose)
     if save_alignment is not None and not save_alignment.absolute().parent.is_dir():
         raise IsomergeError(f"--save-alignment {save_alignment}: no such folder; make it first")
-    chosen = matching_of(**matching).spaces(spaces)
+    how = matching_of(**matching)
     if dry_run:
         return print_plan(
-            voice, [source, onto], chosen, layers, spec, allow_pickle, json, (out, out_shard_size, dtype, overwrite),
-            guard=True, untie=untie,
+            voice, [source, onto], how.spaces(spaces), layers, spec, allow_pickle, json,
+            (out, out_shard_size, dtype, overwrite), guard=True, untie=untie, matching=how,
         )  # fmt: skip
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from isomerge.cli.console import Voice, size_text, write_json
+
+if TYPE_CHECKING:
+    from isomerge.engine.solutions import Matching
 
 
 def print_plan(
@@ -21,13 +25,16 @@ def print_plan(
     *,
     guard: bool,
     untie: bool = False,
+    matching: Matching,
 ) -> None:
     """Print units, spaces, memory and time of a run over the first model's tensors.
 
     ``output`` is the output folder, the shard size, the dtype and whether the folder may be replaced: all checked.
+    ``refs`` begin with the model that is written: the source of an alignment (``guard``), the anchor of a merge.
     """
     from isomerge.checkpoint.partial import check_out
     from isomerge.checkpoint.size import parse_size
+    from isomerge.engine.inputs import check_data
     from isomerge.engine.models import check_compatible, recognise
     from isomerge.engine.plan import estimate, make_plan
     from isomerge.engine.run import planned_tensors
@@ -38,6 +45,10 @@ def print_plan(
 
     models = [recognise(ref, spec_file=spec, allow_pickle=allow_pickle, untie=untie) for ref in refs]
     check_compatible(models[0], models[1:])
+    anchor_first = models[::-1] if guard else models
+    matching.check(len(models) - 1, spaces)
+    matching.check_files(anchor_first)
+    check_data(matching, anchor_first[0])
     planned_tensors(models[0], dtype)
     plan = make_plan(models[0], models[1:], spaces, layers)
     cost = estimate(plan, models, guard=guard)
@@ -48,6 +59,16 @@ def print_plan(
         voice.say(f"Note: {note}.")
     for name, group in groups.items():
         voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
+    if matching.needs_models:
+        evidence = {
+            "data": matching.data,
+            "stats": matching.stats,
+            "search": matching.search,
+            "learn": matching.learn,
+        }
+        voice.say(
+            f"Looked at beside weights: {', '.join(k for k, v in evidence.items() if v)}; its cost is not estimated."
+        )
     voice.say(
         f"{len(plan.units)} work units, {len(active)} matched over {', '.join(plan.selection.spec.spaces) or 'nothing'}; "
         f"about {size_text(cost['memory'])} of memory, {cost['seconds']:.0f} s on one core. Nothing was written."

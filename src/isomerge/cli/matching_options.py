@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,11 +61,17 @@ def _declared(
         "batch_size": batch_size,
         "device": device,
         "precision": precision,
-        "checkpointing": gradient_checkpointing,
+        "gradient_checkpointing": gradient_checkpointing,
         "limit": limit,
         "length": length,
         "seed": seed,
     }
+
+
+def beside_recipe(block: Mapping[str, Any], matching: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a recipe's ``align:`` block, replaced by those that were given on the command line."""
+    silent = _declared()
+    return {**silent, **block, **{name: value for name, value in matching.items() if value != silent[name]}}
 
 
 def with_matching(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from isomerge.cli import options as o
-from isomerge.cli.matching_options import with_matching
+from isomerge.cli.matching_options import beside_recipe, with_matching
 
 
 @with_matching
@@ -42,7 +42,7 @@ def merge(
     import isomerge
     from isomerge.cli.console import Voice, distance_table, stream_table, write_json
     from isomerge.cli.dry_run import print_plan
-    from isomerge.engine.commands import check_merge
+    from isomerge.engine.commands import check_aligned, check_merge
     from isomerge.engine.solutions import matching_of
     from isomerge.errors import IsomergeError
     from isomerge.evidence.misalignment import misalignment
@@ -54,23 +54,16 @@ def merge(
             raise IsomergeError(
                 f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --spaces, --layers and --untie into it"
             )
-        models, method, numbers, align, spaces, layers, untie, dtype = _from_recipe(models[0], dtype)
+        models, method, numbers, align, spaces, layers, untie, dtype, block = _from_recipe(models[0], dtype)
+        matching = beside_recipe(block, matching)
     check_merge(len(models), method, numbers)
-    chosen = matching_of(**matching).spaces(spaces)
+    how = matching_of(**matching)
+    check_aligned(align, how)
     if dry_run:
-        output = (out, out_shard_size, dtype, overwrite)
         return print_plan(
-            voice,
-            models,
-            chosen if align else "none",
-            layers,
-            spec,
-            allow_pickle,
-            json,
-            output,
-            guard=False,
-            untie=untie,
-        )
+            voice, models, how.spaces(spaces) if align else "none", layers, spec, allow_pickle, json,
+            (out, out_shard_size, dtype, overwrite), guard=False, untie=untie, matching=how,
+        )  # fmt: skip
     if not align:
         for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle, untie=untie):
             voice.warn(problem)
@@ -112,4 +105,4 @@ def _from_recipe(path: str, dtype: str | None):
     names = [entry.model for entry in recipe.models]
     block = recipe.align
     how = (block.enabled, block.spaces, block.layers, block.untie)
-    return names, recipe.merge_method, weights, *how, dtype or recipe.dtype
+    return names, recipe.merge_method, weights, *how, dtype or recipe.dtype, block.matching()

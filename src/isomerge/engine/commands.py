@@ -47,7 +47,8 @@ def run_align(
 ) -> tuple[Alignment, dict[str, Any]]:
     """Write the source in the weights closest to the anchor's; returns the alignment and the report."""
     check_compatible(anchor, [source])
-    matching.check(1)
+    matching.check(1, spaces)
+    matching.check_files([anchor, source])
     plan = make_plan(source, [anchor], spaces, layers)
     dtype = working_dtype([anchor, source])
     solver = PairSolver(anchor, source, plan, dtype, guard=True)
@@ -59,7 +60,7 @@ def run_align(
         output.dtype,
         output.shard_size,
         plan.selection.spec.origin,
-        repr(matching),
+        matching.key(anchor),
     )
     with StreamWriter(source, output, key) as stream:
         streams = prepare_solutions(stream, [solver], matching)
@@ -164,6 +165,16 @@ def check_merge(count: int, method: str, weights: Sequence[float] | None) -> lis
     return weights
 
 
+def check_aligned(align: bool, matching: Matching) -> None:
+    """Refuse to look at data for a match that is not made.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if not align and matching.needs_models:
+        raise IsomergeError("--no-align leaves nothing to match by data: leave it away, or the data")
+
+
 def run_merge(
     models: Sequence[Model],
     output: Output,
@@ -191,9 +202,10 @@ def run_merge(
     dtype = working_dtype(models)
     # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
     solvers = [PairSolver(donor, other, plan, dtype, guard=False) for other in others]
-    matching = matching if align else WEIGHTS
-    matching.check(len(others))
-    settings = (method, weights, chosen, layers, output.dtype, output.shard_size, repr(matching), anchor)
+    check_aligned(align, matching)
+    matching.check(len(others), chosen)
+    matching.check_files(models)
+    settings = (method, weights, chosen, layers, output.dtype, output.shard_size, matching.key(donor), anchor)
     key = run_key("merge", models, *settings)
 
     def combine(block: Block, tensors: list[Tensor]) -> Tensor:

@@ -20,6 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from isomerge.data.examples import IGNORED
 from isomerge.engine.modules import load_module, parameter_names
 from isomerge.engine.streams import StreamSolver
 from isomerge.errors import IsomergeError
@@ -56,8 +57,8 @@ class LearnSettings:
     device: str = "cpu"
     precision: str = "float32"
     """``bfloat16`` runs the model in mixed precision; the elements stay in float32."""
-    mixup: bool = True
-    """Mix images in pairs when the endpoints are the target."""
+    shifts: bool = True
+    """Shift images at random by up to an eighth of their side."""
     checkpointing: bool = False
     """Trade time for memory: recompute activations in the backward pass."""
     held_out: float = 0.1
@@ -178,16 +179,23 @@ def untied_module(model: Model, device: str) -> nn.Module:
 def _enable_checkpointing(module: nn.Module) -> None:
     from torch import nn
 
-    if not hasattr(module, "gradient_checkpointing_enable"):
-        raise IsomergeError(f"{type(module).__name__} cannot recompute its activations: leave --checkpointing away")
-    enable: Any = module.gradient_checkpointing_enable
+    # of the two names the older one is on its way out
+    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    enable: Any = next((found for name in names if (found := getattr(module, name, None)) is not None), None)
+    if enable is None or not getattr(module, "supports_gradient_checkpointing", True):
+        raise IsomergeError(
+            f"{type(module).__name__} cannot recompute its activations: leave --gradient-checkpointing away"
+        )
     enable()
-    module.train()  # transformers recomputes in training mode only; nothing may be dropped there
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "use_cache"):
+        config.use_cache = False  # nothing is generated; layers that recompute cannot keep a cache
+    module.train()  # transformers recomputes in training mode only; nothing may be drawn there
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-        for name in ("attention_dropout", "dropout", "attn_pdrop", "resid_pdrop"):
-            if isinstance(getattr(part, name, None), float):
+        for name, value in vars(part).items():  # drop_prob, attention_dropout, layerdrop, router_jitter_noise, ...
+            if isinstance(value, float) and any(word in name for word in ("drop", "jitter")):
                 setattr(part, name, 0.0)
 
 
@@ -211,8 +219,12 @@ class Learner:
             self.target = "labels" if examples.labelled else "distill"
         if self.target == "labels" and not examples.labelled:
             raise IsomergeError("the data have no labels: learn with --learn-target distill")
-        held, self.examples = examples.split(settings.held_out, seed=settings.seed)
-        self.held = held.head(min(len(held), settings.judged)) if len(held) else self.examples.head(settings.judged)
+        if len(examples) < 2:
+            raise IsomergeError(
+                "--learn: a single example is too few, as one is held out to judge by: give more data"
+            )
+        held, self.examples = examples.split(max(settings.held_out, 0.6 / len(examples)), seed=settings.seed)
+        self.held = held.head(settings.judged)
         self.batch_size = settings.batch_size or _batch_size(examples)
         solver = line.solver
         keys = [k for unit in solver.pair.plan.units if solver.is_matched(unit) for k in unit.elements]
@@ -246,7 +258,8 @@ class Learner:
             total, count, _ = loss_of_logits(logits, targets_of(batch, logits))
             return total / max(count, 1)
         gap = -(wanted * torch.log_softmax(logits, -1)).sum(-1)
-        return gap[_kept(batch, logits)].mean()
+        kept = gap[_kept(batch, logits)]
+        return kept.sum() / max(kept.numel(), 1)
 
     def wanted(self, batch: Mapping[str, Tensor]) -> Tensor | None:
         """The mean of the endpoints' predictions, where these are the target."""
@@ -281,14 +294,14 @@ class Learner:
 
     @cached_property
     def judged(self) -> list[tuple[dict[str, Tensor], Tensor | None]]:
-        """The held-out batches with their targets; images are mixed as those that are learned from."""
+        """The held-out batches with their targets; images are shifted as those that are learned from."""
         import torch
 
         found = []
         for number, batch in enumerate(self.held.batches(max(self.batch_size, 32))):
             here = {name: x.to(self.settings.device) for name, x in batch.items()}
-            if self.target == "distill" and self.settings.mixup:
-                here = mixed(here, torch.Generator().manual_seed(number))
+            if self.settings.shifts:
+                here = shifted(here, torch.Generator().manual_seed(number))
             found.append((here, self.wanted(here)))
         return found
 
@@ -327,14 +340,16 @@ class Learner:
 
         rng = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
         t = 0.5 if number % 2 == 0 else float(torch.rand((), generator=rng)) * 0.5 + 0.25
-        if self.target == "distill" and self.settings.mixup:
-            batch = mixed(batch, rng)
+        if self.settings.shifts:
+            batch = shifted(batch, rng)
         wanted = self.wanted(batch)
         with substituted(self.line.module, self.line.point(t, self.stage())):
             loss = self.loss(batch, wanted)
             if not bool(loss.isfinite()):
-                raise IsomergeError(f"learning diverged at step {number} (loss {float(loss)}): lower --learn-rate")
-            loss.backward()
+                raise IsomergeError(
+                    f"learning diverged at step {number} (loss {float(loss.detach())}): learn with --precision float32, or give other data with --learn"
+                )
+            backward(loss)
         self.optimiser.step()
         self.observer(f"learning, loss {float(loss.detach()):.3f}", number + 1, self.settings.steps)
 
@@ -396,28 +411,49 @@ class Learner:
             self.best = (about["best"], parts["best"])
 
 
-def mixed(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:
-    """Images mixed in pairs by random shares (Zhang et al. 2018), other inputs as they are.
-
-    The endpoints say what is in a mixed image, so that few images are many; labels would not be known.
-    """
+def shifted(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:
+    """Images [n, c, height, width] shifted at random by up to an eighth of their side, edges repeated; other inputs as
+    they are. A few hundred images are soon known by heart: endpoints that have seen them say nothing new about them."""
     import torch
 
     pixels = batch.get("pixel_values")
-    if pixels is None:
+    if pixels is None or pixels.ndim != 4:
         return dict(batch)
-    order = torch.randperm(len(pixels), generator=rng).to(pixels.device)
-    share = torch.rand(len(pixels), *([1] * (pixels.ndim - 1)), generator=rng).to(pixels)
-    return {**batch, "pixel_values": share * pixels + (1 - share) * pixels[order]}
+    n, channels, height, width = pixels.shape
+    reach = max(1, min(height, width) // 8)
+    down, right = (torch.randint(0, 2 * reach + 1, (n,), generator=rng) for _ in range(2))
+    padded = torch.nn.functional.pad(pixels, (reach, reach, reach, reach), mode="replicate")
+    rows = (down[:, None] + torch.arange(height)).to(pixels.device)[:, None, :, None]
+    columns = (right[:, None] + torch.arange(width)).to(pixels.device)[:, None, None, :]
+    found = padded.gather(2, rows.expand(n, channels, height, width + 2 * reach))
+    return {**batch, "pixel_values": found.gather(3, columns.expand(n, channels, height, width))}
+
+
+def backward(loss: Tensor) -> None:
+    """The backward pass.
+
+    Raises:
+        IsomergeError: the device has too little memory for it.
+    """
+    import torch
+
+    try:
+        loss.backward()
+    except torch.OutOfMemoryError as error:
+        raise IsomergeError(
+            "the device has too little memory: give a smaller --batch-size, or --gradient-checkpointing"
+        ) from error
 
 
 def _kept(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:
     """The predictions that count: all of a classifier, the tokens of a text that are no padding."""
     import torch
 
-    mask = batch.get("attention_mask")
-    if logits.ndim == 3 and mask is not None and mask.shape == logits.shape[:-1]:
-        return mask.to(logits.device) == 1
+    read, written = batch.get("attention_mask"), batch.get("labels")
+    if "decoder_input_ids" in batch:  # the mask is of what the encoder reads
+        read = None if written is None else (written != IGNORED).long()
+    if logits.ndim == 3 and read is not None and read.shape == logits.shape[:-1]:
+        return read.to(logits.device) == 1
     return torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
 
 
@@ -430,7 +466,7 @@ def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
     """Settings from the names of the command line.
 
     Raises:
-        IsomergeError: an unknown effort, no steps, or an unknown target or precision.
+        IsomergeError: an unknown effort, target or precision, or a number out of range.
     """
     if effort not in EFFORTS:
         raise IsomergeError(f"--learn-effort {effort}: choose from {', '.join(EFFORTS)}")
@@ -439,6 +475,10 @@ def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
         raise IsomergeError(f"--steps {found.steps}: at least one step is needed")
     if found.target not in ("auto", "labels", "distill"):
         raise IsomergeError(f"--learn-target {found.target}: choose labels or distill")
+    if found.batch_size is not None and found.batch_size < 1:
+        raise IsomergeError(f"--batch-size {found.batch_size}: at least one example is needed")
+    if not 0 <= found.seed < 1 << 32:
+        raise IsomergeError(f"--seed {found.seed}: give a number from 0 to 4294967295")
     if found.precision not in ("float32", "bfloat16"):
         raise IsomergeError(f"--precision {found.precision}: choose float32 or bfloat16")
     return found

@@ -24,7 +24,7 @@ from isomerge.engine.learned import (
     MatchedLine,
     _batch_size,
     _enable_checkpointing,
-    mixed,
+    shifted,
     substituted,
     untied_module,
 )
@@ -261,8 +261,8 @@ class ManyLearner(Learner):
         rng = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
         shares = self.simplex.many.units.shares
         point = list(shares) if number % 2 == 0 else random_point(len(shares), rng)
-        if self.target == "distill" and self.settings.mixup:
-            batch = mixed(batch, rng)
+        if self.settings.shifts:
+            batch = shifted(batch, rng)
         wanted = self.wanted(batch)
         with substituted(self.simplex.module, self.simplex.at(point, self.together.stages())):
             loss = self.loss(batch, wanted)

@@ -78,4 +78,4 @@ def solve_in_metric(
     evidence: str = "weights",
 ) -> dict[str, Tensor]:
     """The compact elements of one unit with its readers measured by their outputs; see `solve_again`."""
-    return solve_again(solver, in_metric(solver.frame, turned, metrics), evidence, fixed)
+    return solve_again(solver, in_metric(solver.pair.anchor.spec, turned, metrics), evidence, fixed)

@@ -92,10 +92,11 @@ class FunctionalMatch:
 
     def __init__(self, midpoint: Midpoint, batches: Sequence[Mapping[str, Tensor]]) -> None:
         self.midpoint, self.solver, self.batches = midpoint, midpoint.solver, batches
+        self.spec = midpoint.solver.pair.anchor.spec
         self.act = activation_of(midpoint.module)
         self.layers: dict[str, Layer] = {}
         for key, unit in midpoint.units.items():
-            layer = feed_forward(self.solver.frame, unit.blocks)
+            layer = feed_forward(self.spec, unit.blocks)
             known = layer is not None and layer.space in self.solver.local.spaces
             if layer is not None and known and self.act is not None and self.solver.is_matched(unit):
                 self.layers[key] = layer
@@ -124,7 +125,7 @@ class FunctionalMatch:
         seen = self.midpoint.inputs([name], self.batches, ROWS)[name]
         self.midpoint.at(0.5)
         assert self.act is not None
-        said = hidden(branches(self.solver.frame, layer, unit.anchor, self._anchor[key]), self.act)
+        said = hidden(branches(self.spec, layer, unit.anchor, self._anchor[key]), self.act)
         return seen.shape == said.shape and float((seen - said).norm()) <= UNDERSTOOD * float(seen.norm())
 
     def match(self, unit: Unit, turned: Canonical) -> dict[str, Tensor] | None:
@@ -138,7 +139,7 @@ class FunctionalMatch:
             return None
         if self._turn is not self.solver.turn:
             self._source, self._turn = self._own(1.0), self.solver.turn
-        layer, spec, act = self.layers[unit.key], self.solver.frame, self.act
+        layer, spec, act = self.layers[unit.key], self.spec, self.act
         assert act is not None
         x = self.midpoint.inputs([self.path(unit.key)], self.batches, ROWS)[self.path(unit.key)]
         sides = []

@@ -85,6 +85,8 @@ class Search:
         self.best = (self.history[0], solver.turn, dict(solver.inner))
         self.moves = Moves(self.midpoint, self.judge, seed)
         self.waited = self.rounds = self.idle = 0
+        self.again = True
+        """Whether every order of heads is worth a try: at first, and when other neurons have been matched since."""
         self.tried: dict[str, int] = {}
         self.accepted: dict[str, int] = {}
 
@@ -96,20 +98,19 @@ class Search:
 
     def run(self, seconds: float, moves: int | None) -> dict[str, Any]:
         """Rounds of moves until the budget is spent, nothing is accepted, or the held-out half has risen for long."""
-        start, ended = monotonic(), ""
-        while not ended:
-            kept = sum(self.accepted.values())
-            for trial in self.round():
-                gone = monotonic() - start
-                ended = self.ended("time" if moves is None and gone >= seconds else "", moves)
-                if ended:
-                    break
-                self.observer(self.told(trial), int(1000 * min(gone, seconds)), int(1000 * seconds))
+        start, trials = monotonic(), self.round()
+        kept, ended = 0, ""
+        while not (ended := ended or self.ended(monotonic() - start >= seconds, moves)):
+            trial = next(trials, None)
+            if trial is not None:
+                gone = min(monotonic() - start, seconds)
+                self.observer(self.told(trial), int(1000 * gone), int(1000 * seconds))
                 self.take(trial)
-            else:
-                self.rounds += 1
-                self.idle = self.idle + 1 if sum(self.accepted.values()) == kept else 0
-                ended = self.ended("settled" if self.idle >= IDLE else "", moves)
+                continue
+            self.rounds += 1
+            self.idle = self.idle + 1 if sum(self.accepted.values()) == kept else 0
+            ended = "settled" if self.idle >= IDLE else ""
+            kept, trials = sum(self.accepted.values()), self.round()
         (value, guarded), self.solver.turn, self.solver.inner = self.best
         before = self.history[0]
         return {
@@ -123,11 +124,13 @@ class Search:
             "divergence": {"search": [before[0], value], "held_out": [before[1], guarded]},
         }
 
-    def ended(self, why: str, moves: int | None) -> str:
-        """Why the search ends now, or nothing."""
+    def ended(self, late: bool, moves: int | None) -> str:
+        """Why the search ends now, or nothing; ``late`` is whether the time is over, which counts without ``moves``."""
         if self.waited >= PATIENCE:
             return "guard"
-        return "moves" if moves is not None and sum(self.tried.values()) >= moves else why
+        if moves is None:
+            return "time" if late else ""
+        return "moves" if sum(self.tried.values()) >= moves else ""
 
     def told(self, trial: Trial) -> str:
         """A line of progress."""
@@ -136,11 +139,13 @@ class Search:
     def round(self) -> Iterator[Trial]:
         """The moves of one round: heads, then the streams, then other layers; each is made when its turn comes.
 
-        Feed-forward layers depend on all that comes before them, so they are matched as a whole after heads and streams.
+        Feed-forward layers depend on all that comes before them, so they are matched as a whole before each of these.
         """
         heads, others = self.moves.units()
-        for unit in heads:  # every order once, from then on swaps
-            yield from self.moves.heads(unit, swaps=self.rounds > 0)
+        yield from self.moves.functional_pass()
+        swaps, self.again = not self.again, False
+        for unit in heads:
+            yield from self.moves.heads(unit, swaps=swaps)
         yield from self.moves.functional_pass()
         kept = STEPS if self.solver.frame.streams else 0
         while kept >= WORTH * STEPS:
@@ -164,6 +169,7 @@ class Search:
             return False
         self.accepted[trial.kind] = self.accepted.get(trial.kind, 0) + 1
         self.sums = sums
+        self.again |= trial.kind == "functional pass"
         self.solver.inner |= trial.inner
         if trial.turn is not None:
             self.solver.turn = trial.turn

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.inputs import check_labels, check_statistics, inputs_key, open_given
 from isomerge.engine.pair import PairSolver
+from isomerge.engine.places import load_places, save_places
 from isomerge.engine.streams import SHARES, StreamSolver
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
@@ -33,22 +36,30 @@ class Matching:
     then one per source). ``learn`` is data to learn from by gradient, ``search`` seconds of forward-only search.
     """
 
-    data: str | None = None
+    data: str | Path | Examples | None = None
     stats: tuple[str, ...] = ()
     evidence: str = "both"
-    learn: str | None = None
+    learn: str | Path | Examples | None = None
     settings: LearnSettings | None = None
     search: float | None = None
     limit: int | None = None
     length: int = 128
     rows: int = 1024
 
-    def check(self, sources: int) -> None:
+    def check(self, sources: int, spaces: str = "") -> None:
         """Refuse contradictions before anything is read.
 
         Raises:
             IsomergeError: naming the options.
         """
+        if self.needs_models and spaces.startswith("paper"):
+            raise IsomergeError(
+                f"--spaces {spaces} is an algorithm of weights alone: leave data away, or choose other spaces"
+            )
+        if self.settings is not None and self.settings.device != "cpu" and self.needs_models:
+            from isomerge.engine.modules import check_device
+
+            check_device(self.settings.device)
         if self.stats and len(self.stats) != sources + 1:
             raise IsomergeError(
                 f"{len(self.stats)} statistics files are given, but there are {sources + 1} models: name one for each"
@@ -59,8 +70,21 @@ class Matching:
             raise IsomergeError(f"--evidence {self.evidence}: choose from {', '.join(SHARES)}")
         if self.search is not None and not (self.data or self.learn):
             raise IsomergeError("--search needs examples to judge by: add --data DATA")
-        if self.search is not None and self.search <= 0:
+        if self.search is not None and not (isfinite(self.search) and self.search > 0):
             raise IsomergeError(f"--search {self.search}: give a time in seconds")
+
+    def check_files(self, models: Sequence[Model]) -> None:
+        """Refuse statistics files that are none, or of different data, before a weight is read.
+
+        Args:
+            models: the anchor, then the sources.
+        """
+        if self.stats:
+            check_statistics(self.stats, models)
+
+    def key(self, anchor: Model) -> list[Any]:
+        """What determines the match beside models and spaces: for the key of a run."""
+        return inputs_key(self, anchor)
 
     def spaces(self, asked: str | None) -> str:
         """The choice of spaces: what was asked for, else all of them when there is something to decide them by."""
@@ -77,12 +101,12 @@ WEIGHTS = Matching()
 
 def matching_of(
     *,
-    data: str | None = None,
-    stats_src: str | Sequence[str] | None = None,
-    stats_anchor: str | None = None,
+    data: str | Path | Examples | None = None,
+    stats_src: str | Path | Sequence[str | Path] | None = None,
+    stats_anchor: str | Path | None = None,
     evidence: str = "both",
     search: float | None = None,
-    learn: str | None = None,
+    learn: str | Path | Examples | None = None,
     learn_effort: str = "quick",
     learn_target: str = "auto",
     steps: int | None = None,
@@ -90,7 +114,7 @@ def matching_of(
     batch_size: int | None = None,
     device: str = "cpu",
     precision: str = "float32",
-    checkpointing: bool = False,
+    gradient_checkpointing: bool = False,
     limit: int | None = None,
     length: int = 128,
     rows: int = 1024,
@@ -99,7 +123,7 @@ def matching_of(
     """A `Matching` from the options of the command line.
 
     Args:
-        data: examples to read activations from (see `isomerge.data.opening.open_data`).
+        data: examples to read activations from, or what `isomerge.data.opening.open_data` opens.
         stats_src, stats_anchor: files of ``isomerge stats`` instead: the sources' and the anchor's.
         evidence: with activations: ``activations``, ``both`` (with weights), or ``weights``.
         search: seconds of forward-only search.
@@ -108,7 +132,7 @@ def matching_of(
         learn_target: ``labels``, ``distill`` or ``auto``.
         permutations: learn permutations as well, by a straight-through assignment.
         batch_size: examples per learning step.
-        device, precision, checkpointing: where and how models run.
+        device, precision, gradient_checkpointing: where and how models run.
         limit, length, rows: examples, tokens per example, and activation rows that are kept.
         seed: of everything that is drawn.
 
@@ -117,15 +141,20 @@ def matching_of(
     """
     from isomerge.engine.learned import settings_of
 
-    sources = [stats_src] if isinstance(stats_src, str) else list(stats_src or ())
+    sources = [stats_src] if isinstance(stats_src, (str, Path)) else list(stats_src or ())
     if bool(sources) != bool(stats_anchor):
         raise IsomergeError("--stats-src and --stats-anchor belong together: give both")
     settings = settings_of(
         learn_effort, steps, target=learn_target, permutations=permutations, batch_size=batch_size, device=device,
-        precision=precision, checkpointing=checkpointing, seed=seed,
+        precision=precision, checkpointing=gradient_checkpointing, seed=seed,
     )  # fmt: skip
-    if learn is None and steps is not None:
-        raise IsomergeError("--steps is for learning: add --learn DATA")
+    given = {
+        "--steps": steps,
+        "--learn-permutations": permutations,
+        "--gradient-checkpointing": gradient_checkpointing,
+    }
+    if learn is None and (idle := [name for name, value in given.items() if value not in (None, False)]):
+        raise IsomergeError(f"{idle[0]} is for learning: add --learn DATA")
     stats = (str(stats_anchor), *map(str, sources)) if sources else ()
     return Matching(data, stats, evidence, learn, settings, search, limit, length, rows)
 
@@ -144,32 +173,53 @@ class Solver:
     def solve(self) -> Alignment:
         """The element of the whole source."""
         how = self.matching
+        learn = None if how.learn is None else self.examples(how.learn)
+        if learn is not None:
+            check_labels(how, learn)
         search = StreamSolver(self.pair, self.observer, self.activations(), how.evidence)
         found = search.solve()
         self.report = dict(found.report)
-        if how.search is not None:
-            from isomerge.engine.search import search_forward
-
-            self.report["search"] = search_forward(
-                search, self.examples(how.data or how.learn), how.search, self.observer
-            )
+        if (how.data or how.learn) and how.evidence == "both":
+            self.report["functional"] = self.matched_functionally(search)
             found.alignment = search.alignment()
-        if how.learn is None:
+        if how.search is not None:
+            self.report["search"] = self.searched(search, how.search)
+            found.alignment = search.alignment()
+        if learn is None:
             return found.alignment
         from isomerge.engine.learned import Learner, LearnSettings, MatchedLine
 
         line = MatchedLine(search, how.settings or LearnSettings())
-        learned = Learner(line, self.examples(how.learn), self.state, self.observer).run()
+        learned = Learner(line, learn, self.state, self.observer).run()
         self.report["learned"] = learned.report
         return search.alignment(learned.elements)
 
-    def examples(self, ref: str | None) -> Examples:
-        """Examples through the anchor's tokenizer or image processor."""
-        from isomerge.data.opening import open_data
+    def matched_functionally(self, solver: StreamSolver) -> list[str]:
+        """Match feed-forward layers once more, by what averaging their neurons costs; returns the units that were."""
+        from isomerge.engine.rematch import match_functionally
 
+        self.observer("matching neurons by what they compute", 0, 1)
+        device = self.matching.settings.device if self.matching.settings else "cpu"
+        return match_functionally(solver, self.examples(self.matching.data or self.matching.learn), device)
+
+    def searched(self, solver: StreamSolver, seconds: float) -> dict[str, Any]:
+        """Search forward from a solver's solution, once: an interrupted run takes what was found, for learning from there."""
+        from isomerge.engine.search import search_forward
+
+        kept = self.state.with_name(f"search-{self.number}.safetensors")
+        report = load_places(kept, solver)
+        if report is None:
+            how = self.matching
+            device, seed = (how.settings.device, how.settings.seed) if how.settings else ("cpu", 0)
+            examples = self.examples(how.data or how.learn)
+            report = search_forward(solver, examples, seconds, self.observer, seed=seed, device=device)
+            save_places(kept, solver, report)
+        return report
+
+    def examples(self, ref: str | Path | Examples | None) -> Examples:
+        """Examples through the anchor's tokenizer or image processor."""
         assert ref is not None
-        anchor, how = self.pair.anchor, self.matching
-        return open_data(ref, anchor.checkpoint.folder, limit=how.limit, length=how.length, config=anchor.config)
+        return open_given(ref, self.pair.anchor, self.matching)
 
     def activations(self) -> tuple[Activations, Activations] | None:
         """Centred activations of both models, from files or from runs over the same examples."""

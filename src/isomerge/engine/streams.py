@@ -205,9 +205,7 @@ class StreamSolver:
             moved = self.matched_unit(unit)
             value += self._distance(moved)
             pairs = ((block, moved.anchor[block], moved.source[block]) for block in unit.blocks)
-            leaves = chain(
-                weighted_leaves(self.frame, pairs, self.weight), self.tap_leaves(self.frame, moved.taps)
-            )
+            leaves = chain(weighted_leaves(self.frame, pairs, self.weight), self.tap_leaves(self.frame, moved.taps))
             for stream, cross in stream_crosses(self.frame, leaves).items():
                 crosses[stream] = crosses[stream] + cross if stream in crosses else cross
         gain = 0.0

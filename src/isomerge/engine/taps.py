@@ -183,7 +183,7 @@ def capture(
     """
     import torch
 
-    from isomerge.evidence.losses import logits_of
+    from isomerge.evidence.losses import outputs_of
 
     places = plan_taps(model, module)
     found: dict[str, list[Tensor]] = {}
@@ -192,10 +192,12 @@ def capture(
         for batch in examples.batches(batch_size):
             seen: dict[str, list[Tensor]] = {}
             with reading(module, places, seen):
-                logits_of(module, batch)
+                outputs_of(module, batch)
             for key, parts in seen.items():
                 for part in parts:
-                    found.setdefault(key, []).append(spread_rows(part, batch.get("attention_mask"), -(-rows // batches)))
+                    found.setdefault(key, []).append(
+                        spread_rows(part, batch.get("attention_mask"), -(-rows // batches))
+                    )
     values = {tap.key: torch.cat(found[tap.key])[:rows] for tap, _ in places if tap.key in found}
     kept = {tap.key: tap for tap, _ in places if tap.key in values}
     return Activations(kept, values, pairing(examples, rows, batch_size))

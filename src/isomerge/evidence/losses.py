@@ -42,10 +42,28 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """
     import torch
 
+    found = outputs_of(module, batch)
+    logits = getattr(found, "logits", None)
+    logits = getattr(found, "prediction_logits", None) if logits is None else logits
+    if logits is None:
+        raise IsomergeError(
+            f"{type(module).__name__} predicts nothing, so it has no loss: give a checkpoint with a head"
+        )
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
+    """What a module gives for a batch, with a head or without; ``labels`` are not given to it.
+
+    Raises:
+        IsomergeError: the module cannot read this batch, or the device has too little memory.
+    """
+    import torch
+
     device = next(module.parameters()).device
     given = {name: tensor.to(device) for name, tensor in batch.items() if name != "labels"}
     try:
-        found: Any = module(**given)
+        return module(**given)
     except (IndexError, ValueError, TypeError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise IsomergeError("the device has too little memory: give a smaller --batch-size") from error
@@ -54,13 +72,6 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
             f"{type(module).__name__} cannot read these examples ({first[:160].rstrip('.')}): "
             "check that they are made for this checkpoint, or give shorter ones"
         ) from error
-    logits = getattr(found, "logits", None)
-    logits = getattr(found, "prediction_logits", None) if logits is None else logits
-    if logits is None:
-        raise IsomergeError(
-            f"{type(module).__name__} predicts nothing, so it has no loss: give a checkpoint with a head"
-        )
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def targets_of(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:

@@ -30,12 +30,40 @@ class ModelEntry(_Strict):
 
 
 class AlignBlock(_Strict):
-    """What is aligned before merging; ``enabled: false`` is ``--no-align``."""
+    """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``.
+
+    The keys are the options of the command line. ``stats`` has one file per model, in their order;
+    ``permutations`` is ``--learn-permutations``.
+    """
 
     enabled: bool = True
-    spaces: str = "default"
+    spaces: str | None = None
     layers: str | None = None
     untie: bool = False
+    data: str | None = None
+    stats: list[str] | None = None
+    evidence: str | None = None
+    search: float | None = None
+    learn: str | None = None
+    learn_effort: str | None = None
+    learn_target: str | None = None
+    steps: int | None = None
+    permutations: bool | None = None
+    batch_size: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    gradient_checkpointing: bool | None = None
+    limit: int | None = None
+    length: int | None = None
+    seed: int | None = None
+
+    def matching(self) -> dict[str, Any]:
+        """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
+        own = {"enabled", "spaces", "layers", "untie", "stats"}
+        found = self.model_dump(exclude=own, exclude_none=True)
+        if self.stats:
+            found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
+        return found
 
 
 class GlobalParameters(_Strict):

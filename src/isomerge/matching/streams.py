@@ -21,7 +21,8 @@ def names_stream(spec: Spec, word: str) -> bool:
 def choose_frame(spec: Spec, words: Sequence[str]) -> tuple[Spec | None, tuple[str, ...]]:
     """The spec with every stream acted on by the group that ``--spaces`` asks for, and notes for the user.
 
-    Without a word for a stream there is no frame. ``all`` and ``residual`` take the largest exact group.
+    Without a word for a stream there is no frame. ``all`` and ``residual`` take the largest exact group of every
+    stream; where only some streams are named, the others (and the gains over them) stay as they are.
 
     Raises:
         IsomergeError: a group that is none of the stream's, or one that needs gains folded where they cannot be.
@@ -31,13 +32,16 @@ def choose_frame(spec: Spec, words: Sequence[str]) -> tuple[Spec | None, tuple[s
         raise IsomergeError(f"--spaces {asked[0]}: the spec for {spec.model_type} declares no residual stream")
     if not (asked or EVERYTHING in words) or not spec.streams:
         return None, ()
-    chosen = dict.fromkeys(spec.streams, "")
+    every = EVERYTHING in words or ROLE in words
+    chosen = dict.fromkeys(spec.streams, "") if every else {}
     for word in asked:
         name, _, group = word.partition(":")
-        if group:
+        if name != ROLE and (group or name not in chosen):
             chosen[name] = group
     notes = []
-    frame = spec
+    still = set(spec.streams) - chosen.keys()
+    kept = [n for n, space in spec.spaces.items() if n not in still and not still & set(space.index)]
+    frame = spec.restrict([*kept, *(s.name for s in spec.shifts)]) if still else spec
     for name, group in chosen.items():
         found, note = _group(spec, name, group)
         notes += [note] if note else []

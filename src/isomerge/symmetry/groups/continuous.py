@@ -55,12 +55,15 @@ class Orthogonal:
         return x @ g.to(x.dtype).mT
 
     def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        """A constant diagonal commutes with every matrix; any other would not stay diagonal."""
-        if bool(((x.amax(-1) - x.amin(-1)) > CONSTANT * x.abs().amax(-1)).any()):
+        """A constant diagonal commutes with every matrix; any other stays diagonal under (signed) permutations alone."""
+        if not bool(((x.amax(-1) - x.amin(-1)) > CONSTANT * x.abs().amax(-1)).any()):
+            return x.clone()
+        sizes = g.detach().abs()
+        if bool(((sizes - sizes.round()).abs() > CONSTANT).any()):
             raise IsomergeError(
                 "a gain that is not constant cannot be rotated: fold the norms' gains into their readers first"
             )
-        return x.clone()
+        return self.act(g * (1 - 2 * (g.detach() < 0).to(g.dtype)), x, dual)
 
     def contains(self, g: Tensor) -> bool:
         gap = g @ g.mT - self.identity(tuple(g.shape[:-2]), g.shape[-1])

@@ -1,0 +1,149 @@
+"""What a match is given beside weights: data and statistics files, opened, checked and told from others."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.data.examples import Examples
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from isomerge.engine.models import Model
+    from isomerge.engine.solutions import Matching
+
+
+def open_given(ref: str | Path | Examples, anchor: Model, matching: Matching, limit: int | None = None) -> Examples:
+    """Examples through the anchor's tokenizer or image processor, no more than ``limit`` and the matching's own."""
+    from isomerge.data.opening import open_data
+
+    bounds = [n for n in (limit, matching.limit) if n is not None]
+    if isinstance(ref, Examples):
+        return ref.head(min(bounds)) if bounds else ref
+    folder, config = anchor.checkpoint.folder, anchor.config
+    return open_data(str(ref), folder, limit=min(bounds, default=None), length=matching.length, config=config)
+
+
+def check_data(matching: Matching, anchor: Model) -> None:
+    """Read one example of everything that will be read, so that a dry run tells what is missing or does not fit.
+
+    Raises:
+        IsomergeError: data that cannot be read or do not fit, or labels that are asked for and not there.
+    """
+    for ref in (matching.data, matching.learn):
+        if ref is not None:
+            found = open_given(ref, anchor, matching, 1)
+            if ref is matching.learn:
+                check_labels(matching, found)
+
+
+def check_labels(matching: Matching, examples: Examples) -> None:
+    """Refuse data without labels where they are the target.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if matching.settings is not None and matching.settings.target == "labels" and not examples.labelled:
+        raise IsomergeError("the data have no labels: learn with --learn-target distill")
+
+
+def check_statistics(files: Sequence[str], models: Sequence[Model]) -> None:
+    """Read the headers of statistics files, one per model; whether they are of these weights is checked when read.
+
+    Raises:
+        IsomergeError: a file that is none, or files of different data.
+    """
+    from isomerge.engine.statistics import FORMAT
+
+    kept: dict[str, Any] = {}
+    for file, model in zip(files, models, strict=True):
+        header = _header(file)
+        if header.get("format") != FORMAT:
+            raise IsomergeError(f"{file}: not a statistics file of isomerge: make one with isomerge stats")
+        if header.get("model_type") != model.spec.model_type:
+            raise IsomergeError(
+                f"{file}: made for {header.get('model_type')}, but {model.ref} is {model.spec.model_type}"
+            )
+        kept[file] = header.get("rows_of")
+    first = files[0] if files else ""
+    for file in files[1:]:
+        if kept[file] != kept[first]:
+            raise IsomergeError(
+                f"{first} and {file} are of different data: make both with the same --data, --limit and --length"
+            )
+
+
+def _header(file: str) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            found = json.loads((opened.metadata() or {}).get("isomerge", "{}"))
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise IsomergeError(
+            f"{file}: not a readable statistics file ({error}): make one with isomerge stats"
+        ) from None
+    return found if isinstance(found, dict) else {}
+
+
+def inputs_key(matching: Matching, anchor: Model) -> list[Any]:
+    """What tells one match from another: options, and names, sizes and dates of all files that are read.
+
+    A data set of the package ``datasets`` is told by its name, a Python function by its module's file.
+    """
+    from isomerge.checkpoint.companions import companion_files
+
+    options = replace(matching, data=_shown(matching.data), learn=_shown(matching.learn))
+    found: list[Any] = [repr(options)]
+    for ref in (matching.data, matching.learn):
+        if ref is not None and not isinstance(ref, Examples):
+            found += [_stamp(path) for path in _files(str(ref))]
+    found += [_stamp(Path(file)) for file in matching.stats]
+    if matching.data or matching.learn:  # tokenizer and image processor
+        found += [_stamp(path) for _, path in sorted(companion_files(anchor.checkpoint.folder).items())]
+    return found
+
+
+def _shown(ref: str | Path | Examples | None) -> str | None:
+    return ref.fingerprint if isinstance(ref, Examples) else None if ref is None else str(ref)
+
+
+def _files(ref: str) -> Iterator[Path]:
+    path = Path(os.path.expanduser(ref))
+    if path.is_dir():
+        yield from sorted(p for p in path.rglob("*") if p.is_file())
+    elif path.is_file():
+        yield path
+    else:
+        from isomerge.data.records import is_function
+
+        module = ref.partition(":")[0]
+        origin = _origin(module) if is_function(ref) else None
+        if origin is not None:
+            yield origin
+
+
+def _origin(module: str) -> Path | None:
+    """The file of a Python module, beside the program or installed."""
+    here = Path(*module.split(".")).with_suffix(".py")
+    if here.is_file():
+        return here
+    with contextlib.suppress(ImportError, ValueError):
+        found = importlib.util.find_spec(module)
+        if found is not None and found.origin and Path(found.origin).is_file():
+            return Path(found.origin)
+    return None
+
+
+def _stamp(path: Path) -> list[Any]:
+    try:
+        about = path.stat()
+    except OSError:  # told in words by whoever reads it
+        return [str(path), None]
+    return [str(path.resolve()), about.st_size, about.st_mtime_ns]
