@@ -27,7 +27,7 @@ import torch
 
 from isomerge.data.opening import open_data
 from isomerge.engine.commands import run_merge
-from isomerge.engine.learned import LearnSettings
+from isomerge.engine.learning import LearnSettings
 from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.run import Output

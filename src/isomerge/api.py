@@ -146,6 +146,7 @@ def merge(
     method: str = "linear",
     weights: Sequence[float] | None = None,
     align: bool = True,
+    anchor: str = "first",
     spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
@@ -157,7 +158,8 @@ def merge(
     observer: Observer = _quiet,
     **matching: Any,
 ) -> dict[str, Any]:
-    """Align every model onto the first, merge them into ``out``, and return the report.
+    """Align every model onto the first (or, with ``anchor="none"``, onto their common mean), merge them into ``out``, and
+    return the report.
 
     ``spaces``, ``layers``, ``untie`` and ``matching`` are those of `align`.
 
@@ -176,6 +178,7 @@ def merge(
             method=method,
             weights=weights,
             align=align,
+            anchor=anchor,
             spaces=how.spaces(spaces),
             layers=layers,
             matching=how,

@@ -12,8 +12,10 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from engine.disguises import single
-from isomerge.engine import learned
-from isomerge.engine.learned import Learner, LearnSettings, MatchedLine, substituted
+from isomerge.engine import learned, learning, matched_line
+from isomerge.engine.learned import Learner
+from isomerge.engine.learning import LearnSettings
+from isomerge.engine.matched_line import MatchedLine, substituted
 from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.pair import PairSolver
@@ -226,7 +228,7 @@ def test_nothing_is_drawn_where_activations_are_recomputed(tmp_path: Path) -> No
         before = module(pixel_values=pixels).logits
     for part in module.modules():
         part.drop_prob, part.layerdrop, part.router_jitter_noise = 0.5, 0.5, 0.5
-    learned._enable_checkpointing(module)
+    matched_line.enable_checkpointing(module)
     assert module.training
     assert not any(
         p for part in module.modules() for p in (part.drop_prob, part.layerdrop, part.router_jitter_noise)
@@ -242,9 +244,9 @@ def test_what_counts_of_a_decoder() -> None:
         "input_ids": torch.ones(1, 4, dtype=torch.int64), "attention_mask": torch.tensor([[1, 0, 0, 0]]),
         "decoder_input_ids": torch.ones(1, 4, dtype=torch.int64), "labels": torch.tensor([[3, 2, 5, -100]]),
     }  # fmt: skip
-    assert learned._kept(batch, logits).tolist() == [[True, True, True, False]]
+    assert learning.counted(batch, logits).tolist() == [[True, True, True, False]]
     del batch["decoder_input_ids"]
-    assert learned._kept(batch, logits).tolist() == [[True, False, False, False]]
+    assert learning.counted(batch, logits).tolist() == [[True, False, False, False]]
 
 
 def test_a_row_of_nothing_but_padding(tokens: torch.Tensor, tmp_path: Path) -> None:
@@ -276,7 +278,7 @@ def test_no_memory_for_the_backward_pass() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(IsomergeError, match="smaller --batch-size, or --gradient-checkpointing"):
-        learned.backward(Large())  # pyright: ignore[reportArgumentType]
+        learning.backward(Large())  # pyright: ignore[reportArgumentType]
 
 
 def test_refusals(digits: str, tmp_path: Path) -> None:

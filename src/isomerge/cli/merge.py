@@ -22,9 +22,13 @@ def merge(
     weights: Annotated[
         str | None, typer.Option(help="One number per model, such as 0.7,0.3; equal by default.")
     ] = None,
-    align: Annotated[
-        bool, typer.Option("--align/--no-align", help="Align onto the first model before fusing.")
-    ] = True,
+    align: Annotated[bool, typer.Option("--align/--no-align", help="Align before fusing.")] = True,
+    anchor: Annotated[
+        str,
+        typer.Option(
+            help="What the models are aligned onto: the first model, or none of them (their common mean)."
+        ),
+    ] = "first",
     spaces: o.Spaces = None,
     layers: o.Layers = None,
     untie: o.Untie = False,
@@ -38,11 +42,12 @@ def merge(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Align every model onto the first, merge them, and write an ordinary Hugging Face checkpoint."""
+    """Align the models, merge them, and write an ordinary Hugging Face checkpoint."""
     import isomerge
     from isomerge.cli.console import Voice, distance_table, stream_table, write_json
     from isomerge.cli.dry_run import print_plan
     from isomerge.engine.commands import check_aligned, check_merge
+    from isomerge.engine.many_solutions import check_anchor
     from isomerge.engine.solutions import matching_of
     from isomerge.errors import IsomergeError
     from isomerge.evidence.misalignment import misalignment
@@ -50,15 +55,17 @@ def merge(
     voice = Voice(quiet, verbose)
     numbers = _weights(weights)
     if len(models) == 1 and models[0].endswith((".yml", ".yaml")):
-        if (method, numbers, align, spaces, layers, untie) != ("linear", None, True, None, None, False):
+        given = (method, numbers, align, anchor, spaces, layers, untie)
+        if given != ("linear", None, True, "first", None, None, False):
             raise IsomergeError(
-                f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --spaces, --layers and --untie into it"
+                f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --anchor, --spaces, --layers and --untie into it"
             )
-        models, method, numbers, align, spaces, layers, untie, dtype, block = _from_recipe(models[0], dtype)
+        models, method, numbers, align, anchor, spaces, layers, untie, dtype, block = _from_recipe(models[0], dtype)
         matching = beside_recipe(block, matching)
     check_merge(len(models), method, numbers)
     how = matching_of(**matching)
     check_aligned(align, how)
+    check_anchor(anchor, how, how.spaces(spaces))
     if dry_run:
         return print_plan(
             voice, models, how.spaces(spaces) if align else "none", layers, spec, allow_pickle, json,
@@ -69,7 +76,7 @@ def merge(
             voice.warn(problem)
     with voice.progress("merging") as observer:
         report = isomerge.merge(
-            models, out=out, method=method, weights=numbers, align=align, spaces=spaces, layers=layers, untie=untie, spec=spec,
+            models, out=out, method=method, weights=numbers, align=align, anchor=anchor, spaces=spaces, layers=layers, untie=untie, spec=spec,
             allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **matching,
         )  # fmt: skip
     stream_table(voice, report)
@@ -104,5 +111,5 @@ def _from_recipe(path: str, dtype: str | None):
         raise IsomergeError(f"{path}: `parameters.normalize: false` needs weights that sum to one here")
     names = [entry.model for entry in recipe.models]
     block = recipe.align
-    how = (block.enabled, block.spaces, block.layers, block.untie)
+    how = (block.enabled, block.anchor, block.spaces, block.layers, block.untie)
     return names, recipe.merge_method, weights, *how, dtype or recipe.dtype, block.matching()

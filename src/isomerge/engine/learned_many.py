@@ -17,19 +17,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.learned import (
-    Learned,
-    Learner,
-    LearnSettings,
-    MatchedLine,
-    _batch_size,
-    _enable_checkpointing,
-    shifted,
-    substituted,
-    untied_module,
-)
+from isomerge.engine.learned import Learned, Learner
+from isomerge.engine.learning import LearnSettings, shifted
 from isomerge.engine.many import ManySolver
 from isomerge.engine.many_units import ManyUnits
+from isomerge.engine.matched_line import MatchedLine, enable_checkpointing, substituted, untied_module
 from isomerge.engine.modules import parameter_names
 from isomerge.errors import IsomergeError
 from isomerge.matching.smooth import RiemannianAdam, SmoothElements
@@ -66,7 +58,7 @@ class MatchedSimplex(MatchedLine):
         self.module = untied_module(first, settings.device)
         self.module.requires_grad_(False)
         if settings.checkpointing:
-            _enable_checkpointing(self.module)
+            enable_checkpointing(self.module)
         self.names = parameter_names(self.module, first.spec)
         self.corners: list[dict[Block, Tensor]] = [{} for _ in solver.models]
         for unit in solver.units.plan.units:
@@ -189,15 +181,7 @@ class ManyLearner(Learner):
     ) -> None:
         settings = simplex.settings
         self.line, self.observer, self.state, self.settings = simplex, observer, state, settings
-        self.target = settings.target
-        if self.target == "auto":
-            self.target = "labels" if examples.labelled else "distill"
-        if self.target == "labels" and not examples.labelled:
-            raise IsomergeError("the data have no labels: learn with --learn-target distill")
-        held, self.examples = examples.split(settings.held_out, seed=settings.seed)
-        self.held = held.head(min(len(held), settings.judged)) if len(held) else self.examples.head(settings.judged)
-        self.batch_size = settings.batch_size or _batch_size(examples)
-        self.best, self.history = None, []
+        self.prepare(examples)
         self.simplex, units = simplex, simplex.many.units
         self._start(units, settings)
         self.points = judged_points(units.shares)
@@ -268,7 +252,7 @@ class ManyLearner(Learner):
             loss = self.loss(batch, wanted)
             if not bool(loss.isfinite()):
                 raise IsomergeError(f"learning diverged at step {number} (loss {float(loss)}): lower --learn-rate")
-            loss.backward()
+            backward(loss)
         self.optimiser.step()
         self.observer(f"learning, loss {float(loss.detach()):.3f}", number + 1, self.settings.steps)
 

@@ -86,8 +86,8 @@ def _solve(
     report = solver.solve()
     learned: list[Any] = [None] * len(solvers)
     if matching.learn is not None:
-        from isomerge.engine.learned import LearnSettings
         from isomerge.engine.learned_many import ManyLearner, MatchedSimplex
+        from isomerge.engine.learning import LearnSettings
 
         simplex = MatchedSimplex(solver, matching.settings or LearnSettings())
         examples = Solver(first, matching, _state(stream), observer).examples(matching.learn)

@@ -22,7 +22,7 @@ from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
-    from isomerge.engine.learned import LearnSettings
+    from isomerge.engine.learning import LearnSettings
     from isomerge.engine.models import Model
     from isomerge.engine.run import Observer, StreamWriter
     from isomerge.engine.taps import Activations
@@ -139,7 +139,7 @@ def matching_of(
     Raises:
         IsomergeError: an unknown or impossible value.
     """
-    from isomerge.engine.learned import settings_of
+    from isomerge.engine.learning import settings_of
 
     sources = [stats_src] if isinstance(stats_src, (str, Path)) else list(stats_src or ())
     if bool(sources) != bool(stats_anchor):
@@ -187,7 +187,9 @@ class Solver:
             found.alignment = search.alignment()
         if learn is None:
             return found.alignment
-        from isomerge.engine.learned import Learner, LearnSettings, MatchedLine
+        from isomerge.engine.learned import Learner
+        from isomerge.engine.learning import LearnSettings
+        from isomerge.engine.matched_line import MatchedLine
 
         line = MatchedLine(search, how.settings or LearnSettings())
         learned = Learner(line, learn, self.state, self.observer).run()

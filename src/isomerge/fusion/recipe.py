@@ -37,6 +37,7 @@ class AlignBlock(_Strict):
     """
 
     enabled: bool = True
+    anchor: Literal["first", "none"] = "first"
     spaces: str | None = None
     layers: str | None = None
     untie: bool = False
@@ -59,7 +60,7 @@ class AlignBlock(_Strict):
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = {"enabled", "spaces", "layers", "untie", "stats"}
+        own = {"enabled", "anchor", "spaces", "layers", "untie", "stats"}
         found = self.model_dump(exclude=own, exclude_none=True)
         if self.stats:
             found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}

@@ -1,0 +1,130 @@
+"""Write docs/measured-barriers.md from the results of the barrier benchmarks.
+
+python benchmarks/barrier/tables.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "barrier"
+PAGE = ROOT / "docs" / "measured-barriers.md"
+NAMES = {
+    "stored": "no matching",
+    "paper": "the paper's spaces",
+    "default": "all local spaces",
+    "all": "all, data-free",
+    "activations": "all, with activations",
+    "search": "forward-only search, 60 s",
+    "learned-quick": "learned, labels, 300 steps",
+    "learned": "learned, labels",
+    "distilled": "learned, no labels",
+}
+HEAD = """# Measured barriers
+
+Models of one architecture, trained from scratch from different seeds; the second is aligned onto the first in each way, and
+the loss is measured on test data along the line between them, in the original architecture. Barrier: the largest excess over
+the straight line between the endpoints' losses (Entezari et al.), in nats (per byte for language models), over the whole path.
+Made by `benchmarks/barrier/train.py` (models), `run.py`, `many.py` and `cost.py` on CPU cores shared with other work: seconds
+are an upper bound. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
+"""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure, or a dash."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def family(path: Path) -> list[str]:
+    """The section of one family."""
+    found = json.loads(path.read_text())
+    pairs: dict[str, Any] = {k: e for k, e in found["pairs"].items() if e.get("rows")}
+    ends = [end for entry in pairs.values() for end in entry["pair"]["ends"]]
+    together = [entry["pair"]["ensemble"] for entry in pairs.values()]
+    examples = next(iter(pairs.values()))["pair"]["examples"]
+    loss = sum(e["loss"] for e in ends) / len(ends)
+    accuracy = sum(e["accuracy"] for e in ends) / len(ends)
+    lines = [
+        f"## {found['family']}",
+        "",
+        f"Pairs of seeds: {', '.join(pairs)}. {examples} test examples. Endpoints on average: loss {loss:.4f}, "
+        f"accuracy {100 * accuracy:.2f} %; ensemble (mean of probabilities): loss "
+        f"{sum(e['loss'] for e in together) / len(together):.4f}, accuracy "
+        f"{100 * sum(e['accuracy'] for e in together) / len(together):.2f} %.",
+        "",
+        "| matching | pairs | barrier | spread | of unmatched | midpoint loss | midpoint accuracy | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    unmatched = found["summary"]["stored"]["barrier"]
+    for row, name in NAMES.items():
+        if row in found["summary"]:
+            s = found["summary"][row]
+            lines.append(
+                f"| {name} | {s['pairs']} | {s['barrier']:.3f} | {number(s['barrier_spread'])} | "
+                f"{100 * s['barrier'] / unmatched:.1f} % | {s['midpoint_loss']:.3f} | "
+                f"{100 * s['midpoint_accuracy']:.2f} % | {s['seconds']:.0f} |"
+            )
+    picture = path.with_suffix(".png")
+    if picture.exists():
+        lines += ["", f"![Loss along the lines](../benchmarks/results/barrier/{picture.name})"]
+    return [*lines, ""]
+
+
+def many(path: Path) -> list[str]:
+    """The section of more than two models."""
+    lines = ["## More than two models: digits ViTs", ""]
+    for count, found in json.loads(path.read_text()).items():
+        if not isinstance(found, dict) or "rows" not in found:
+            continue
+        lines += [f"{count} seeds:", "", "| merged how | loss | accuracy | seconds |", "|---|---|---|---|"]
+        for name, row in found["rows"].items():
+            lines.append(
+                f"| {name} | {row['loss']:.3f} | {100 * row['accuracy']:.2f} % | {number(row.get('seconds'), 0)} |"
+            )
+        lines.append("")
+    return lines
+
+
+def cost(path: Path) -> list[str]:
+    """The section of time and memory."""
+    found = json.loads(path.read_text())
+    kinds = ("none", "paper", "default", "all", "activations", "learned")
+    settings = found["settings"]
+    lines = [
+        "## What matching costs",
+        "",
+        "CPU seconds (one thread) and peak memory of a whole `align` of random Llama-like models in float32, libraries "
+        f"included: {settings['sweeps']} sweeps, {settings['rows']} rows of activations of 64 windows, "
+        f"{settings['learning_steps']} learning steps of {settings['batch']} (which start from activations, and judge the "
+        "path before and after).",
+        "",
+        f"| model | parameters | {' | '.join(kinds)} |",
+        f"|---|---|{'---|' * len(kinds)}",
+    ]
+    for size, row in found["rows"].items():
+        cells = [
+            f"{row[k]['cpu_seconds']:.1f} s, {row[k]['peak_bytes'] / 1e6:.0f} MB" if k in row else "–"
+            for k in kinds
+        ]
+        lines.append(f"| {size} | {row['parameters'] / 1e6:.2f} M | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def main() -> None:
+    """Write the page."""
+    lines = [HEAD]
+    for path in sorted(RESULTS.glob("*.json")):
+        if path.name == "many.json":
+            lines += many(path)
+        elif path.name == "cost.json":
+            lines += cost(path)
+        elif json.loads(path.read_text()).get("pairs"):
+            lines += family(path)
+    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
