@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.learned import Learned, Learner
-from isomerge.engine.learning import LearnSettings, shifted
+from isomerge.engine.learning import LearnSettings, backward, shifted
 from isomerge.engine.many import ManySolver
 from isomerge.engine.many_units import ManyUnits
 from isomerge.engine.matched_line import MatchedLine, enable_checkpointing, substituted, untied_module
@@ -251,7 +251,9 @@ class ManyLearner(Learner):
         with substituted(self.simplex.module, self.simplex.at(point, self.together.stages())):
             loss = self.loss(batch, wanted)
             if not bool(loss.isfinite()):
-                raise IsomergeError(f"learning diverged at step {number} (loss {float(loss)}): lower --learn-rate")
+                raise IsomergeError(
+                    f"learning diverged at step {number} (loss {float(loss)}): learn with --precision float32, or give other data"
+                )
             backward(loss)
         self.optimiser.step()
         self.observer(f"learning, loss {float(loss.detach()):.3f}", number + 1, self.settings.steps)
