@@ -54,7 +54,7 @@ def test_learning_lowers_the_barrier(digits: str, tmp_path: Path) -> None:
     isomerge.align(b, onto=a, out=tmp_path / "acts", data=digits, limit=256)
     alignment, report = isomerge.align(b, onto=a, out=tmp_path / "learned", learn=digits, steps=40)
     found = report["streams"][0]["learned"]
-    assert found["target"] == "labels"
+    assert found["target"] == "distill"
     assert found["history"][0]["step"] == 0
     assert found["barrier"] < 0.8 * found["history"][0]["barrier"]
     assert midpoint(tmp_path / "learned") < 0.7 * midpoint(tmp_path / "acts") < 1.4

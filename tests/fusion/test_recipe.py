@@ -63,6 +63,7 @@ align:
   learn_target: distill
   steps: 12
   permutations: true
+  functional: false
   batch_size: 4
   device: cuda
   precision: bfloat16

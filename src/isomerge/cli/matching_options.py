@@ -25,13 +25,23 @@ def _declared(
     ] = None,
     stats_anchor: Annotated[Path | None, _option("The anchor's file of `isomerge stats`.")] = None,
     evidence: Annotated[str, _option("With activations, what counts: both, activations or weights.")] = "both",
+    functional: Annotated[
+        bool,
+        _option(
+            "With data, match neurons once more by what averaging a pair would cost.",
+            "--functional/--no-functional",
+        ),
+    ] = True,
     search: Annotated[
         float | None, _option("Search forward for so many SECONDS on --data, without gradients.")
     ] = None,
     learn: Annotated[str | None, _option(f"Learn the match by gradient on these examples. {DATA}")] = None,
     learn_effort: Annotated[str, _option("How long to learn: quick (300 steps) or thorough (2000).")] = "quick",
     learn_target: Annotated[
-        str, _option("Learn from labels, or distill the models' own predictions (no labels needed).")
+        str,
+        _option(
+            "labels, or distill (the models' own predictions, no labels needed); auto: the next token for text, else distill."
+        ),
     ] = "auto",
     steps: Annotated[int | None, _option("Learning steps, instead of --learn-effort.")] = None,
     learn_permutations: Annotated[
@@ -52,6 +62,7 @@ def _declared(
         "stats_src": [str(file) for file in stats_src or ()],
         "stats_anchor": None if stats_anchor is None else str(stats_anchor),
         "evidence": evidence,
+        "functional": functional,
         "search": search,
         "learn": learn,
         "learn_effort": learn_effort,

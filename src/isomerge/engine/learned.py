@@ -82,8 +82,9 @@ class Learner:
         """
         settings = self.settings
         self.target = settings.target
-        if self.target == "auto":
-            self.target = "labels" if examples.labelled else "distill"
+        if self.target == "auto":  # hard labels of a few images are learned by heart: predictions say more
+            own_text = examples.labelled and "labels" not in examples.tensors
+            self.target = "labels" if own_text else "distill"
         if self.target == "labels" and not examples.labelled:
             raise IsomergeError("the data have no labels: learn with --learn-target distill")
         if len(examples) < 2:

@@ -25,7 +25,8 @@ class LearnSettings:
     batch_size: int | None = None
     """Examples per step; by default as many as make about 2048 tokens, or 128 images."""
     target: str = "auto"
-    """``labels``, ``distill`` (the mean of the endpoints' predictions), or ``auto``: labels where there are some."""
+    """``labels``, ``distill`` (the mean of the endpoints' predictions), or ``auto``: the next token for text, else
+    ``distill``."""
     rotation_rate: float = 2e-2
     gauge_rate: float = 1e-1
     permutations: bool = False

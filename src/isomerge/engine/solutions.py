@@ -45,6 +45,8 @@ class Matching:
     limit: int | None = None
     length: int = 128
     rows: int = 1024
+    functional: bool = True
+    """Where data are given, match neurons once more by what averaging a pair would cost."""
 
     def check(self, sources: int, spaces: str = "") -> None:
         """Refuse contradictions before anything is read.
@@ -110,6 +112,7 @@ def matching_of(
     learn_effort: str = "quick",
     learn_target: str = "auto",
     steps: int | None = None,
+    functional: bool = True,
     permutations: bool = False,
     batch_size: int | None = None,
     device: str = "cpu",
@@ -130,6 +133,7 @@ def matching_of(
         learn: examples to learn from by gradient.
         learn_effort: ``quick`` or ``thorough``; ``steps`` overrides it.
         learn_target: ``labels``, ``distill`` or ``auto``.
+        functional: with data, match neurons once more by what averaging a pair would cost.
         permutations: learn permutations as well, by a straight-through assignment.
         batch_size: examples per learning step.
         device, precision, gradient_checkpointing: where and how models run.
@@ -156,7 +160,7 @@ def matching_of(
     if learn is None and (idle := [name for name, value in given.items() if value not in (None, False)]):
         raise IsomergeError(f"{idle[0]} is for learning: add --learn DATA")
     stats = (str(stats_anchor), *map(str, sources)) if sources else ()
-    return Matching(data, stats, evidence, learn, settings, search, limit, length, rows)
+    return Matching(data, stats, evidence, learn, settings, search, limit, length, rows, functional)
 
 
 @dataclass
@@ -179,7 +183,7 @@ class Solver:
         search = StreamSolver(self.pair, self.observer, self.activations(), how.evidence)
         found = search.solve()
         self.report = dict(found.report)
-        if (how.data or how.learn) and how.evidence == "both":
+        if how.functional and (how.data or how.learn) and how.evidence == "both":
             self.report["functional"] = self.matched_functionally(search)
             found.alignment = search.alignment()
         if how.search is not None:

@@ -44,6 +44,7 @@ class AlignBlock(_Strict):
     data: str | None = None
     stats: list[str] | None = None
     evidence: str | None = None
+    functional: bool | None = None
     search: float | None = None
     learn: str | None = None
     learn_effort: str | None = None
