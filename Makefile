@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,14 @@ test: check
 format: $(VENV)/.developer
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Train the models of the barrier benchmarks (hours on two cores; resumable), measure them, write docs/measured-barriers.md.
+barrier: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/train.py all
+	for family in vit-digits vit-fashion llama gpt2; do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/run.py $$family; done
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/many.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/cost.py
+	$(BIN)/python benchmarks/barrier/tables.py
 
 bench: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py

@@ -17,7 +17,7 @@ LEARN = {"learn": "isomerge.evidence.digits:training_digits", "learn_target": "d
 KINDS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("no alignment", "none", {"spaces": "none"}),
     ("the paper's spaces", "paper", {"spaces": "paper"}),
-    ("all spaces, weights only", "all", {"spaces": "all"}),
+    ("all spaces, by weights", "all", {"spaces": "all"}),
     ("learned, without labels", "learned", LEARN),
 )
 
