@@ -94,6 +94,14 @@ def align(row: str, family: str, a: Path, b: Path, seed: int) -> tuple[Path, dic
     }
 
 
+def untied(family: str, a: Path) -> Path:
+    """The anchor with a head of its own: the same function."""
+    out = DATA / "aligned" / family / f"{a.name}-untied"
+    if not out.exists():
+        isomerge.align(a, onto=a, out=out, spaces="none", untie=True)
+    return out
+
+
 def measure(family: str, a: Path, b: Path, points: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The line between two models on test data, and what belongs to the pair."""
     limit = LIMITS[family]["test"]
@@ -117,7 +125,9 @@ def run_pair(family: str, a: Path, b: Path, rows: list[str], points: int, entry:
             except IsomergeError as error:
                 print(f"{a.name} {b.name} {row}: {error}", flush=True)
                 continue
-        line, about = measure(family, a, moved, points)
+        # a line needs both ends alike: a head of its own for the anchor where the moved model has one
+        end = untied(family, a) if row != "stored" and options_of(row, family).get("untie") else a
+        line, about = measure(family, end, moved, points)
         if row == "stored":
             entry["pair"] = about
         entry["rows"][row] = {
