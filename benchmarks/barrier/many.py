@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from isomerge.data.opening import open_data
-from isomerge.engine.commands import run_merge
+from isomerge.engine.merging import fusion_of, run_merge
 from isomerge.engine.learning import LearnSettings
 from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
@@ -43,7 +43,8 @@ TRAIN = str(DATA / "digits" / "train.safetensors")
 
 def merge(models: Sequence[Path], out: Path, **how: Any) -> dict[str, Any]:
     """One merge on disk; the report."""
-    return run_merge([recognise(model) for model in models], Output(out, force=True), **how)
+    fusion = fusion_of(len(models), weights=how.pop("weights", None))
+    return run_merge([recognise(model) for model in models], Output(out, force=True), fusion=fusion, **how)
 
 
 def sequence(models: Sequence[Path], out: Path, spaces: str) -> dict[str, Any]:

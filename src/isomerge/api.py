@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +140,13 @@ def apply(
 
 
 def merge(
-    models: Sequence[Any],
+    models: Sequence[Any] | str | Path,
     *,
     out: str | Path,
     method: str = "linear",
     weights: Sequence[float] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    base_model: Any = None,
     align: bool = True,
     anchor: str = "first",
     spaces: str | None = None,
@@ -161,28 +163,41 @@ def merge(
     """Align every model onto the first (or, with ``anchor="none"``, onto their common mean), merge them into ``out``, and
     return the report.
 
-    ``spaces``, ``layers``, ``untie`` and ``matching`` are those of `align`.
+    Args:
+        models: folders, hub ids (``org/name@revision+adapter``), open checkpoints or live modules; or one recipe file, which
+            says all that the other arguments say but ``out`` and how it is written.
+        out: the folder to write.
+        method: see ``isomerge methods``.
+        weights: one per model, for methods that have the parameter ``weight``.
+        parameters: of the method, by name; a list has one number per model.
+        base_model: what task vectors are taken from; it gives config and tokenizer, and is what all are aligned onto.
+        align: whether to align at all.
+        matching: see `align`; ``spaces``, ``layers`` and ``untie`` are those of `align`. ``seed`` is that of random methods
+            as well.
 
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.commands import run_merge
+    from isomerge.engine.merge_job import job_of_models, job_of_recipe
+    from isomerge.engine.merging import run_merge
     from isomerge.engine.solutions import matching_of
 
-    how = matching_of(**matching)
-    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with _recognised(models, spec, allow_pickle, untie) as found, _destination(out, options) as output:
-        return run_merge(
-            found,
-            output,
-            method=method,
-            weights=weights,
-            align=align,
-            anchor=anchor,
-            spaces=how.spaces(spaces),
-            layers=layers,
-            matching=how,
+    how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers}
+    seed = int(matching.get("seed", 0))
+    if isinstance(models, (str, Path)):
+        job = job_of_recipe(models, seed=seed)
+        how = {name: job.options[name] for name in how}
+        untie, dtype = job.options["untie"], dtype or job.options["dtype"]
+        matching = {**job.matching, **matching}
+    else:
+        job = job_of_models(
+            models, method=method, weights=weights, parameters=parameters, base_model=base_model, seed=seed
         )
+    match = matching_of(**matching)
+    how["spaces"] = match.spaces(how["spaces"])
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    with _recognised(job.models, spec, allow_pickle, untie) as found, _destination(out, options) as output:
+        return run_merge(found, output, fusion=job.fusion, matching=match, **how)
 
 
 def distance(
@@ -295,34 +310,45 @@ def stats(
     batch_size: int = 16,
     device: str = "cpu",
     dtype: str = "float32",
+    kinds: str | Sequence[str] = "activations,regmean",
+    fisher_labels: str | None = None,
+    seed: int = 0,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     force: bool = False,
     observer: Observer = _quiet,
 ) -> dict[str, Any]:
-    """Run a model over data once and write the statistics that matching needs, one file per model.
+    """Run a model over data once and write the statistics that matching and merging need, one file per model.
 
     Args:
         model: a folder, hub id, open checkpoint or live module.
-        data: examples, or what `isomerge.data.opening.open_data` opens; no labels needed.
+        data: examples, or what `isomerge.data.opening.open_data` opens; no labels needed but for ``fisher_labels="given"``.
         out: the safetensors file; see `docs/activations.md` for what is in it.
         rows: rows of activations that are kept of every place; models to be matched need equal data, ``rows`` and
             ``batch_size``.
         dtype: of the rows, ``float32`` or ``float16``.
+        kinds: what is gathered: ``activations`` and ``regmean`` (Grams), which matching reads; ``fisher`` (diagonal) and
+            ``kfac`` (Kronecker factors), for which the model is run backwards on every example alone.
+        fisher_labels: ``given`` (the data's; the default where there are some), ``sampled`` from the model's prediction,
+            or ``expected`` over all classes; see `isomerge.engine.likelihoods`.
+        seed: of sampled labels.
         limit, length: examples, and tokens per example; see `open_data`.
         device: where the model runs, in float32.
         force: replace ``out``.
 
     Returns:
-        A report: ``taps``, ``rows``, ``tokens`` by tap, ``examples``, ``bytes``.
+        A report: ``taps``, ``rows``, ``tokens`` by tap, ``kinds``, ``fisher``, ``examples``, ``bytes``.
 
     Raises:
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.data.opening import open_data
-    from isomerge.engine.gathering import StatsOptions, run_stats
+    from isomerge.engine.gathering import StatsOptions, parse_kinds, run_stats
 
-    options = StatsOptions(Path(os.path.expanduser(out)), rows, batch_size, device, dtype, force, observer)
+    path, chosen = Path(os.path.expanduser(out)), parse_kinds(kinds)
+    options = StatsOptions(
+        path, rows, batch_size, device, dtype, force, observer, kinds=chosen, labels=fisher_labels, seed=seed
+    )
     options.check()
     with _recognised([model], spec, allow_pickle) as (found,):
         if not isinstance(data, Examples):

@@ -552,13 +552,16 @@ RECIPES = [
     ("merge_method: linear\nalgin: {enabled: true}", ["unknown key `algin`", "did you mean `align`"]),
     ("merge_method: linear\nalign: {spcaes: ff}", ["unknown key `align.spcaes`", "did you mean `spaces`"]),
     ("merge_method: linear\nparameters: {normalise: true}", ["`parameters.normalise`", "`normalize`"]),
-    ("merge_method: linear\ntokenizer_source: base", ["unknown key `tokenizer_source`", "known are", "models"]),
+    ("merge_method: linear\nparameters: {normalize: 3}", ["`parameters.normalize` is 3", "true or false"]),
+    ("merge_method: ties", ["ties", "needs a base model", "base_model"]),
+    ("merge_method: linear\nparameters: {weight: []}", ["`parameters.weight`", "empty list"]),
+    ("merge_method: linear\nparameters: {weight: [[1]]}", ["`parameters.weight`", "without lists in it"]),
+    ("merge_method: linear\nparameters: {weight: [{filtre: mlp, value: 1}]}", ["`parameters.weight`", "`filter` and `value`"]),
     ("merge_method: linear\ndtype: float8", ["`dtype`", "bfloat16"]),
     ("merge_method: linear\nalign: {enabled: maybe}", ["`align.enabled`", "boolean"]),
     ("merge_method: [linear]", ["`merge_method`", "string"]),
     ("merge_method: linaer", ["linaer", "did you mean linear"]),
     ("merge_method: linear\nalign: {spaces: neurons}", ["--spaces neurons", "choose from"]),
-    ("merge_method: linear\nparameters: {normalize: false}", ["normalize: false", "sum to one"]),
     ("merge_method: 'linear", ["not valid YAML"]),
     ("dtype: float32", ["`merge_method`", "required"]),
 ]
@@ -569,7 +572,7 @@ def test_bad_recipe(text: str, words: list[str], stored: Callable, isomerge: Cal
     """Misspelt keys with a suggestion, wrong values, no YAML at all."""
     models = "".join(f"- model: {stored('gpt2', seed)}\n" for seed in (0, 5))
     (tmp_path / "recipe.yml").write_text(f"models:\n{models}{text}\n")
-    path = [] if "linaer" in text or "neurons" in text else ["recipe.yml"]
+    path = [] if "linaer" in text or "neurons" in text or "ties" in text else ["recipe.yml"]
     refuses(isomerge, tmp_path, "merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", words=[*path, *words])
 
 

@@ -13,7 +13,7 @@ import torch
 
 from engine.disguises import disguise, files_of, perturb, single, turn
 from isomerge.engine import many, streams
-from isomerge.engine.commands import run_merge
+from isomerge.engine.merging import fusion_of, run_merge
 from isomerge.engine.learned_many import judged_points, random_point
 from isomerge.engine.learning import LearnSettings
 from isomerge.engine.many import ManySolver
@@ -42,7 +42,8 @@ def merge(folders: Sequence[Path], out: Path, *, anchor: str = "none", **how: An
     """A merge on disk, its alignments kept beside it; the report."""
     observer = how.pop("observer", lambda what, done, total: None)
     models = [recognise(folder) for folder in folders]
-    report = run_merge(models, Output(out, observer=observer), anchor=anchor, **how)
+    fusion = fusion_of(len(models), weights=how.pop("weights", None))
+    report = run_merge(models, Output(out, observer=observer), fusion=fusion, anchor=anchor, **how)
     for file in out.glob("alignment*"):  # `outputs` and `tensors` read every safetensors file of a folder
         beside = out.parent / f"{out.name}-alignments"
         beside.mkdir(exist_ok=True)

@@ -36,19 +36,20 @@ def write(folder: Path, text: str) -> Path:
 def test_every_key(tmp_path: Path) -> None:
     """A recipe that uses all there is."""
     recipe = read_recipe(write(tmp_path, FULL))
-    assert [(m.model, m.parameters.weight) for m in recipe.models] == [("org/base@v1", 0.7), ("./tuned", 1.0)]
-    assert (recipe.merge_method, recipe.dtype, recipe.parameters.normalize) == ("linear", "bfloat16", False)
+    assert [(m.model, m.parameters) for m in recipe.models or ()] == [("org/base@v1", {"weight": 0.7}), ("./tuned", {})]
+    assert (recipe.merge_method, recipe.dtype, recipe.parameters) == ("linear", "bfloat16", {"normalize": False})
     assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, "qk,ov", "tail:3")
 
 
 def test_defaults(tmp_path: Path) -> None:
-    """A recipe of the two keys that must be there."""
+    """A recipe of the two keys that must be there: mergekit's, so nothing is aligned."""
     recipe = read_recipe(write(tmp_path, "models: [{model: a}, {model: b}]\nmerge_method: linear\n"))
-    assert [m.parameters.weight for m in recipe.models] == [1, 1]
+    assert [m.parameters for m in recipe.models or ()] == [{}, {}]
     assert recipe.dtype is None
-    assert recipe.parameters.normalize
     assert recipe.align == Recipe.model_fields["align"].default
-    assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, None, None)
+    assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (False, None, None)
+    aligned = read_recipe(write(tmp_path, "models: [{model: a}, {model: b}]\nmerge_method: linear\nalign: true\n"))
+    assert (aligned.align.enabled, aligned.align.spaces) == (True, None)
     assert recipe.align.matching() == {}
 
 
@@ -86,7 +87,7 @@ def test_every_option_of_the_match(tmp_path: Path) -> None:
     assert set(type(block).model_fields) == {*wanted - {"stats_src", "stats_anchor"}, "stats", *OWN}
 
 
-OWN = ("enabled", "anchor", "spaces", "layers", "untie")
+OWN = ("enabled", "anchor", "onto", "match", "spaces", "layers", "untie")
 MODELS = "models: [{model: a}, {model: b}]\n"
 WRONG = [
     (MODELS + "merge_method: linear\nalign: {enbled: true}", "unknown key `align.enbled`: did you mean `enabled`?"),
@@ -94,12 +95,21 @@ WRONG = [
     (MODELS + "merge_method: linear\nalign: {steps: many}", "`align.steps`: input should be a valid integer"),
     (MODELS + "merge_method: linear\nalign: {stats: x}", "`align.stats`: input should be a valid list"),
     (MODELS + "merge_method: linear\ndtypes: float32", "unknown key `dtypes`: did you mean `dtype`?"),
-    (MODELS + "merge_method: linear\nzzz: 1", "unknown key `zzz`: known are models, merge_method"),
+    (MODELS + "merge_method: linear\nzzz: 1", "unknown key `zzz`: known are models, slices, merge_method"),
     (MODELS + "merge_method: linear\nalign: {layers: 3}", "`align.layers`: input should be a valid string"),
     (MODELS + "merge_method: linear\ndtype: int8", "`dtype`: input should be 'float32'"),
     (MODELS, "`merge_method`: field required"),
-    ("merge_method: linear", "`models`: field required"),
-    ("models: [{model: a, parameters: {wight: 2}}]\nmerge_method: linear", "`models.0.parameters.wight`: did you mean `weight`?"),
+    ("merge_method: linear", "either `models` or `slices`"),
+    (MODELS + "slices: []\nmerge_method: linear", "either `models` or `slices`"),
+    ("models: []\nmerge_method: linear", "no model is named"),
+    ("models: [{model: a, parmeters: {weight: 2}}]\nmerge_method: linear", "`models.0.parmeters`: did you mean `parameters`?"),
+    ("models: [{model: {path: a}}]\nmerge_method: linear", "a model is a name such as"),
+    (MODELS + "merge_method: linear\ntokenizer: {sorce: union}", "`tokenizer.sorce`: did you mean `source`?"),
+    (MODELS + "merge_method: linear\ntokenizer: {source: union}\ntokenizer_source: base", "give one of them"),
+    ("slices: [{sources: [{model: a}]}]\nmerge_method: linear", "`slices.0.sources.0.layer_range`: field required"),
+    ("slices: [{sources: [{model: a, layer_range: [2, 2]}]}]\nmerge_method: linear", "`slices.0`: every source needs a `layer_range`"),
+    ("slices: [{sources: [{model: a, layer_range: [0, 2]}, {model: b, layer_range: [0, 1]}]}]\nmerge_method: linear", "the same number of layers"),
+    ("modules: {a: 1}\nmerge_method: linear", "`modules` is not supported"),
     ("models: [{model: 3}]\nmerge_method: linear", "`models.0.model`: input should be a valid string"),
     ("models: {model: a}\nmerge_method: linear", "`models`: input should be a valid list"),
     ("[1, 2", "not valid YAML"),

@@ -13,6 +13,7 @@ from isomerge.cli.demo import demo
 from isomerge.cli.diff import diff
 from isomerge.cli.inspect import inspect
 from isomerge.cli.merge import merge
+from isomerge.cli.methods import methods
 from isomerge.cli.stats import stats
 from isomerge.cli.verify import verify
 from isomerge.errors import IsomergeError
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (merge, align, apply, diff, verify, barrier, stats, inspect, demo):
+for command in (merge, methods, align, apply, diff, verify, barrier, stats, inspect, demo):
     app.command()(command)
 
 

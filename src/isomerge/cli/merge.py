@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isomerge.cli import options as o
 from isomerge.cli.matching_options import beside_recipe, with_matching
 
+if TYPE_CHECKING:
+    from isomerge.cli.console import Voice
+    from isomerge.engine.merge_job import MergeJob
+
 
 @with_matching
 def merge(
     models: Annotated[
-        list[str], typer.Argument(help="Models (folders or hub ids), the anchor first; or one RECIPE.yml.")
+        list[str],
+        typer.Argument(help="Models (folders, hub ids, model+lora), the anchor first; or one RECIPE.yml and OUT."),
     ],
-    out: o.Out,
     matching: dict[str, Any],
-    method: Annotated[str, typer.Option(help="How aligned weights are fused.")] = "linear",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="How aligned weights are fused; see isomerge methods.")] = "linear",
     weights: Annotated[
         str | None, typer.Option(help="One number per model, such as 0.7,0.3; equal by default.")
+    ] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option(
+            "--base-model",
+            help="What task vectors are taken from; it gives config and tokenizer. All align onto it.",
+        ),
+    ] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter",
+            "-p",
+            help="A parameter of the method, such as density=0.5, or density=0.5,0.3 per model.",
+        ),
     ] = None,
     align: Annotated[bool, typer.Option("--align/--no-align", help="Align before fusing.")] = True,
     anchor: Annotated[
@@ -42,51 +64,117 @@ def merge(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Align the models, merge them, and write an ordinary Hugging Face checkpoint."""
+    """Align the models, merge them, and write an ordinary Hugging Face checkpoint.
+
+    A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`).
+    """
     import isomerge
-    from isomerge.cli.console import Voice, distance_table, stream_table, write_json
-    from isomerge.cli.dry_run import print_plan
-    from isomerge.engine.commands import check_aligned, check_merge
-    from isomerge.engine.many_solutions import check_anchor
-    from isomerge.engine.solutions import matching_of
-    from isomerge.errors import IsomergeError
-    from isomerge.evidence.misalignment import misalignment
+    from isomerge.cli.console import Voice, write_json
 
     voice = Voice(quiet, verbose)
-    numbers = _weights(weights)
-    if len(models) == 1 and models[0].endswith((".yml", ".yaml")):
-        given = (method, numbers, align, anchor, spaces, layers, untie)
-        if given != ("linear", None, True, "first", None, None, False):
-            raise IsomergeError(
-                f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --align, --anchor, --spaces, --layers and --untie into it"
-            )
-        models, method, numbers, align, anchor, spaces, layers, untie, dtype, block = _from_recipe(models[0], dtype)
-        matching = beside_recipe(block, matching)
-    check_merge(len(models), method, numbers)
-    how = matching_of(**matching)
-    check_aligned(align, how)
-    check_anchor(anchor, how, how.spaces(spaces))
-    if dry_run:
-        return print_plan(
-            voice, models, how.spaces(spaces) if align else "none", layers, spec, allow_pickle, json,
-            (out, out_shard_size, dtype, overwrite), guard=False, untie=untie, matching=how,
-        )  # fmt: skip
-    if not align:
-        for problem in misalignment(models, spec=spec, allow_pickle=allow_pickle, untie=untie):
-            voice.warn(problem)
+    given = {
+        "method": method,
+        "weights": _weights(weights),
+        "parameters": _parameters(parameter or []),
+        "base_model": base_model,
+    }
+    given |= {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "untie": untie}
+    job, how = _job(models, given, int(matching["seed"]))
+    if job.recipe is not None:
+        out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]
+        given, matching = {}, beside_recipe(job.matching, matching)
+    if out is None:
+        from isomerge.errors import IsomergeError
+
+        raise IsomergeError("merge needs a folder to write: add -o OUT")
+    if _prepare(
+        voice, job, how, matching, (spec, allow_pickle), (out, out_shard_size, dtype, overwrite), dry_run, json
+    ):
+        return None
     with voice.progress("merging") as observer:
         report = isomerge.merge(
-            models, out=out, method=method, weights=numbers, align=align, anchor=anchor, spaces=spaces, layers=layers, untie=untie, spec=spec,
-            allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **matching,
+            models[0] if job.recipe is not None else models, out=out, spec=spec, allow_pickle=allow_pickle,
+            shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **given, **matching,
         )  # fmt: skip
+    _tell(voice, job, report, out)
+    return write_json(json, report)
+
+
+def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob, dict[str, Any]]:
+    """What is asked for, and how it is aligned."""
+    from isomerge.engine.merge_job import job_of_models, job_of_recipe
+    from isomerge.errors import IsomergeError
+
+    how = {name: given[name] for name in ("align", "anchor", "spaces", "layers", "untie")}
+    method = {name: value for name, value in given.items() if name not in how}
+    if not models[0].endswith((".yml", ".yaml")):
+        return job_of_models(models, seed=seed, **method), how
+    silent = {"method": "linear", "weights": None, "parameters": {}, "base_model": None}
+    silent |= {"align": True, "anchor": "first", "spaces": None, "layers": None, "untie": False}
+    if given != silent:
+        raise IsomergeError(
+            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --align, --anchor, --spaces, --layers and --untie into it"
+        )
+    job = job_of_recipe(models[0], seed=seed)
+    return job, {name: job.options[name] for name in how}
+
+
+def _out_of_recipe(models: list[str], out: Path | None) -> Path | None:
+    """``isomerge merge RECIPE.yml OUT``, as mergekit's users write it."""
+    from isomerge.errors import IsomergeError
+
+    if len(models) > 2 or (len(models) == 2 and out is not None):
+        raise IsomergeError(
+            f"{models[0]}: a recipe names its models; give one folder to write beside it, and no more"
+        )
+    return Path(models[1]) if len(models) == 2 else out
+
+
+def _prepare(
+    voice: Voice,
+    job: MergeJob,
+    how: dict[str, Any],
+    matching: dict[str, Any],
+    opening: tuple[Path | None, bool],
+    output: tuple[Path, str, str | None, bool],
+    dry_run: bool,
+    json: Path | None,
+) -> bool:
+    """All checks before anything is read; prints the plan of a dry run (and is then True), or warns."""
+    from isomerge.cli.dry_run import print_plan
+    from isomerge.engine.many_solutions import check_anchor
+    from isomerge.engine.merging import check_aligned
+    from isomerge.engine.solutions import matching_of
+    from isomerge.evidence.misalignment import misalignment
+
+    match, (spec, allow_pickle) = matching_of(**matching), opening
+    check_aligned(how["align"], match)
+    check_anchor(how["anchor"], match, match.spaces(how["spaces"]))
+    if dry_run:
+        spaces = match.spaces(how["spaces"]) if how["align"] else "none"
+        print_plan(
+            voice, job.models, spaces, how["layers"], spec, allow_pickle, json, output, guard=False,
+            untie=how["untie"], matching=match,
+        )  # fmt: skip
+    elif not how["align"] and not job.stacks:
+        for problem in misalignment(job.models, spec=spec, allow_pickle=allow_pickle, untie=how["untie"]):
+            voice.warn(problem)
+    return dry_run
+
+
+def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
+    from isomerge.cli.console import distance_table, stream_table
+
+    for note in job.fusion.notes:
+        voice.warn(note)
     stream_table(voice, report)
     distance_table(voice, report["distance"])
+    names = report["models"]
     if report["kept_from_first"]:
-        voice.say(
-            f"Kept from {models[0]}, as not all models have them: {', '.join(report['kept_from_first'][:6])}."
-        )
-    voice.say(f"Wrote {out}: {method} merge of {', '.join(models)}{'' if align else ', not aligned'}.")
-    return write_json(json, report)
+        voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(report['kept_from_first'][:6])}.")
+    voice.say(
+        f"Wrote {out}: {report['method']} merge of {', '.join(names)}{'' if report['align'] else ', not aligned'}."
+    )
 
 
 def _weights(text: str | None) -> list[float] | None:
@@ -100,16 +188,19 @@ def _weights(text: str | None) -> list[float] | None:
         raise IsomergeError(f"--weights {text}: give one number per model, such as 0.7,0.3") from None
 
 
-def _from_recipe(path: str, dtype: str | None):
-    from isomerge.fusion.recipe import read_recipe
+def _parameters(texts: list[str]) -> dict[str, Any]:
+    """``name=value`` with a YAML value; values with commas are one per model."""
+    import yaml
 
-    recipe = read_recipe(Path(path))
-    weights = [entry.parameters.weight for entry in recipe.models]
-    if not recipe.parameters.normalize and sum(weights) != 1:
-        from isomerge.errors import IsomergeError
+    from isomerge.errors import IsomergeError
 
-        raise IsomergeError(f"{path}: `parameters.normalize: false` needs weights that sum to one here")
-    names = [entry.model for entry in recipe.models]
-    block = recipe.align
-    how = (block.enabled, block.anchor, block.spaces, block.layers, block.untie)
-    return names, recipe.merge_method, weights, *how, dtype or recipe.dtype, block.matching()
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (equals and name and value):
+            raise IsomergeError(f"--parameter {text}: write name=value, such as density=0.5")
+        parts = (
+            [yaml.safe_load(part) for part in value.split(",")] if value[0] not in "[{" else [yaml.safe_load(value)]
+        )
+        found[name] = parts if len(parts) > 1 else parts[0]
+    return found

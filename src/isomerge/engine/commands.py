@@ -1,12 +1,9 @@
-"""What the commands do, on recognised models: align, apply, merge."""
+"""What the commands do, on recognised models: align and apply (`isomerge.engine.merging` has merge)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.many_solutions import check_anchor, prepare_mean
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver
 from isomerge.engine.plan import gives_out_streams, make_plan, unit_layer
@@ -24,16 +21,13 @@ from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
-from isomerge.fusion.registry import method as merge_method
 from isomerge.matching.local import squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.units import Unit, elements_of, plan_units
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 
 def run_align(
@@ -66,7 +60,7 @@ def run_align(
         streams = prepare_solutions(stream, [solver], matching)
         if not streams:
             prepare_votes(stream, [solver])
-        results = stream_units(stream, [solver], plan, lambda block, tensors: tensors[1], anchor)
+        results = stream_units(stream, [solver], plan, lambda unit, blocks: blocks[1], anchor)
         write_alone(stream, plan, source, dtype, solver.given)
         alignment = solver.alignment(elements_of_results(results[0]))
         report = report_of(
@@ -148,99 +142,3 @@ def _apply_unit(
         figures = {"norm": squared_norm(tensor), "before": 0.0, "after": squared_distance(tensor, old[block])}
         rows.append({"tensor": block.key, "spaces": [], "layer": unit_layer(unit), **figures})
     return rows
-
-
-def check_merge(count: int, method: str, weights: Sequence[float] | None) -> list[float]:
-    """The weights of a merge of ``count`` models, checked before anything is read.
-
-    Raises:
-        IsomergeError: too few models, an unknown method, or weights that cannot be used.
-    """
-    if count < 2:
-        raise IsomergeError("merge needs at least two models: name another one")
-    merge_method(method)
-    weights = [1.0] * count if weights is None else [float(w) for w in weights]
-    if len(weights) != count or not all(map(isfinite, [*weights, sum(weights)])) or sum(weights) == 0:
-        raise IsomergeError(f"--weights: {count} numbers are needed that do not sum to zero, got {weights}")
-    return weights
-
-
-def check_aligned(align: bool, matching: Matching) -> None:
-    """Refuse to look at data for a match that is not made.
-
-    Raises:
-        IsomergeError: naming the option.
-    """
-    if not align and matching.needs_models:
-        raise IsomergeError("--no-align leaves nothing to match by data: leave it away, or the data")
-
-
-def run_merge(
-    models: Sequence[Model],
-    output: Output,
-    *,
-    method: str = "linear",
-    weights: Sequence[float] | None = None,
-    align: bool = True,
-    spaces: str = "default",
-    layers: str | None = None,
-    matching: Matching = WEIGHTS,
-    anchor: str = "first",
-) -> dict[str, Any]:
-    """Align every model onto the first, fuse them, and write the result; returns the report.
-
-    With ``anchor="none"`` all models are matched onto their common mean instead (`isomerge.engine.many`), which is
-    written in the first model's coordinates.
-    """
-    weights = check_merge(len(models), method, weights)
-    check_anchor(anchor, matching, spaces)
-    donor, *others = models
-    fuse = merge_method(method)
-    check_compatible(donor, others)
-    chosen = spaces if align else "none"
-    plan = make_plan(donor, others, chosen, layers)
-    dtype = working_dtype(models)
-    # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
-    solvers = [PairSolver(donor, other, plan, dtype, guard=False) for other in others]
-    check_aligned(align, matching)
-    matching.check(len(others), chosen)
-    matching.check_files(models)
-    settings = (method, weights, chosen, layers, output.dtype, output.shard_size, matching.key(donor), anchor)
-    key = run_key("merge", models, *settings)
-
-    def combine(block: Block, tensors: list[Tensor]) -> Tensor:
-        return fuse(tensors, weights=weights) if tensors[0].is_floating_point() else tensors[0]
-
-    with StreamWriter(donor, output, key) as stream:
-        mean = prepare_mean(stream, solvers, matching, weights) if align and anchor == "none" else None
-        streams = prepare_solutions(stream, solvers, matching) if mean is None else []
-        if not streams and mean is None:
-            prepare_votes(stream, solvers)
-        results = stream_units(stream, solvers, plan, combine, donor)
-        write_alone(stream, plan, donor, dtype)
-        kept = [block.key for block in plan.alone]
-        report = report_of(
-            "merge",
-            models,
-            results,
-            method=method,
-            weights=weights,
-            align=align,
-            spaces=chosen,
-            layers=layers,
-            kept_from_first=kept,
-            streams=streams,
-            **({"anchor": "none", "mean": mean} if mean is not None else {}),
-            notes=list(plan.selection.notes),
-        )
-        how = "Each was first aligned onto the first along its symmetries. " if align else "They were not aligned. "
-        if mean is not None:
-            how = "All were first matched onto their common mean along their symmetries. "
-        text = f"The `{method}` merge of the models below, with weights {weights}. {how}Made by isomerge."
-        alignments = {}
-        if align:
-            for k, (solver, result) in enumerate(zip(solvers, results, strict=True), 2):
-                name = "alignment.safetensors" if len(solvers) == 1 else f"alignment-{k}.safetensors"
-                alignments[name] = solver.alignment(elements_of_results(result))
-        stream.finish(report, alignments, model_card("Merged checkpoint", [m.ref for m in models], text, report))
-    return report

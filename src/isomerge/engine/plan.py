@@ -51,12 +51,12 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
         (shared if everywhere else alone).append(block)
     units = plan_units(selection.spec, shared)
     skipped: set[str] = set()
-    stacks = _stacks(shared)
+    stacks = stacks_of(shared)
     if layers is not None:
         chosen = {stack: select_layers(layers, count) for stack, count in stacks.items()}
         for unit in units:
             for block in unit.blocks:
-                stack, layer = _layer(block)
+                stack, layer = layer_of(block)
                 wanted = chosen.get(stack)
                 if layer is None or (wanted is not None and layer not in wanted):
                     skipped.add(unit.key)
@@ -86,17 +86,17 @@ def gives_out_streams(model: Model) -> bool:
     return headless(model.spec, list(model.names), model.config, tied)
 
 
-def _layer(block: Block) -> tuple[str, int | None]:
+def layer_of(block: Block) -> tuple[str, int | None]:
     """The stack that a block belongs to and its layer in it."""
     layer = next((value for _, value in block.scope), None)
     return block.line.name.partition("{")[0], layer
 
 
-def _stacks(blocks: Sequence[Block]) -> dict[str, int]:
+def stacks_of(blocks: Sequence[Block]) -> dict[str, int]:
     """How many layers every stack has."""
     found: dict[str, int] = {}
     for block in blocks:
-        stack, layer = _layer(block)
+        stack, layer = layer_of(block)
         if layer is not None:
             found[stack] = max(found.get(stack, 0), layer + 1)
     return found
@@ -104,7 +104,7 @@ def _stacks(blocks: Sequence[Block]) -> dict[str, int]:
 
 def unit_layer(unit: Unit) -> int | None:
     """The layer of a unit, None outside the stacks."""
-    return _layer(unit.blocks[0])[1]
+    return layer_of(unit.blocks[0])[1]
 
 
 def unit_bytes(model: Model, unit: Unit) -> int:

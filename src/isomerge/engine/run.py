@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Observer = Callable[[str, int, int], None]
 """Told of progress: what is done now, bytes done, bytes in all."""
+Fuse = Callable[[Unit, "list[dict[Block, Tensor]]"], "dict[Block, Tensor]"]
+"""From the blocks of a unit, the anchor's and the moved ones of every source, to those that are written."""
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
 
@@ -139,7 +141,7 @@ def stream_units(
     stream: StreamWriter,
     solvers: Sequence[PairSolver],
     plan: Plan,
-    fuse: Callable[[Block, list[Tensor]], Tensor],
+    fuse: Fuse,
     anchor: Model,
 ) -> list[list[UnitResult]]:
     """Match, fuse and write every unit; returns the results of every solver."""
@@ -169,7 +171,7 @@ def _one_unit(
     stream: StreamWriter,
     solvers: Sequence[PairSolver],
     unit: Unit,
-    fuse: Callable[[Block, list[Tensor]], Tensor],
+    fuse: Fuse,
     anchor: Model,
 ) -> list[UnitResult]:
     base = solvers[0].load(anchor, unit)
@@ -178,8 +180,8 @@ def _one_unit(
         result, blocks = solver.solve(unit, base, solver.load(solver.source, unit))
         found.append(result)
         moved.append(blocks)
-    for block in unit.blocks:
-        stream.put(block, fuse(block, [base[block], *(m[block] for m in moved)]))
+    for block, tensor in fuse(unit, [base, *moved]).items():
+        stream.put(block, tensor)
     return found
 
 

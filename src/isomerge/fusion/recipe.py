@@ -1,43 +1,98 @@
-"""Merge recipes: mergekit's YAML for the methods that exist here, with one block of our own, ``align``."""
+"""Merge recipes: mergekit's YAML, checked to the last key, with one block of our own, ``align``.
+
+A recipe without that block is mergekit's and gives what mergekit gives: nothing is aligned.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from isomerge.errors import IsomergeError
+
+Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ModelParameters(_Strict):
-    """Parameters of one model."""
+def _reference(value: Any) -> Any:
+    """mergekit's long form of a reference, ``{model: {path, revision}, lora: {path, revision}}``, in one string."""
+    if not isinstance(value, dict):
+        return value
+    parts = []
+    for key in ("model", "lora"):
+        part = value.get(key)
+        if part is None:
+            continue
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, dict) and isinstance(part.get("path"), str) and set(part) <= {"path", "revision"}:
+            parts.append(part["path"] + (f"@{part['revision']}" if part.get("revision") else ""))
+    if not parts or not set(value) <= {"model", "lora", "override_architecture"} or "model" not in value:
+        raise ValueError("a model is a name such as org/name@revision+lora, or {model: {path: ..., revision: ...}}")
+    return "+".join(parts)
 
-    weight: float = 1.0
+
+class _Referring(_Strict):
+    @field_validator("model", "base_model", mode="before", check_fields=False)
+    @classmethod
+    def _one_string(cls, value: Any) -> Any:
+        return _reference(value)
 
 
-class ModelEntry(_Strict):
+class ModelEntry(_Referring):
     """One model of a recipe."""
 
     model: str
-    parameters: ModelParameters = ModelParameters()
+    parameters: dict[str, Any] = {}
+
+
+class SourceEntry(ModelEntry):
+    """Some layers of one model: ``[first, last)``."""
+
+    layer_range: tuple[int, int]
+
+
+class SliceEntry(_Referring):
+    """Layers of the output, made of as many layers of every source."""
+
+    sources: list[SourceEntry]
+    base_model: str | None = None
+    parameters: dict[str, Any] = {}
+
+
+class TokenEntry(_Strict):
+    """Where one token's embedding comes from."""
+
+    source: Any = None
+    force: bool = False
+
+
+class TokenizerEntry(_Strict):
+    """The output's vocabulary: ``base``, ``union`` or a model's."""
+
+    source: str = "union"
+    tokens: dict[str, TokenEntry] = {}
+    pad_to_multiple_of: int | None = None
 
 
 class AlignBlock(_Strict):
     """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``.
 
-    The keys are the options of the command line. ``stats`` has one file per model, in their order;
-    ``permutations`` is ``--learn-permutations``.
+    The keys are the options of the command line. ``onto`` is a model of the recipe, by its name there; ``stats`` has one
+    file per model, in their order, the base first where there is one; ``permutations`` is ``--learn-permutations``.
     """
 
     enabled: bool = True
     anchor: Literal["first", "none"] = "first"
+    onto: str | None = None
+    match: str = "isomerge"
     spaces: str | None = None
     layers: str | None = None
     untie: bool = False
@@ -61,27 +116,43 @@ class AlignBlock(_Strict):
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = {"enabled", "anchor", "spaces", "layers", "untie", "stats"}
+        own = {"enabled", "anchor", "onto", "match", "spaces", "layers", "untie", "stats"}
         found = self.model_dump(exclude=own, exclude_none=True)
         if self.stats:
             found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
         return found
 
 
-class GlobalParameters(_Strict):
-    """Parameters of the method."""
+class Recipe(_Referring):
+    """A merge recipe; exactly one of ``models`` and ``slices``."""
 
-    normalize: bool = True
-
-
-class Recipe(_Strict):
-    """A merge recipe."""
-
-    models: list[ModelEntry]
+    models: list[ModelEntry] | None = None
+    slices: list[SliceEntry] | None = None
     merge_method: str
-    parameters: GlobalParameters = GlobalParameters()
-    dtype: Literal["float32", "float16", "bfloat16", "float64"] | None = None
-    align: AlignBlock = AlignBlock()
+    base_model: str | None = None
+    parameters: dict[str, Any] = {}
+    dtype: Dtype | None = None
+    out_dtype: Dtype | None = None
+    tokenizer_source: str | None = None
+    tokenizer: TokenizerEntry | None = None
+    chat_template: str | None = None
+    align: AlignBlock = AlignBlock(enabled=False)
+
+    @field_validator("align", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return {"enabled": value} if isinstance(value, bool) else value
+
+    @property
+    def written_dtype(self) -> str | None:
+        """The dtype of the output: mergekit's ``dtype`` where ``out_dtype`` does not say another. Sums are always float32
+        or float64."""
+        return self.out_dtype or self.dtype
+
+    def model_names(self) -> list[str]:
+        """The models, in the order of their first mention; the base where it stands among them."""
+        entries = self.models or [source for part in self.slices or () for source in part.sources]
+        return list(dict.fromkeys(entry.model for entry in entries))
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -100,10 +171,16 @@ def read_recipe(path: str | Path) -> Recipe:
         raise IsomergeError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
+    if "modules" in content:
+        raise IsomergeError(
+            f"{path}: `modules` is not supported: name the models under `models`; all their parts are merged"
+        )
     try:
-        return Recipe.model_validate(content)
+        recipe = Recipe.model_validate(content)
     except ValidationError as error:
         raise IsomergeError(f"{path}: {_explain(_most_telling(error.errors()))}") from None
+    _check_shape(path, recipe)
+    return recipe
 
 
 def _most_telling(errors: Sequence[Any]) -> Any:
@@ -125,5 +202,33 @@ def _keys_at(path: tuple[Any, ...]) -> list[str]:
     """The keys that are allowed at a place of the recipe."""
     kind: Any = Recipe
     for part in path:
-        kind = ModelEntry if isinstance(part, int) else kind.model_fields[part].annotation
+        if isinstance(part, str) and hasattr(kind, "model_fields") and part in kind.model_fields:
+            kind = _entry(kind.model_fields[part].annotation)
     return list(kind.model_fields) if hasattr(kind, "model_fields") else []
+
+
+def _entry(annotation: Any) -> Any:
+    """The model inside ``list[...] | None`` or ``dict[str, ...]``."""
+    while not hasattr(annotation, "model_fields") and (
+        inside := [a for a in get_args(annotation) if a is not type(None)]
+    ):
+        annotation = inside[-1]
+    return annotation
+
+
+def _check_shape(path: str | Path, recipe: Recipe) -> None:
+    """Refuse recipes whose parts contradict each other."""
+    if (recipe.models is None) == (recipe.slices is None):
+        raise IsomergeError(f"{path}: a recipe has either `models` or `slices`: give one of them")
+    if recipe.tokenizer is not None and recipe.tokenizer_source is not None:
+        raise IsomergeError(f"{path}: `tokenizer` and `tokenizer_source` say the same: give one of them")
+    if not recipe.model_names():
+        raise IsomergeError(
+            f"{path}: no model is named: list them under `{'models' if recipe.slices is None else 'slices'}`"
+        )
+    for k, part in enumerate(recipe.slices or ()):
+        lengths = {source.layer_range[1] - source.layer_range[0] for source in part.sources}
+        if len(lengths) != 1 or min(lengths) < 1:
+            raise IsomergeError(
+                f"{path}: `slices.{k}`: every source needs a `layer_range` [first, last) of the same number of layers, at least one"
+            )

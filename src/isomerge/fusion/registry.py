@@ -1,23 +1,212 @@
-"""The register of merge methods: a method is one pure function of tensors, its keyword arguments its options."""
+"""The register of merge methods: a method is one annotated pure function, its signature the schema of its options.
+
+    @merge_method
+    def ties(tensors, base, *, weight: Sequence[float] = per_model(1.0), density: Sequence[float] = per_model(1.0),
+             normalize: bool = True, rng: torch.Generator) -> Tensor: ...
+
+``tensors`` are aligned, one per model, of one shape, float32 or float64, and never changed in place. A second parameter
+``base`` asks for a base model (``base: Tensor | None`` admits one); the others are then given without it. Keyword
+parameters whose default is `per_model` have one value per model, the others one for all. A trailing underscore is dropped
+(``lambda_`` is mergekit's ``lambda``). ``rng`` makes a method random: it is seeded from the run's seed and the tensor's
+name, so that neither the order of tensors nor the number of workers matters. ``fishers``, ``grams`` and ``factors`` are
+statistics of the models (`isomerge.engine.fusion_statistics`).
+
+Adding a method is one file in this folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
-Method = Callable[..., "Tensor"]
+STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
+"""From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
+KINDS = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class PerModel:
+    """Marks a parameter that has one value per model; ``default`` None means that it must be said."""
+
+    default: float | None
+
+
+def per_model(default: float | None = None) -> Any:
+    """The default of a parameter that has one value per model."""
+    return PerModel(default)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One parameter of a method."""
+
+    name: str
+    """As users write it."""
+    keyword: str
+    """As the function has it."""
+    per_model: bool
+    default: Any
+    kind: type
+    required: bool
+
+
+@dataclass(frozen=True)
+class Method:
+    """A merge method and what its signature says."""
+
+    name: str
+    function: Callable[..., Any]
+    options: Mapping[str, Option]
+    base: str
+    """``none``, ``optional`` or ``required``."""
+    random: bool
+    statistics: str | None
+    """The parameter by which it asks for statistics."""
+    unit: bool = False
+    """It sees whole work units, not single tensors: see `unit_method`."""
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its docstring."""
+        text = inspect.getdoc(self.function) or self.name
+        return " ".join(text.partition("\n\n")[0].split())
+
+    def check_value(self, name: str, value: Any, place: str) -> None:
+        """Refuse a parameter that the method does not have, or a value of the wrong kind.
+
+        Args:
+            name, value: the parameter; a scalar.
+            place: where it stands, for the message: a file, then a path of keys.
+
+        Raises:
+            IsomergeError: naming the nearest one.
+        """
+        if name not in self.options:
+            near = get_close_matches(name, self.options, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(self.options) or 'none'}"
+            raise IsomergeError(f"unknown key `{place}`: {hint}")
+        check_kind(self.options[name], value, place)
+
+    def fuse(
+        self,
+        tensors: Sequence[Tensor],
+        parameters: Mapping[str, Any],
+        *,
+        base: Tensor | None = None,
+        rng: Generator | None = None,
+        statistics: Any = None,
+    ) -> Tensor:
+        """Apply the method to the tensors of one block.
+
+        Args:
+            tensors: one per model, without the base.
+            parameters: by the users' names; those per model are sequences. What is missing takes its default.
+            base: the base's tensor, where the method takes one.
+            rng: of random methods.
+            statistics: what `statistics` asks for.
+        """
+        given: dict[str, Any] = {}
+        for option in self.options.values():
+            value = parameters.get(option.name, option.default)
+            if option.per_model and not isinstance(value, Sequence):
+                value = [value] * len(tensors)
+            given[option.keyword] = value
+        if self.random:
+            given["rng"] = rng
+        if self.statistics:
+            given[self.statistics] = statistics
+        return self.function(tensors, *([base] if self.base != "none" else []), **given)
+
+
 _METHODS: dict[str, Method] = {}
 
 
-def merge_method(function: Method) -> Method:
+def merge_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of aligned tensors under its name."""
-    _METHODS[function.__name__] = function
+    _METHODS[function.__name__] = describe(function)
     return function
+
+
+def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function of work units: ``function(spec, units, *, options) -> {block: tensor}``, where ``units`` are, per
+    model, the aligned tensors by block. Blocks that it does not return are averaged by the parameter ``weight``."""
+    _METHODS[function.__name__] = describe(function, unit=True)
+    return function
+
+
+def describe(function: Callable[..., Any], *, unit: bool = False) -> Method:
+    """What a function's signature says."""
+    parameters = inspect.signature(function).parameters
+    options: dict[str, Option] = {}
+    for key, parameter in parameters.items():
+        if parameter.kind is not parameter.KEYWORD_ONLY or key == "rng" or key in STATISTICS:
+            continue
+        name, default = key.rstrip("_"), parameter.default
+        if isinstance(default, PerModel):
+            options[name] = Option(name, key, True, default.default, float, default.default is None)
+        else:
+            options[name] = Option(
+                name, key, False, default, kind_of(function, parameter), default is parameter.empty
+            )
+    base = parameters.get("base")
+    needs = "none" if base is None else ("optional" if "None" in str(base.annotation) else "required")
+    statistics = next((key for key in STATISTICS if key in parameters), None)
+    return Method(function.__name__, function, options, needs, "rng" in parameters, statistics, unit)
+
+
+def kind_of(function: Callable[..., Any], parameter: inspect.Parameter) -> type:
+    """The type of an option, from its annotation."""
+    words = {word.strip() for word in str(parameter.annotation).split("|")} - {"None"}
+    found = next((kind for kind in KINDS if words == {kind.__name__}), None)
+    if found is None:
+        raise TypeError(f"{function.__name__}: {parameter.name} must be annotated as bool, int, float or str")
+    return found
+
+
+def check_kind(option: Option, value: Any, place: str) -> None:
+    """Refuse a value of another kind than an option's; whole numbers are numbers, and 1 and 0 flags, as in mergekit.
+
+    Raises:
+        IsomergeError: naming the place.
+    """
+    if value is None and option.default is None and not option.required:
+        return
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    good = {
+        bool: isinstance(value, bool) or value in (0, 1),
+        float: number,
+        int: number and float(value or 0).is_integer(),
+        str: isinstance(value, str),
+    }
+    if not good[option.kind]:
+        words = {bool: "true or false", float: "a finite number", int: "a whole number", str: "a word"}
+        raise IsomergeError(f"`{place}` is {value!r}: give {words[option.kind]}")
+
+
+@cache
+def _load_all() -> None:
+    import isomerge.fusion as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def methods() -> dict[str, Method]:
+    """All methods, by name."""
+    _load_all()
+    return dict(sorted(_METHODS.items()))
 
 
 def method(name: str) -> Method:
@@ -26,12 +215,9 @@ def method(name: str) -> Method:
     Raises:
         IsomergeError: there is none.
     """
-    import isomerge.fusion.linear  # noqa: F401  (registers itself)
-
-    if name not in _METHODS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, _METHODS, 1)
+    known = methods()
+    if name not in known:
+        near = get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise IsomergeError(f"--method {name}: no such merge method{hint} There are: {', '.join(sorted(_METHODS))}")
-    return _METHODS[name]
+        raise IsomergeError(f"--method {name}: no such merge method{hint} There are: {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,29 @@
+"""``isomerge methods``: the merge methods and their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isomerge.cli import options as o
+
+
+def methods(json: o.Json = None, quiet: o.Quiet = False) -> None:
+    """List the merge methods: what each does, its parameters, and whether it needs a base model."""
+    from isomerge.cli.console import Voice, write_json
+    from isomerge.fusion.registry import methods as registered
+
+    voice = Voice(quiet)
+    rows: list[dict[str, Any]] = []
+    for method in registered().values():
+        options = {
+            name: {"per_model": option.per_model, "default": option.default, "required": option.required, "type": option.kind.__name__}
+            for name, option in method.options.items()
+        }  # fmt: skip
+        rows.append(
+            {"method": method.name, "summary": method.summary, "base_model": method.base, "parameters": options}
+        )
+        words = [f"{name}{'' if o['required'] else '=' + str(o['default'])}{' (per model)' if o['per_model'] else ''}" for name, o in options.items()]  # fmt: skip
+        base = {"none": "", "optional": " [base_model]", "required": " base_model,"}[method.base]
+        voice.say(f"{method.name}:{base} {', '.join(words)}".rstrip(" ,:"), style="bold")
+        voice.say(f"    {method.summary}")
+    write_json(json, {"command": "methods", "methods": rows})

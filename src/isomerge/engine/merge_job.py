@@ -1,0 +1,164 @@
+"""What a merge is asked for, from the command line, from Python or from a recipe: models in the run's order, and the fusion.
+
+A run's first model gives config and tokenizer, and is what the others are aligned onto: the base where one is named, else
+the first model listed, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from isomerge.engine.merging import Fusion, fusion_of, role_of_base
+from isomerge.errors import IsomergeError
+from isomerge.fusion.parameters import Parameters, SliceParameters
+from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
+from isomerge.fusion.registry import Method
+from isomerge.fusion.registry import method as merge_method
+
+Layers = tuple[Any, tuple[int, int]]
+"""A model, and some of its layers ``[first, last)``."""
+
+
+@dataclass(frozen=True)
+class MergeJob:
+    """A merge, before any model is opened."""
+
+    models: tuple[Any, ...]
+    """References, open checkpoints or modules, in the run's order; with slices, the first of every stack."""
+    fusion: Fusion
+    stacks: tuple[tuple[Layers, ...], ...] = ()
+    """Per model of the run, the layers that it is stacked of; empty for whole models."""
+    recipe: Recipe | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What a recipe says of `isomerge.merge`'s other arguments."""
+    matching: Mapping[str, Any] = field(default_factory=dict)
+
+
+def job_of_models(
+    models: Sequence[Any],
+    *,
+    method: str = "linear",
+    weights: Sequence[float] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    base_model: Any = None,
+    seed: int = 0,
+) -> MergeJob:
+    """The merge of whole models.
+
+    Args:
+        models: those that are merged; the base may be among them.
+        method: its name.
+        weights: one per model.
+        parameters: of the method; a list has one number per model.
+        base_model: the base, named as among the models or another one.
+        seed: of random methods.
+
+    Raises:
+        IsomergeError: see `fusion_of`.
+    """
+    chosen = merge_method(method)
+    listed = list(models)
+    given = dict(parameters or {})
+    if weights is not None and len(weights) != len(listed):
+        raise IsomergeError(
+            f"--weights: {len(listed)} numbers are needed that do not sum to zero, got {list(weights)}"
+        )
+    at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
+    if at is not None:  # a base that is listed comes first; methods of task vectors take it for the base alone
+        order = [k for k in range(len(listed)) if k != at]
+        order = order if chosen.base != "none" else [at, *order]
+        weights = None if weights is None else [weights[k] for k in order]
+        given = {
+            name: [value[k] for k in order]
+            if isinstance(value, (list, tuple)) and len(value) == len(listed)
+            else value
+            for name, value in given.items()
+        }
+        listed = [listed[k] for k in order]
+    named = base_model is not None and (at is None or chosen.base != "none")
+    fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
+    return MergeJob(tuple([base_model, *listed] if named else listed), fusion)
+
+
+def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
+    """The merge that a recipe describes.
+
+    Raises:
+        IsomergeError: the recipe is wrong.
+    """
+    recipe = read_recipe(path)
+    method = _method(recipe, path)
+    if recipe.models is not None:
+        parts = [SliceEntry(sources=[_whole(entry) for entry in recipe.models])]
+    else:
+        parts = list(recipe.slices or ())
+    arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
+    role = role_of_base(method, arranged[0][0] is not None)
+    parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters)
+    notes = parameters.check(method, str(path))
+    fusion = Fusion(
+        method, parameters, role, recipe.align.seed if recipe.align.seed is not None else seed, tuple(notes)
+    )
+    width = max(len(sources) for _, sources, _ in arranged)
+    columns = [[base] for base, _, _ in arranged] if role != "model" else [[] for _ in arranged]
+    for column, (_, sources, _) in zip(columns, arranged, strict=True):
+        # a slice of fewer sources repeats its first, which the fusion then leaves out
+        column += [*sources, *[sources[0]] * (width - len(sources))]
+    stacks = tuple(
+        tuple((s.model, s.layer_range) for s in stack if s is not None) for stack in zip(*columns, strict=True)
+    )
+    if len(stacks) < 2 and method.name != "passthrough":
+        raise IsomergeError(f"{path}: merge needs at least two models: name another one under `models`")
+    block = recipe.align
+    options: dict[str, Any] = {"align": block.enabled, "anchor": block.anchor, "spaces": block.spaces}
+    options |= {"layers": block.layers, "untie": block.untie, "dtype": recipe.written_dtype}
+    options |= {"match": block.match, "onto": block.onto}
+    names = tuple(stack[0][0] for stack in stacks)
+    return MergeJob(names, fusion, stacks if recipe.slices else (), recipe, options, block.matching())
+
+
+def _method(recipe: Recipe, path: str | Path) -> Method:
+    try:
+        return merge_method(recipe.merge_method)
+    except IsomergeError as error:
+        raise IsomergeError(f"{path}: {str(error).replace('--method ', '`merge_method`: ')}") from None
+
+
+def _whole(entry: ModelEntry) -> SourceEntry:
+    return SourceEntry(model=entry.model, parameters=entry.parameters, layer_range=(0, 1))
+
+
+def _arrange(
+    part: SliceEntry, recipe: Recipe, method: Method, path: str, number: int
+) -> tuple[SourceEntry | None, list[SourceEntry], SliceParameters]:
+    """The base of a slice (None where there is none apart from the sources), its sources in order, and their settings."""
+    base, sources = part.base_model or recipe.base_model, list(part.sources)
+    first, last = sources[0].layer_range
+    lead: SourceEntry | None = None
+    if base is not None:
+        listed = next((s for s in sources if s.model == base), None)
+        if method.base != "none":
+            sources = [s for s in sources if s.model != base]
+            lead = listed or SourceEntry(model=base, layer_range=(first, last))
+        elif listed is not None:  # one of the models, whose config and tokenizer are written
+            sources = [listed, *(s for s in sources if s is not listed)]
+        else:
+            lead = SourceEntry(model=base, layer_range=(first, last))
+    if not sources:
+        where = f"`slices.{number}`" if recipe.slices else "`models`"
+        raise IsomergeError(f"{path}: {where} has no model but the base: name another one")
+    return lead, sources, SliceParameters(last - first, tuple(s.parameters for s in sources), part.parameters)
+
+
+def with_notes(job: MergeJob, notes: Sequence[str]) -> MergeJob:
+    """The same merge, with more to tell."""
+    return replace(job, fusion=replace(job.fusion, notes=(*job.fusion.notes, *notes)))
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, (str, Path)) and isinstance(two, (str, Path)):
+        return str(one) == str(two)
+    return one is two

@@ -1,0 +1,220 @@
+"""Parameters of a merge: mergekit's scalars, gradients and filters, resolved for every tensor.
+
+A setting is a scalar, a gradient (a list of numbers, interpolated from the first layer of a slice to its last), or a list
+of ``{filter: part of a tensor's name, value: scalar or gradient}``, the first that fits. Of several settings the nearest
+counts: that of a slice's source (or of a model), of the slice, of the recipe; one whose filters do not fit is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.fusion.registry import Method, Option, methods
+
+Settings = Mapping[str, Any]
+FILTER_KEYS = {"filter", "value"}
+
+
+@dataclass(frozen=True)
+class SliceParameters:
+    """The settings of one slice: of its sources, in the order of the tensors, and its own."""
+
+    layers: int
+    """How many layers it has."""
+    sources: tuple[Settings, ...]
+    own: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """All settings of a merge."""
+
+    slices: tuple[SliceParameters, ...]
+    common: Settings = field(default_factory=dict)
+
+    def at(
+        self, method: Method, name: str, layer: int | None, *, after: bool = False, depth: int
+    ) -> dict[str, Any]:
+        """The method's parameters for one tensor.
+
+        Args:
+            method: what they are for.
+            name: the tensor's name, which filters look into.
+            layer: its layer in the output; None outside the stack.
+            after: whether it comes after the stack (norms, heads) rather than before it.
+            depth: the number of layers of its stack, where there is one slice alone.
+
+        Returns:
+            By name; a list of one value per source where the parameter has one per model. Defaults are filled in.
+        """
+        part, t = self._place(layer, after, depth)
+        return {name_: self._value(option, part, name, t) for name_, option in method.options.items()}
+
+    def count(self, layer: int | None, *, after: bool = False) -> int:
+        """How many sources a layer has."""
+        return len(self._place(layer, after, 1)[0].sources)
+
+    def check(self, method: Method, where: str) -> list[str]:
+        """Refuse unknown parameters, values of the wrong kind, and missing ones.
+
+        Returns:
+            Notes on parameters that other methods have and this one does not: recipes often carry them along.
+
+        Raises:
+            IsomergeError: naming the parameter and its place.
+        """
+        notes: dict[str, None] = {}
+        for settings, place in self._all():
+            for name, value in settings.items():
+                if name not in method.options and any(name in other.options for other in methods().values()):
+                    notes[f"the method {method.name} has no parameter `{name}`: it is left out"] = None
+                    continue
+                at = f"{place}.{name}" if place else name
+                try:
+                    for single in scalars(value, f"`{at}`"):
+                        method.check_value(name, single, at)
+                except IsomergeError as error:
+                    raise IsomergeError(f"{where}: {error}") from None
+                if not method.options[name].per_model and place.startswith(("models", "sources")):
+                    raise IsomergeError(
+                        f"{where}: `{at}` is one value for all models: put it under the recipe's own parameters"
+                    )
+        self._check_missing(method, where)
+        return list(notes)
+
+    def _check_missing(self, method: Method, where: str) -> None:
+        for option in method.options.values():
+            for part in self.slices:
+                holders = part.sources if option.per_model else ({},)
+                for settings in holders:
+                    given = [s[option.name] for s in (settings, part.own, self.common) if option.name in s]
+                    if option.required and not given:
+                        raise IsomergeError(
+                            f"{where}: the method {method.name} needs `{option.name}`"
+                            f"{' for every model' if option.per_model else ''}: give it under parameters"
+                        )
+
+    def _all(self) -> Iterator[tuple[Settings, str]]:
+        yield self.common, "parameters"
+        for k, part in enumerate(self.slices):
+            yield part.own, f"slices.{k}.parameters"
+            for j, settings in enumerate(part.sources):
+                yield settings, f"models.{j}.parameters" if len(self.slices) == 1 else f"sources.{k}.{j}.parameters"
+
+    def _place(self, layer: int | None, after: bool, depth: int) -> tuple[SliceParameters, float]:
+        if layer is None:  # as mergekit: what lies outside the layers takes a gradient's first value
+            return self.slices[-1 if after else 0], 0.0
+        if len(self.slices) == 1:
+            return self.slices[0], layer / (depth - 1) if depth > 1 else 1.0
+        for part in self.slices:
+            if layer < part.layers:
+                return part, layer / (part.layers - 1) if part.layers > 1 else 1.0
+            layer -= part.layers
+        raise AssertionError("a layer beyond the last slice")
+
+    def _value(self, option: Option, part: SliceParameters, name: str, t: float) -> Any:
+        def first(*settings: Settings) -> Any:
+            for here in settings:
+                if option.name in here:
+                    found = resolve(here[option.name], name, t, numeric=option.kind in (int, float))
+                    if found is not None:
+                        return bool(found) if option.kind is bool else found
+            return option.default
+
+        if option.per_model:
+            values = [first(settings, part.own, self.common) for settings in part.sources]
+            if None in values and option.required:
+                raise IsomergeError(f"`{option.name}` has no value for tensor {name}: add one without a filter")
+            return values
+        return first(part.own, self.common)
+
+
+def resolve(setting: Any, name: str, t: float, *, numeric: bool) -> Any:
+    """The value of a setting for a tensor at ``t`` in [0, 1] of its slice; None where no filter fits."""
+    if isinstance(setting, Mapping):
+        setting = [setting]
+    if not isinstance(setting, Sequence) or isinstance(setting, str):
+        return setting
+    if all(isinstance(entry, Mapping) for entry in setting):
+        for entry in setting:
+            wanted = entry.get("filter")
+            if wanted in (None, "*") or str(wanted) in name:
+                return resolve(entry["value"], name, t, numeric=numeric)
+        return None
+    if not numeric:  # flags and words are not interpolated
+        return setting[int(t * (len(setting) - 1))]
+    setting = [float(value) for value in setting]
+    place = t * (len(setting) - 1)
+    low = int(place)
+    high, share = min(len(setting) - 1, low + 1), place - low
+    return (1 - share) * setting[low] + share * setting[high]
+
+
+def scalars(setting: Any, where: str) -> Iterator[Any]:
+    """Every scalar of a setting.
+
+    Raises:
+        IsomergeError: it is not a scalar, a gradient or a list of filters.
+    """
+    if isinstance(setting, Mapping):
+        setting = [setting]
+    if not isinstance(setting, Sequence) or isinstance(setting, str):
+        yield setting
+        return
+    if not setting:
+        raise IsomergeError(f"{where} is an empty list: give a value, a gradient such as [0, 0.5, 1], or filters")
+    for entry in setting:
+        if isinstance(entry, Mapping):
+            if (
+                not set(entry) <= FILTER_KEYS
+                or "value" not in entry
+                or len({isinstance(e, Mapping) for e in setting}) > 1
+            ):
+                raise IsomergeError(
+                    f"{where}: a filtered value has the keys `filter` and `value`, and stands among such alone"
+                )
+            yield from scalars(entry["value"], where)
+        elif isinstance(entry, Sequence) and not isinstance(entry, str):
+            raise IsomergeError(f"{where}: a gradient is a list of numbers, without lists in it")
+        else:
+            yield entry
+
+
+def of_models(
+    method: Method, count: int, *, weights: Sequence[float] | None = None, given: Settings | None = None
+) -> Parameters:
+    """The parameters of a merge of whole models, as the command line and Python give them.
+
+    Args:
+        method: what they are for.
+        count: how many models it merges, the base left out.
+        weights: of the models, where the method has the parameter ``weight``.
+        given: by name; a list of ``count`` numbers is one per model where the parameter is.
+
+    Raises:
+        IsomergeError: unknown parameters, wrong kinds, or another number of values.
+    """
+    given = dict(given or {})
+    if weights is not None:
+        if "weight" not in method.options:
+            raise IsomergeError(f"--weights: the method {method.name} has no weights; leave them away")
+        given["weight"] = list(weights)
+    each: list[dict[str, Any]] = [{} for _ in range(count)]
+    common: dict[str, Any] = {}
+    for name, value in given.items():
+        option = method.options.get(name)
+        if option is not None and option.per_model and isinstance(value, (list, tuple)):
+            if len(value) != count:
+                raise IsomergeError(
+                    f"--{'weights' if name == 'weight' else f'parameter {name}'}: {count} numbers are needed, got {list(value)}"
+                )
+            for settings, single in zip(each, value, strict=True):
+                settings[name] = single
+        else:
+            common[name] = value
+    found = Parameters((SliceParameters(0, tuple(each)),), common)
+    found.check(method, "--parameter")
+    return found
