@@ -147,6 +147,7 @@ def merge(
     weights: Sequence[float] | None = None,
     parameters: Mapping[str, Any] | None = None,
     base_model: Any = None,
+    stats: Sequence[str | Path] = (),
     align: bool = True,
     anchor: str = "first",
     spaces: str | None = None,
@@ -171,6 +172,8 @@ def merge(
         weights: one per model, for methods that have the parameter ``weight``.
         parameters: of the method, by name; a list has one number per model.
         base_model: what task vectors are taken from; it gives config and tokenizer, and is what all are aligned onto.
+        stats: for methods that need statistics, one file of `isomerge.stats` per model; without them, ``data`` is read on the
+            aligned models.
         align: whether to align at all.
         matching: see `align`; ``spaces``, ``layers`` and ``untie`` are those of `align`. ``seed`` is that of random methods
             as well.
@@ -178,7 +181,7 @@ def merge(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.merge_job import job_of_models, job_of_recipe
+    from isomerge.engine.merge_job import job_of_models, job_of_recipe, opened
     from isomerge.engine.merging import run_merge
     from isomerge.engine.solutions import matching_of
 
@@ -191,13 +194,20 @@ def merge(
         matching = {**job.matching, **matching}
     else:
         job = job_of_models(
-            models, method=method, weights=weights, parameters=parameters, base_model=base_model, seed=seed
+            models,
+            method=method,
+            weights=weights,
+            parameters=parameters,
+            base_model=base_model,
+            stats=stats,
+            seed=seed,
         )
     match = matching_of(**matching)
     how["spaces"] = match.spaces(how["spaces"])
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with _recognised(job.models, spec, allow_pickle, untie) as found, _destination(out, options) as output:
-        return run_merge(found, output, fusion=job.fusion, matching=match, **how)
+    models = opened(job, spec=spec, allow_pickle=allow_pickle)
+    with _recognised(models, spec, allow_pickle, untie) as found, _destination(out, options) as output:
+        return run_merge(found, output, fusion=job.fusion, matching=match, stats=job.stats, **how)
 
 
 def distance(

@@ -64,7 +64,7 @@ def near(a: torch.Tensor, b: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("name", LAW)
 def test_statistics_move_along_with_the_model(name: str, tmp_path: Path) -> None:
-    """Of a model moved by every space and shift: rows (centred) and covariances are those of the model, moved."""
+    """Of a model moved by every space and shift: rows (centred), means and Grams are those of the model, moved."""
     a = save_toy(name, tmp_path / "a")
     toy = load_toy(name, a)
     blocks, rng = toy.fresh(), torch.Generator().manual_seed(3)
@@ -83,10 +83,13 @@ def test_statistics_move_along_with_the_model(name: str, tmp_path: Path) -> None
     assert {k: near(rows[k], wanted[k]) for k in rows if near(rows[k], wanted[k]) > 2e-4} == {}
     assert there.grams.keys() == expected.grams.keys()
     gaps = {k: near(there.covariance(k), expected.covariance(k)) for k in there.grams}
+    gaps |= {f"gram {k}": near(there.grams[k], expected.grams[k]) for k in there.grams}
+    gaps |= {f"mean {k}": near(there.means[k], expected.means[k]) for k in there.grams}
     assert {k: gap for k, gap in gaps.items() if gap > 5e-4} == {}
     unmoved = {k: near(there.covariance(k), here.covariance(k)) for k in there.grams}
     assert max(unmoved.values()) > 0.1
     assert there.inputs == here.inputs
+    assert there.linears == here.linears
 
 
 @pytest.mark.parametrize("name", ["llama", "vit", "gpt2"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isomerge.cli.console import Voice, size_text, write_json
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def print_plan(
     voice: Voice,
-    refs: Sequence[str],
+    refs: Sequence[Any],
     spaces: str,
     layers: str | None,
     spec: Path | None,
@@ -77,7 +77,7 @@ def print_plan(
         json,
         {
             "command": "dry-run",
-            "models": list(refs),
+            "models": [model.ref for model in models],
             "units": len(plan.units),
             "matched": len(active),
             "streams": groups,

@@ -44,6 +44,12 @@ def merge(
             help="A parameter of the method, such as density=0.5, or density=0.5,0.3 per model.",
         ),
     ] = None,
+    stats: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="For methods that need statistics: one file of isomerge stats per model, in their order."
+        ),
+    ] = None,
     align: Annotated[bool, typer.Option("--align/--no-align", help="Align before fusing.")] = True,
     anchor: Annotated[
         str,
@@ -77,6 +83,7 @@ def merge(
         "weights": _weights(weights),
         "parameters": _parameters(parameter or []),
         "base_model": base_model,
+        "stats": [str(file) for file in stats or ()],
     }
     given |= {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "untie": untie}
     job, how = _job(models, given, int(matching["seed"]))
@@ -109,11 +116,11 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
     method = {name: value for name, value in given.items() if name not in how}
     if not models[0].endswith((".yml", ".yaml")):
         return job_of_models(models, seed=seed, **method), how
-    silent = {"method": "linear", "weights": None, "parameters": {}, "base_model": None}
+    silent = {"method": "linear", "weights": None, "parameters": {}, "base_model": None, "stats": []}
     silent |= {"align": True, "anchor": "first", "spaces": None, "layers": None, "untie": False}
     if given != silent:
         raise IsomergeError(
-            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --align, --anchor, --spaces, --layers and --untie into it"
+            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --align, --anchor, --spaces, --layers and --untie into it"
         )
     job = job_of_recipe(models[0], seed=seed)
     return job, {name: job.options[name] for name in how}
@@ -143,21 +150,27 @@ def _prepare(
     """All checks before anything is read; prints the plan of a dry run (and is then True), or warns."""
     from isomerge.cli.dry_run import print_plan
     from isomerge.engine.many_solutions import check_anchor
+    from isomerge.engine.merge_job import opened
     from isomerge.engine.merging import check_aligned
     from isomerge.engine.solutions import matching_of
     from isomerge.evidence.misalignment import misalignment
 
     match, (spec, allow_pickle) = matching_of(**matching), opening
-    check_aligned(how["align"], match)
+    check_aligned(how["align"], match, job.fusion)
     check_anchor(how["anchor"], match, match.spaces(how["spaces"]))
     if dry_run:
         spaces = match.spaces(how["spaces"]) if how["align"] else "none"
         print_plan(
-            voice, job.models, spaces, how["layers"], spec, allow_pickle, json, output, guard=False,
+            voice, opened(job, spec=spec, allow_pickle=allow_pickle), spaces, how["layers"], spec, allow_pickle, json, output, guard=False,
             untie=how["untie"], matching=match,
         )  # fmt: skip
-    elif not how["align"] and not job.stacks:
-        for problem in misalignment(job.models, spec=spec, allow_pickle=allow_pickle, untie=how["untie"]):
+    elif not how["align"] and len(job.models) > 1:
+        for problem in misalignment(
+            opened(job, spec=spec, allow_pickle=allow_pickle),
+            spec=spec,
+            allow_pickle=allow_pickle,
+            untie=how["untie"],
+        ):
             voice.warn(problem)
     return dry_run
 

@@ -1,4 +1,4 @@
-"""``isomerge stats``: what a model's activations say, gathered once for every later match."""
+"""``isomerge stats``: what a model's activations and gradients say, gathered once for every later match and merge."""
 
 from __future__ import annotations
 
@@ -16,11 +16,25 @@ def stats(
         str,
         typer.Option(
             "--data",
-            help="Examples, no labels needed: a folder of images or text, .jsonl, text, .safetensors, a data set of the "
-            "package datasets (name:split), or a Python function (module:function).",
+            help="Examples, no labels needed (but for --fisher-labels given): a folder of images or text, .jsonl, text, "
+            ".safetensors, a data set of the package datasets (name:split), or a Python function (module:function).",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .safetensors.")],
+    kinds: Annotated[
+        str,
+        typer.Option(
+            help="What is gathered: activations and regmean (Grams), which matching reads; fisher (diagonal) and kfac "
+            "(Kronecker factors), which the merge methods of these names read."
+        ),
+    ] = "activations,regmean",
+    fisher_labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Of fisher and kfac: given labels (the default where there are some), sampled from the model's own "
+            "prediction, or expected over all classes."
+        ),
+    ] = None,
     rows: Annotated[
         int, typer.Option(help="Rows of activations that are kept of every place in the model.")
     ] = 1024,
@@ -29,6 +43,7 @@ def stats(
     batch_size: Annotated[int, typer.Option(help="Examples read at a time; equal for models to be matched.")] = 16,
     device: Annotated[str, typer.Option(help="Where the model runs: cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the rows: float32, or float16 in half the size.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Of sampled labels.")] = 0,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
@@ -36,7 +51,7 @@ def stats(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Run MODEL over data once and write the statistics that matching needs; align and merge read them."""
+    """Run MODEL over data once and write the statistics that matching and merging need; align and merge read them."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, write_json
 
@@ -44,12 +59,12 @@ def stats(
     with voice.progress("reading activations", steps=True) as observer:
         report = isomerge.stats(
             model, data=data, out=out, rows=rows, limit=limit, length=length, batch_size=batch_size, device=device,
-            dtype=dtype, spec=spec, allow_pickle=allow_pickle, force=overwrite, observer=observer,
+            dtype=dtype, kinds=kinds, fisher_labels=fisher_labels, seed=seed, spec=spec, allow_pickle=allow_pickle,
+            force=overwrite, observer=observer,
         )  # fmt: skip
     if verbose:
         voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report["tokens"].items()])
-    voice.say(
-        f"Wrote {out}: {report['rows']} rows at {report['taps']} places, from {report['examples']} examples, "
-        f"{size_text(report['bytes'])}."
-    )
+    parts = [f"{report['rows']} rows at {report['taps']} places"] if report["rows"] else []
+    parts += [kind for kind in report["kinds"] if kind != "activations"]
+    voice.say(f"Wrote {out}: {', '.join(parts)}, from {report['examples']} examples, {size_text(report['bytes'])}.")
     write_json(json, report)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.fisher_information import gather_fisher
+from isomerge.engine.likelihoods import LABELS, labels_for
+from isomerge.engine.linear_layers import plan_linears
 from isomerge.engine.models import Model
-from isomerge.engine.statistics import DTYPES, Statistics, write_statistics
+from isomerge.engine.statistics import DTYPES, KINDS, Statistics, write_statistics
 from isomerge.engine.taps import ROWS, Activations, pairing, plan_inputs, plan_taps, reading, spread_rows, unpadded
 from isomerge.errors import IsomergeError
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from isomerge.engine.run import Observer
 
 BATCH = 16
+DEFAULT_KINDS = ("activations", "regmean")
+"""What matching needs; ``fisher`` and ``kfac`` are for merging."""
 
 
 class _Sums:
@@ -30,18 +35,23 @@ class _Sums:
         self.tokens: dict[str, int] = {}
         self.same: dict[str, str] = {}
 
-    def add(self, seen: Mapping[str, list[Tensor]], order: list[str], mask: Tensor | None) -> None:
-        """Add one batch; products of a batch are float32, as the model's own."""
+    def add(self, seen: Mapping[str, list[Tensor]], order: list[str], batch: Mapping[str, Tensor]) -> None:
+        """Add one batch; products of a batch are float32, as the model's own.
+
+        What all examples share (tables of relative positions [1, n, width]) counts for each of them: batches change
+        nothing.
+        """
+        mask, examples = batch.get("attention_mask"), len(next(iter(batch.values())))
         if not self.same:
             first: dict[tuple[int, ...], str] = {}
             self.same = {k: first.setdefault(tuple(map(id, seen[k])), k) for k in order if k in seen}
         for key in dict.fromkeys(self.same.values()):
             for part in seen[key]:
-                x = unpadded(part, mask).float()
-                gram, total = (x.mT @ x).double().cpu(), x.double().sum(0).cpu()
+                x, times = unpadded(part, mask).float(), examples if part.ndim == 3 and len(part) == 1 else 1
+                gram, total = times * (x.mT @ x).double().cpu(), times * x.double().sum(0).cpu()
                 self.grams[key] = self.grams[key] + gram if key in self.grams else gram
                 self.means[key] = self.means[key] + total if key in self.means else total
-                self.tokens[key] = self.tokens.get(key, 0) + len(x)
+                self.tokens[key] = self.tokens.get(key, 0) + times * len(x)
 
 
 def gather(
@@ -49,6 +59,7 @@ def gather(
     module: nn.Module,
     examples: Examples,
     *,
+    kinds: Collection[str] = DEFAULT_KINDS,
     rows: int = ROWS,
     batch_size: int = BATCH,
     observer: Observer = lambda what, done, total: None,
@@ -59,6 +70,7 @@ def gather(
         model: the checkpoint that the module was loaded from.
         module: see `isomerge.engine.modules.load_module`.
         examples: all of them count in means and Grams.
+        kinds: ``activations`` for rows, ``regmean`` for means and Grams.
         rows: how many rows are kept of every tap, of the first ``rows`` examples: the same rows that
             `isomerge.engine.taps.capture` keeps of these.
         batch_size: examples that the module reads at a time; equal for models that are to be paired.
@@ -68,23 +80,29 @@ def gather(
     """
     import torch
 
-    from isomerge.evidence.losses import logits_of
+    from isomerge.evidence.losses import outputs_of
 
-    places = [*(taps := plan_taps(model, module)), *plan_inputs(model, module)]
-    order = [tap.key for tap, _ in places]
-    head = examples.head(min(len(examples), rows))
-    share = -(-rows // -(-len(head) // batch_size))
-    sums, kept = _Sums(), {tap.key: [] for tap, _ in taps}
+    taps, inputs, linears = plan_taps(model, module), plan_inputs(model, module), plan_linears(model, module)
+    named = {tap.key: (tap, path) for tap, path, _ in linears}
+    named = {tap.key: (tap, path) for tap, path in (*taps, *inputs)} | named
+    order, places = list(named), list(named.values())
+    head = examples.head(min(len(examples), rows)) if "activations" in kinds else None
+    share = -(-rows // -(-len(head) // batch_size)) if head is not None else 0
+    sums = _Sums()
+    kept = {tap.key: [] for tap, _ in taps} if head is not None else {}
+    first = len(head) if head is not None else 0
+    rest = _rest(examples, first) if "regmean" in kinds else None
     with torch.no_grad():
-        for part, done in ((head, 0), (_rest(examples, len(head)), len(head))):
+        for part, done in ((head, 0), (rest, first)):
             for batch in part.batches(batch_size) if part is not None else ():
                 observer(f"reading activations of {model.ref}", done, len(examples))
                 done += len(next(iter(batch.values())))
                 seen: dict[str, list[Tensor]] = {}
                 with reading(module, places, seen):
-                    logits_of(module, batch)
+                    outputs_of(module, batch)
                 mask = batch.get("attention_mask")
-                sums.add(seen, order, mask)
+                if "regmean" in kinds:
+                    sums.add(seen, order, batch)
                 for key in kept.keys() & seen.keys() if part is head else ():
                     kept[key] += [spread_rows(x, mask, share) for x in seen[key]]
     values = {key: torch.cat(parts)[:rows] for key, parts in kept.items() if parts}
@@ -94,14 +112,15 @@ def gather(
                 f"{model.ref}: activations at {key} are not finite: this model cannot be read in float32"
             )
     known = {tap.key: tap for tap, _ in places}
-    found = Activations({k: known[k] for k in values}, values, pairing(head, rows, batch_size))
+    rows_of = pairing(head, rows, batch_size) if head is not None else ""
     return Statistics(
-        found,
+        Activations({k: known[k] for k in values}, values, rows_of),
         {key: known[key] for key in sums.grams},
         {key: gram / sums.tokens[key] for key, gram in sums.grams.items()},
         {key: total / sums.tokens[key] for key, total in sums.means.items()},
         sums.tokens,
-        {tap.block: sums.same[tap.key] for tap, _ in places[len(taps) :] if tap.key in sums.same},
+        {tap.block: sums.same[tap.key] for tap, _ in inputs if tap.key in sums.same},
+        {tap.block: (sums.same[tap.key], axis) for tap, _, axis in linears if tap.key in sums.same},
     )
 
 
@@ -123,6 +142,9 @@ class StatsOptions:
     dtype: str = "float32"
     force: bool = False
     observer: Observer = lambda what, done, total: None
+    kinds: tuple[str, ...] = DEFAULT_KINDS
+    labels: str | None = None
+    seed: int = 0
 
     def check(self) -> None:
         """Refuse what cannot work before anything is read.
@@ -141,26 +163,54 @@ class StatsOptions:
                 raise IsomergeError(f"{name} {value}: at least 1 is needed")
         if self.dtype not in DTYPES:
             raise IsomergeError(f"--dtype {self.dtype}: choose from {', '.join(DTYPES)}")
+        if self.labels is not None and self.labels not in LABELS:
+            raise IsomergeError(f"--fisher-labels {self.labels}: choose from {', '.join(LABELS)}")
         check_device(self.device)
+
+
+def parse_kinds(kinds: str | Collection[str]) -> tuple[str, ...]:
+    """Kinds of statistics by name, or a text of them with commas; ``kfac`` brings ``regmean``, its other factor.
+
+    Raises:
+        IsomergeError: none, or one that does not exist.
+    """
+    words = [w.strip() for w in kinds.split(",") if w.strip()] if isinstance(kinds, str) else list(kinds)
+    strange = [word for word in words if word not in KINDS]
+    if strange or not words:
+        raise IsomergeError(f"--kinds {', '.join(strange) or 'is empty'}: choose from {', '.join(KINDS)}")
+    return tuple(kind for kind in KINDS if kind in words or (kind == "regmean" and "kfac" in words))
 
 
 def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[str, Any]:
     """Gather and write; returns the report."""
     from isomerge.engine.modules import load_module
 
+    kinds, fisher = options.kinds, None
+    if {"fisher", "kfac"} & set(kinds):
+        labels_for(examples, options.labels)
     module = load_module(model, device=options.device)
-    found = gather(
-        model, module, examples, rows=options.rows, batch_size=options.batch_size, observer=options.observer
-    )
-    header = write_statistics(options.out, found, model, dtype=options.dtype)
+    found = Statistics(Activations({}, {}, ""))
+    if {"activations", "regmean"} & set(kinds):
+        found = gather(
+            model, module, examples, kinds=kinds, rows=options.rows, batch_size=options.batch_size,
+            observer=options.observer,
+        )  # fmt: skip
+    if {"fisher", "kfac"} & set(kinds):
+        fisher = gather_fisher(
+            model, module, examples, diagonal="fisher" in kinds, factors="kfac" in kinds, labels=options.labels,
+            seed=options.seed, observer=options.observer,
+        )  # fmt: skip
+    header = write_statistics(options.out, found, model, dtype=options.dtype, fisher=fisher)
     return {
         "command": "stats",
         "model": model.ref,
         "architecture": model.spec.model_type,
         "digest": header["model"],
+        "kinds": list(kinds),
         "examples": len(examples),
         "rows": max((len(x) for x in found.activations.values.values()), default=0),
         "taps": len(found.activations.taps),
         "tokens": dict(found.tokens),
+        "fisher": {k: header["fisher"][k] for k in ("labels", "samples", "norm")} if fisher else None,
         "bytes": options.out.stat().st_size,
     }

@@ -35,6 +35,8 @@ class MergeJob:
     options: Mapping[str, Any] = field(default_factory=dict)
     """What a recipe says of `isomerge.merge`'s other arguments."""
     matching: Mapping[str, Any] = field(default_factory=dict)
+    stats: tuple[str, ...] = ()
+    """Statistics files for the method, one per model that is fused, in the run's order."""
 
 
 def job_of_models(
@@ -44,6 +46,7 @@ def job_of_models(
     weights: Sequence[float] | None = None,
     parameters: Mapping[str, Any] | None = None,
     base_model: Any = None,
+    stats: Sequence[str | Path] = (),
     seed: int = 0,
 ) -> MergeJob:
     """The merge of whole models.
@@ -54,6 +57,7 @@ def job_of_models(
         weights: one per model.
         parameters: of the method; a list has one number per model.
         base_model: the base, named as among the models or another one.
+        stats: statistics files for the method, one per model.
         seed: of random methods.
 
     Raises:
@@ -66,6 +70,9 @@ def job_of_models(
         raise IsomergeError(
             f"--weights: {len(listed)} numbers are needed that do not sum to zero, got {list(weights)}"
         )
+    files = [str(file) for file in stats]
+    if files and len(files) != len(listed):
+        raise IsomergeError(f"--stats: {len(listed)} files are needed, one per model, got {len(files)}")
     at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
     if at is not None:  # a base that is listed comes first; methods of task vectors take it for the base alone
         order = [k for k in range(len(listed)) if k != at]
@@ -77,10 +84,10 @@ def job_of_models(
             else value
             for name, value in given.items()
         }
-        listed = [listed[k] for k in order]
+        listed, files = [listed[k] for k in order], [files[k] for k in order] if files else []
     named = base_model is not None and (at is None or chosen.base != "none")
     fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
-    return MergeJob(tuple([base_model, *listed] if named else listed), fusion)
+    return MergeJob(tuple([base_model, *listed] if named else listed), fusion, stats=tuple(files))
 
 
 def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
@@ -117,7 +124,20 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     options |= {"layers": block.layers, "untie": block.untie, "dtype": recipe.written_dtype}
     options |= {"match": block.match, "onto": block.onto}
     names = tuple(stack[0][0] for stack in stacks)
-    return MergeJob(names, fusion, stacks if recipe.slices else (), recipe, options, block.matching())
+    files = _statistics(recipe, [source.model for source in arranged[0][1]], path)
+    return MergeJob(names, fusion, stacks if recipe.slices else (), recipe, options, block.matching(), files)
+
+
+def _statistics(recipe: Recipe, order: Sequence[str], path: str | Path) -> tuple[str, ...]:
+    """The models' statistics files in the run's order."""
+    given = {entry.model: entry.stats for entry in recipe.models or () if entry.stats is not None}
+    if not given:
+        return ()
+    if lacking := [name for name in order if name not in given]:
+        raise IsomergeError(
+            f"{path}: `models`: {lacking[0]} has no `stats`, but others have: give one file per model"
+        )
+    return tuple(given[name] for name in order)
 
 
 def _method(recipe: Recipe, path: str | Path) -> Method:
@@ -156,6 +176,25 @@ def _arrange(
 def with_notes(job: MergeJob, notes: Sequence[str]) -> MergeJob:
     """The same merge, with more to tell."""
     return replace(job, fusion=replace(job.fusion, notes=(*job.fusion.notes, *notes)))
+
+
+def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> list[Any]:
+    """What a job merges, in the run's order, as `isomerge.engine.models.recognise` takes it: with slices, stacks of layers.
+
+    Raises:
+        IsomergeError: a model that cannot be opened, or layers that it does not have.
+    """
+    if not job.stacks:
+        return list(job.models)
+    from isomerge.checkpoint.layers import stack_layers
+    from isomerge.checkpoint.references import open_model_ref
+
+    known = {ref: open_model_ref(ref, allow_pickle=allow_pickle) for stack in job.stacks for ref, _ in stack}
+    donor = known[job.stacks[0][0][0]]
+    return [
+        stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec)
+        for stack in job.stacks
+    ]
 
 
 def _same(one: Any, two: Any) -> bool:

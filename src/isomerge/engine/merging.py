@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.many_solutions import check_anchor, prepare_mean
 from isomerge.engine.models import Model, check_compatible, working_dtype
-from isomerge.engine.pair import Blocks, PairSolver
+from isomerge.engine.pair import Blocks, PairSolver, UnitResult
 from isomerge.engine.plan import Plan, layer_of, make_plan, stacks_of
 from isomerge.engine.run import (
     Output,
@@ -26,16 +27,17 @@ from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.fusion.parameters import Parameters, of_models
-from isomerge.fusion.registry import Method
+from isomerge.fusion.registry import STATISTICS, Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
+    import torch
     from torch import Generator, Tensor
 
-ROLES = ("model", "base", "donor")
+    from isomerge.engine.fusion_statistics import FusionStatistics
 
 
 @dataclass(frozen=True)
@@ -115,13 +117,15 @@ def role_of_base(method: Method, named: bool) -> str:
     return "model"
 
 
-def check_aligned(align: bool, matching: Matching) -> None:
-    """Refuse to look at data for a match that is not made.
+def check_aligned(align: bool, matching: Matching, fusion: Fusion) -> None:
+    """Refuse to look at data for a match that is not made, and a method that runs models without data.
 
     Raises:
         IsomergeError: naming the option.
     """
-    if not align and matching.needs_models:
+    if fusion.method.forward and matching.data is None:
+        raise IsomergeError(f"the method {fusion.method.name} runs the models: add --data DATA")
+    if not align and matching.needs_models and not (fusion.method.forward or fusion.method.statistics):
         raise IsomergeError("--no-align leaves nothing to match by data: leave it away, or the data")
 
 
@@ -135,11 +139,13 @@ def run_merge(
     layers: str | None = None,
     matching: Matching = WEIGHTS,
     anchor: str = "first",
+    stats: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Align every model onto the first, fuse them, and write the result; returns the report.
 
     With ``anchor="none"`` all models are matched onto their common mean instead (`isomerge.engine.many`), which is
-    written in the first model's coordinates.
+    written in the first model's coordinates. ``stats`` are files of `isomerge stats` for methods that ask for statistics,
+    one per model that is fused; without them those of the match are taken, or the statistics are gathered on its data.
     """
     fusion = fusion or fusion_of(len(models))
     check_anchor(anchor, matching, spaces)
@@ -150,22 +156,35 @@ def run_merge(
     dtype = working_dtype(models)
     # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
     solvers = [PairSolver(donor, other, plan, dtype, guard=False) for other in others]
-    check_aligned(align, matching)
+    check_aligned(align, matching, fusion)
     matching.check(len(others), chosen)
     matching.check_files(models)
-    settings = (chosen, layers, output.dtype, output.shard_size, matching.key(donor), anchor)
+    statistics = statistics_of(fusion, stats or matching.stats, models, matching)
+    settings = (
+        list(map(file_identity, stats)),
+        chosen,
+        layers,
+        output.dtype,
+        output.shard_size,
+        matching.key(donor),
+        anchor,
+    )
     key = run_key("merge", models, *fusion.key(), *settings)
-    fuser = Fuser(fusion, plan, donor)
+    fuser = Fuser(fusion, plan, donor, statistics)
     with StreamWriter(donor, output, key) as stream:
         weights = fusion.weights(len(models))
         mean = prepare_mean(stream, solvers, matching, weights) if align and anchor == "none" else None
-        streams = prepare_solutions(stream, solvers, matching) if mean is None else []
+        streams = prepare_solutions(stream, solvers, matching) if mean is None and align else []
         if not streams and mean is None:
             prepare_votes(stream, solvers)
-        results = stream_units(stream, solvers, plan, fuser.fuse, donor)
-        write_alone(stream, plan, donor, dtype)
-        how = {"align": align, "spaces": chosen, "layers": layers, "streams": streams}
+        how: dict[str, Any] = {"align": align, "spaces": chosen, "layers": layers, "streams": streams}
         how |= {"anchor": "none", "mean": mean} if mean is not None else {}
+        if fusion.method.forward or (fusion.method.statistics is not None and statistics is None):
+            results = fuse_forward(stream, solvers, fuser, matching, key, aligned=align)
+            how |= {"forward": fuser.report}
+        else:
+            results = stream_units(stream, solvers, plan, fuser.fuse, donor)
+        write_alone(stream, plan, donor, dtype)
         report = report_of("merge", models, results, **fuser.described(len(models)), **how)
         alignments: dict[str, Alignment] = {}
         if align:
@@ -174,6 +193,101 @@ def run_merge(
                 alignments[name] = solver.alignment(elements_of_results(result))
         stream.finish(report, alignments, _card(fusion, models, report))
     return report
+
+
+def fuse_forward(
+    stream: StreamWriter,
+    solvers: Sequence[PairSolver],
+    fuser: Fuser,
+    matching: Matching,
+    key: str,
+    *,
+    aligned: bool,
+) -> list[list[UnitResult]]:
+    """Fuse by running the aligned models on the match's data, and write the result; returns what moved the sources.
+
+    Methods of statistics gather them on the aligned models; others give the merged parameters themselves.
+    """
+    from isomerge.engine.endpoints import Forward, write_endpoints
+    from isomerge.engine.inputs import open_given
+    from isomerge.engine.live import state_of
+
+    fusion, donor, observer = fuser.fusion, stream.donor, stream.output.observer
+    assert matching.data is not None
+    if aligned:
+        models, results = write_endpoints(stream, solvers, key)
+    else:
+        models, results = [donor, *(solver.source for solver in solvers)], [[] for _ in solvers]
+    examples = open_given(matching.data, donor, matching)
+    device = matching.settings.device if matching.settings else "cpu"
+    stored = [donor, *(solver.source for solver in solvers)]
+    if fusion.method.statistics is not None:
+        from isomerge.engine.fusion_statistics import FusionStatistics
+
+        folder = stream.writer.blob("statistics")
+        folder.mkdir(exist_ok=True)
+        fuser.statistics = FusionStatistics.gathered(
+            models[fusion.start :],
+            [examples],
+            [STATISTICS[fusion.method.statistics]],
+            folder,
+            device=device,
+            observer=observer,
+        )
+        still = make_plan(donor, models[1:], "none")
+        again = [PairSolver(donor, model, still, solvers[0].dtype, guard=False) for model in models[1:]]
+        stream_units(stream, again, still, fuser.fuse, donor)
+        return results
+    start = fusion.start
+    run = Forward(models[start:], stored[start:], examples, device, observer, aligned)
+    given = {o.keyword: v for o, v in fuser.options(None)}
+    module, fuser.report = fusion.method.function(run, **given)
+    ready = state_of(module, donor)
+    dtype = working_dtype(stored)
+    for unit in fuser.plan.units:
+        if stream.done(unit.key) is None:
+            for block in unit.blocks:
+                stream.put(block, _ready(donor, block, ready, dtype))
+            stream.writer.commit(unit.key, {})
+    return results
+
+
+def _ready(donor: Model, block: Block, ready: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """A block of a merged module; what the module has no parameter for is the donor's."""
+    own = donor.assemble(block, dtype)
+    if not own.is_floating_point() or not all(donor.names.get(c, "") in ready for c in block.canonical):
+        return own
+    return block.assemble(lambda canonical: ready[donor.names[canonical]].to("cpu", dtype))
+
+
+def statistics_of(
+    fusion: Fusion, files: Sequence[str], models: Sequence[Model], matching: Matching
+) -> FusionStatistics | None:
+    """The statistics that a method asks for, from files, one per model that is fused; None for other methods, and where they
+    are to be gathered on the match's data.
+
+    Raises:
+        IsomergeError: neither files nor data are given, or files lack a kind or belong to other models.
+    """
+    if fusion.method.statistics is None:
+        return None
+    from isomerge.engine.fusion_statistics import FusionStatistics
+
+    kind = STATISTICS[fusion.method.statistics]
+    if files:
+        return FusionStatistics.open(files, models[fusion.start :], [kind])
+    if matching.data is not None:
+        return None
+    raise IsomergeError(
+        f"the method {fusion.method.name} needs statistics: give --stats FILE for every model, made by isomerge stats MODEL "
+        f"--kinds {kind} --data DATA, or --data DATA to gather them now"
+    )
+
+
+def file_identity(path: str) -> list[Any]:
+    """Path, size and date (ns) of a file."""
+    found = os.stat(path)
+    return [os.path.realpath(path), found.st_size, found.st_mtime_ns]
 
 
 def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any]) -> str:
@@ -194,24 +308,29 @@ class Fuser:
         fusion: the method and its parameters.
         plan: the run's plan.
         donor: the model that names tensors.
+        statistics: of the run's models, where the method asks for them.
     """
 
-    def __init__(self, fusion: Fusion, plan: Plan, donor: Model) -> None:
-        self.fusion, self.plan, self.donor = fusion, plan, donor
+    def __init__(
+        self, fusion: Fusion, plan: Plan, donor: Model, statistics: FusionStatistics | None = None
+    ) -> None:
+        self.fusion, self.plan, self.donor, self.statistics = fusion, plan, donor, statistics
+        self.report: dict[str, Any] = {}
+        """What a method that runs models has to tell."""
         self._depths = stacks_of(donor.blocks)
         ranks = {line.name: number for number, line in enumerate(donor.spec.lines)}
         stacked = [ranks[block.line.name] for block in donor.blocks if layer_of(block)[1] is not None]
         self._after = {name for name, rank in ranks.items() if stacked and rank > min(stacked)}
 
-    def fuse(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
-        """The blocks that are written of one unit, from those of every model in the run's order."""
+    def fuse(self, unit: Unit, blocks: list[Blocks], by: list[Alignment | None]) -> Blocks:
+        """The blocks that are written of one unit, from those of every model in the run's order and what moved them."""
         found = self._by_unit(unit, blocks) if self.fusion.method.unit else {}
         for block in unit.blocks:
             tensors = [part[block] for part in blocks]
             if not tensors[0].is_floating_point():
                 found[block] = tensors[0]
             elif block not in found:
-                found[block] = self._by_tensor(block, tensors)
+                found[block] = self._by_tensor(block, tensors, by)
         return found
 
     def parameters(self, block: Block) -> dict[str, Any]:
@@ -224,7 +343,7 @@ class Fuser:
     def _count(self, block: Block) -> int:
         return self.fusion.parameters.count(layer_of(block)[1], after=block.line.name in self._after)
 
-    def _by_tensor(self, block: Block, tensors: list[Tensor]) -> Tensor:
+    def _by_tensor(self, block: Block, tensors: list[Tensor], by: list[Alignment | None]) -> Tensor:
         fusion, given = self.fusion, self.parameters(block)
         here = tensors[fusion.start :][: self._count(block)]
         base = tensors[0] if fusion.first == "base" else None
@@ -233,17 +352,25 @@ class Fuser:
 
             return linear(here, weight=given.get("weight", [1.0] * len(here)))
         rng = generator(fusion.seed, fusion.method.name, block.key) if fusion.method.random else None
-        return fusion.method.fuse(here, given, base=base, rng=rng)
+        seen = None
+        if self.statistics is not None and fusion.method.statistics is not None:
+            seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
+        return fusion.method.fuse(here, given, base=base, rng=rng, statistics=seen)
 
     def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
         first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])
-        given = {o.keyword: v for o, v in self._options(first)}
+        given = {o.keyword: v for o, v in self.options(first)}
         return self.fusion.method.function(
             self.donor.spec, blocks[self.fusion.start :][: self._count(first)], **given
         )
 
-    def _options(self, block: Block) -> list[tuple[Any, Any]]:
-        given = self.parameters(block)
+    def options(self, block: Block | None) -> list[tuple[Any, Any]]:
+        """The method's options and their values, for a block or for a whole model."""
+        given = (
+            self.fusion.parameters.at(self.fusion.method, "", None, depth=1)
+            if block is None
+            else self.parameters(block)
+        )
         return [(option, given[name]) for name, option in self.fusion.method.options.items()]
 
     def described(self, count: int) -> dict[str, Any]:

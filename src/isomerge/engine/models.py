@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.archs import infer_model_types, spec_for
-from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.references import open_model_ref
 from isomerge.engine.memory import map_large_blocks
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.blocks import Block, gather_blocks
@@ -103,7 +104,7 @@ def recognise(
         IsomergeError: an unreadable checkpoint, an unknown architecture, or a tensor that no line describes.
     """
     map_large_blocks()  # every run that reads weights begins here
-    checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, allow_pickle=allow_pickle)
+    checkpoint = model if isinstance(model, Checkpoint) else open_model_ref(model, allow_pickle=allow_pickle)
     shapes = {name: tuple(info.shape) for name, info in checkpoint.tensors.items()}
     if not checkpoint.config.get("model_type") and spec_file is None:
         kinds = infer_model_types(checkpoint.config, shapes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,12 +46,10 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
     import torch
 
     checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
-    folder, config = checkpoint.folder, checkpoint.config
-    where = check_device(device)
-    kind = _class_of(checkpoint)
+    config, where, kind = checkpoint.config, check_device(device), _class_of(checkpoint)
     # pickles were opened, so the user has allowed them
     pickled = any(info.file.suffix != ".safetensors" for info in checkpoint.tensors.values())
-    with _silent():
+    with _silent(), on_disk(checkpoint) as folder:
         try:
             # grouped matrix products of experts have no gradients on every device
             experts = {"experts_implementation": "eager"} if "num_local_experts" in config else {}
@@ -67,8 +66,22 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
                 f"{folder}: transformers cannot load this checkpoint ({_first_line(error)}); "
                 "check config.json and the weights"
             ) from error
-    _check_complete(folder, kind.__name__, info)
+    _check_complete(checkpoint.folder, kind.__name__, info)
     return module.eval().to(where)
+
+
+@contextlib.contextmanager
+def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
+    """A folder that transformers can load: the checkpoint's own, or a temporary one for a view (adapters merged in, layers
+    stacked) or for tensors in memory."""
+    from isomerge.checkpoint.materialise import materialise
+    from isomerge.checkpoint.memory import MemoryCheckpoint
+
+    if not checkpoint.recipes and not isinstance(checkpoint, MemoryCheckpoint):
+        yield checkpoint.folder
+        return
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
+        yield materialise(checkpoint, Path(folder) / "model")
 
 
 def check_device(name: str) -> torch.device:

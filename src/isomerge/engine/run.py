@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.companions import companion_files, config_bytes
+from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
-from isomerge.engine.models import Model
+from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan, unit_bytes
 from isomerge.errors import DiskFullError, IsomergeError
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 Observer = Callable[[str, int, int], None]
 """Told of progress: what is done now, bytes done, bytes in all."""
-Fuse = Callable[[Unit, "list[dict[Block, Tensor]]"], "dict[Block, Tensor]"]
-"""From the blocks of a unit, the anchor's and the moved ones of every source, to those that are written."""
+Fuse = Callable[[Unit, "list[dict[Block, Tensor]]", "list[Alignment | None]"], "dict[Block, Tensor]"]
+"""From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the anchor), to
+those that are written."""
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
 
@@ -61,8 +62,7 @@ def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
 
     parts: list[Any] = [__version__, what, *settings]
     for model in models:
-        files = sorted({Path(i.file) for i in model.checkpoint.tensors.values()})
-        parts += [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
+        parts += model.checkpoint.identity()
         spec = model.spec
         parts += [model.config, repr((spec.spaces, spec.lines, spec.shifts, spec.sizes, spec.prefixes))]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
@@ -109,7 +109,7 @@ class StreamWriter:
             changes = {k: self.output.dtype for k in ("dtype", "torch_dtype") if k in self.donor.config} or {
                 "dtype": self.output.dtype
             }
-        files: dict[str, bytes | Path] = dict(companion_files(self.donor.checkpoint.folder))
+        files: dict[str, bytes | Path] = self.donor.checkpoint.companions()
         # `transformers_weights` names the donor's weights file, which the output does not have
         config = {key: value for key, value in self.donor.config.items() if key != "transformers_weights"}
         files["config.json"] = config_bytes(config, **changes)
@@ -174,13 +174,17 @@ def _one_unit(
     fuse: Fuse,
     anchor: Model,
 ) -> list[UnitResult]:
-    base = solvers[0].load(anchor, unit)
+    if solvers:
+        base = solvers[0].load(anchor, unit)
+    else:  # one model alone
+        base = {block: anchor.assemble(block, working_dtype([anchor])) for block in unit.blocks}
     found, moved = [], []
     for solver in solvers:
         result, blocks = solver.solve(unit, base, solver.load(solver.source, unit))
         found.append(result)
         moved.append(blocks)
-    for block, tensor in fuse(unit, [base, *moved]).items():
+    by: list[Alignment | None] = [None, *(s.alignment(r.elements) for s, r in zip(solvers, found, strict=True))]
+    for block, tensor in fuse(unit, [base, *moved], by).items():
         stream.put(block, tensor)
     return found
 

@@ -47,16 +47,19 @@ class _Referring(_Strict):
 
 
 class ModelEntry(_Referring):
-    """One model of a recipe."""
+    """One model of a recipe; ``stats`` is its file of `isomerge stats`, for methods that need one."""
 
     model: str
     parameters: dict[str, Any] = {}
+    stats: str | None = None
 
 
-class SourceEntry(ModelEntry):
+class SourceEntry(_Referring):
     """Some layers of one model: ``[first, last)``."""
 
+    model: str
     layer_range: tuple[int, int]
+    parameters: dict[str, Any] = {}
 
 
 class SliceEntry(_Referring):

@@ -76,6 +76,8 @@ class Method:
     """The parameter by which it asks for statistics."""
     unit: bool = False
     """It sees whole work units, not single tensors: see `unit_method`."""
+    forward: bool = False
+    """It runs the models: see `forward_method`."""
 
     @property
     def summary(self) -> str:
@@ -146,7 +148,14 @@ def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def describe(function: Callable[..., Any], *, unit: bool = False) -> Method:
+def forward_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function that runs the aligned models on examples: ``function(run, *, options) -> (module, report)``, where
+    ``run`` is an `isomerge.engine.endpoints.Forward` and the module has the merged parameters."""
+    _METHODS[function.__name__] = describe(function, forward=True)
+    return function
+
+
+def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool = False) -> Method:
     """What a function's signature says."""
     parameters = inspect.signature(function).parameters
     options: dict[str, Option] = {}
@@ -163,7 +172,7 @@ def describe(function: Callable[..., Any], *, unit: bool = False) -> Method:
     base = parameters.get("base")
     needs = "none" if base is None else ("optional" if "None" in str(base.annotation) else "required")
     statistics = next((key for key in STATISTICS if key in parameters), None)
-    return Method(function.__name__, function, options, needs, "rng" in parameters, statistics, unit)
+    return Method(function.__name__, function, options, needs, "rng" in parameters, statistics, unit, forward)
 
 
 def kind_of(function: Callable[..., Any], parameter: inspect.Parameter) -> type:

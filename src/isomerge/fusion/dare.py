@@ -1,0 +1,89 @@
+"""DARE (Yu et al. 2024, Language Models are Super Mario): task vectors that keep random entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.fusion.registry import merge_method, per_model
+from isomerge.fusion.sparsity import check_share, random_entries, sparse
+from isomerge.fusion.task_vectors import add_task_vectors
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+@merge_method
+def dare_linear(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    weight: Sequence[float] = per_model(1.0),
+    density: Sequence[float] = per_model(1.0),
+    normalize: bool = False,
+    rescale: bool = True,
+    lambda_: float = 1.0,
+    int8_mask: bool = False,
+    rng: Generator,
+) -> Tensor:
+    """Drop and rescale: ``base + lambda sum_m w_m c_m (b_m * delta_m)`` with random masks ``b_m``.
+
+    Every entry of a task vector is kept with probability ``density``. The factor ``c_m`` restores the sum of magnitudes
+    (mergekit's; close to the paper's ``1 / density``, which it is in expectation).
+
+    Args:
+        tensors: one tensor per model, of one shape, float32 or float64, aligned.
+        base: the base's tensor.
+        weight: one weight per model.
+        density: the share of entries that each task vector keeps; at 1 it is kept as it is.
+        normalize: divide by the sum of the weights.
+        rescale: multiply by ``c_m``.
+        lambda_: scales what is added.
+        int8_mask: accepted for mergekit's recipes; the result does not depend on it.
+        rng: draws the masks, model by model.
+
+    Raises:
+        IsomergeError: a density outside of [0, 1].
+    """
+    deltas = thinned(tensors, base, density, rescale, rng)
+    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_)
+
+
+@merge_method
+def dare_ties(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    weight: Sequence[float] = per_model(1.0),
+    density: Sequence[float] = per_model(1.0),
+    normalize: bool = False,
+    rescale: bool = True,
+    lambda_: float = 1.0,
+    consensus_method: str = "sum",
+    int8_mask: bool = False,
+    rng: Generator,
+) -> Tensor:
+    """DARE's random task vectors, with TIES' election of signs.
+
+    Args:
+        tensors, base, weight, density, rescale, lambda_, int8_mask, rng: as in `dare_linear`.
+        normalize: divide by the weights that agree.
+        consensus_method: as in `isomerge.fusion.ties.ties`.
+
+    Raises:
+        IsomergeError: a density outside of [0, 1].
+    """
+    deltas = thinned(tensors, base, density, rescale, rng)
+    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method)
+
+
+def thinned(
+    tensors: Sequence[Tensor], base: Tensor, density: Sequence[float], rescale: bool, rng: Generator
+) -> list[Tensor]:
+    """The task vectors with random entries; one of density 1 draws nothing."""
+    deltas = []
+    for tensor, share in zip(tensors, density, strict=True):
+        check_share("density", share)
+        delta = tensor - base
+        deltas.append(delta if share == 1 else sparse(delta, random_entries(delta, share, rng), rescale))
+    return deltas

@@ -1,0 +1,102 @@
+"""DELLA (Deep et al. 2024, Reducing Interference in Model Merging through Magnitude-Based Sampling)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.fusion.registry import merge_method, per_model
+from isomerge.fusion.sparsity import check_share, ranked_entries, sparse
+from isomerge.fusion.task_vectors import add_task_vectors
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+@merge_method
+def della(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    weight: Sequence[float] = per_model(1.0),
+    density: Sequence[float] = per_model(1.0),
+    epsilon: Sequence[float] = per_model(0.15),
+    normalize: bool = True,
+    rescale: bool = True,
+    lambda_: float = 1.0,
+    consensus_method: str = "sum",
+    int8_mask: bool = False,
+    rng: Generator,
+) -> Tensor:
+    """MagPrune, then TIES' election: large entries of task vectors are kept more often than small ones.
+
+    Within its row, the entry of rank r of n by magnitude is kept with probability
+    ``density - epsilon + 2 epsilon (r - 1) / (n - 1)``. (The window is ``epsilon`` wide in the paper, and every entry is
+    divided by its own probability; mergekit's is ``2 epsilon`` wide, and it restores the sum of magnitudes.)
+
+    Args:
+        tensors: one tensor per model, of one shape, float32 or float64, aligned.
+        base: the base's tensor.
+        weight: one weight per model.
+        density: the mean probability; at 1 a task vector is kept as it is, at 0 nothing of it.
+        epsilon: half the width of the window of probabilities.
+        normalize: divide by the weights that agree.
+        rescale: restore the sum of magnitudes.
+        lambda_: scales what is added.
+        consensus_method: as in `isomerge.fusion.ties.ties`.
+        int8_mask: accepted for mergekit's recipes; the result does not depend on it.
+        rng: draws the masks, model by model.
+
+    Raises:
+        IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
+    """
+    deltas = pruned(tensors, base, density, epsilon, rescale, rng)
+    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method)
+
+
+@merge_method
+def della_linear(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    *,
+    weight: Sequence[float] = per_model(1.0),
+    density: Sequence[float] = per_model(1.0),
+    epsilon: Sequence[float] = per_model(0.15),
+    normalize: bool = False,
+    rescale: bool = True,
+    lambda_: float = 1.0,
+    int8_mask: bool = False,
+    rng: Generator,
+) -> Tensor:
+    """MagPrune without an election: ``base + lambda sum_m w_m c_m (b_m * delta_m)``.
+
+    Args:
+        tensors, base, weight, density, epsilon, rescale, lambda_, int8_mask, rng: as in `della`.
+        normalize: divide by the sum of the weights.
+
+    Raises:
+        IsomergeError: a density outside of [0, 1], or probabilities outside of (0, 1).
+    """
+    deltas = pruned(tensors, base, density, epsilon, rescale, rng)
+    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_)
+
+
+def pruned(
+    tensors: Sequence[Tensor],
+    base: Tensor,
+    density: Sequence[float],
+    epsilon: Sequence[float],
+    rescale: bool,
+    rng: Generator,
+) -> list[Tensor]:
+    """The task vectors with entries drawn by rank; one of density 0 or 1 draws nothing."""
+    deltas = []
+    for tensor, share, window in zip(tensors, density, epsilon, strict=True):
+        check_share("density", share)
+        delta = tensor - base
+        if share == 0:
+            delta.zero_()
+        elif share < 1:
+            delta = sparse(delta, ranked_entries(delta, share, window, rng), rescale)
+        deltas.append(delta)
+    return deltas

@@ -1,0 +1,27 @@
+"""One model as it is, or scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.fusion.arity import check_number
+from isomerge.fusion.registry import merge_method, per_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@merge_method
+def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model(1.0)) -> Tensor:
+    """``scale theta``.
+
+    Args:
+        tensors: one tensor of any shape.
+        scale: its factor.
+
+    Raises:
+        IsomergeError: there is not exactly one model.
+    """
+    check_number(tensors, "passthrough", 1, 1)
+    return tensors[0] * scale[0]

@@ -1,0 +1,116 @@
+"""Sparse task vectors: which entries are kept, and how what is left is scaled.
+
+Selection is by the k-th smallest value (quickselect), never by sorting. Among equal values at a threshold the earlier
+entry ranks lower in ascending and higher in descending order, as with a stable sort.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+NEGLIGIBLE = 1e-7
+"""Sum of magnitudes below which nothing is rescaled (mergekit's)."""
+
+
+def lowest(values: Tensor, count: int) -> Tensor:
+    """The mask of the ``count`` lowest entries of a tensor of any shape; of equal ones the earlier are lower."""
+    import torch
+
+    flat = values.reshape(-1)
+    if count >= flat.numel():
+        return torch.ones_like(values, dtype=torch.bool)
+    if count <= 0:
+        return torch.zeros_like(values, dtype=torch.bool)
+    threshold = flat.kthvalue(count).values
+    mask = flat < threshold
+    ties = (flat == threshold).nonzero().flatten()
+    mask[ties[: count - int(mask.sum())]] = True
+    return mask.reshape(values.shape)
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse a share outside of [0, 1].
+
+    Raises:
+        IsomergeError: naming the parameter.
+    """
+    if not 0 <= value <= 1:
+        raise IsomergeError(
+            f"`{name}` is {value}, but it is a share of the entries of a tensor: give a number from 0 to 1"
+        )
+
+
+def largest_entries(delta: Tensor, density: float) -> Tensor:
+    """TIES: the mask of the ``max(1, floor(density N))`` entries of largest magnitude (none at density 0)."""
+    count = max(1, int(density * delta.numel())) if density > 0 else 0
+    return lowest(delta.abs().neg_(), count)
+
+
+def middle_entries(delta: Tensor, density: float, gamma: float) -> Tensor:
+    """Breadcrumbs: the mask of ``floor(density N)`` entries below the ``floor(gamma N)`` of largest magnitude.
+
+    When too few lie below (density + gamma > 1), fewer outliers are left out, and the density is kept.
+    """
+    n = delta.numel()
+    count = int(density * n)
+    below = max(0, n - count - int(gamma * n))
+    sizes = delta.abs()
+    return lowest(sizes, below + count) & ~lowest(sizes, below)
+
+
+def random_entries(delta: Tensor, density: float, rng: Generator) -> Tensor:
+    """DARE: every entry is kept with probability ``density``, independently."""
+    return uniform(delta, rng) < density
+
+
+def ranked_entries(delta: Tensor, density: float, epsilon: float, rng: Generator) -> Tensor:
+    """DELLA: entries are kept with probabilities that rise evenly with their rank by magnitude within their row.
+
+    From ``density - epsilon`` for a row's smallest to ``density + epsilon`` for its largest; a row of one entry has
+    ``density``. Vectors are one row, and rows of tensors of three and more axes run along the second (mergekit's).
+    Exact ranks need one sort.
+
+    Raises:
+        IsomergeError: ``density +- epsilon`` leaves (0, 1).
+    """
+    import torch
+
+    if density - epsilon <= 0 or density + epsilon >= 1:
+        raise IsomergeError(
+            f"`epsilon` is {epsilon} with a density of {density}, but density - epsilon and density + epsilon must lie "
+            "between 0 and 1: choose a smaller epsilon"
+        )
+    rows = delta.abs() if delta.ndim > 1 else delta.abs().reshape(1, -1)
+    length = rows.shape[1]
+    steps = torch.linspace(density - epsilon, density + epsilon, length) if length > 1 else torch.tensor([density])
+    steps = steps.to(rows).reshape(1, length, *[1] * (rows.ndim - 2)).expand_as(rows)
+    chances = torch.empty_like(rows).scatter_(1, rows.argsort(dim=1, stable=True), steps)
+    return (uniform(rows, rng) < chances).reshape(delta.shape)
+
+
+def uniform(like: Tensor, rng: Generator) -> Tensor:
+    """Uniform numbers of [0, 1), float32, of a tensor's shape, drawn where the generator lives."""
+    import torch
+
+    return torch.rand(like.shape, generator=rng, device=rng.device).to(like.device)
+
+
+def sparse(delta: Tensor, mask: Tensor, rescale: bool) -> Tensor:
+    """The masked task vector; with ``rescale``, scaled to the sum of magnitudes that it had before.
+
+    mergekit matches this norm. Its expected factor is the ``1 / density`` of the DARE paper where the mask does not
+    depend on the magnitudes.
+    """
+    import torch
+
+    kept = delta * mask
+    if rescale:
+        before, after = (float(x.abs().sum(dtype=torch.float64)) for x in (delta, kept))
+        if before >= NEGLIGIBLE and after >= NEGLIGIBLE:
+            kept *= before / after
+    return kept
