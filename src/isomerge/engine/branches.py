@@ -1,0 +1,69 @@
+"""What every branch writes into a residual stream: the activations that optimal transport is computed from.
+
+Matching by symmetries reads the stream at its norms (`isomerge.engine.taps`), where it is a sum of many writers. Transport
+maps are made writer by writer, and weighted by how large a branch is beside the stream that it joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from isomerge.engine.models import Model
+from isomerge.engine.modules import parameter_names
+from isomerge.engine.taps import ROWS, Activations, Tap, pairing, plain, plan_taps, reading, spread_rows
+from isomerge.symmetry.axes import atoms
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.data.examples import Examples
+
+
+def plan_branches(model: Model, module: nn.Module) -> Iterator[tuple[Tap, str]]:
+    """The outputs of what writes into a stream (linear layers, embeddings, patches), and the inputs of norms.
+
+    Yields:
+        The taps beside those of `isomerge.engine.taps.plan_taps`, with the names of their submodules.
+    """
+    spec, names = model.spec, parameter_names(module, model.spec)
+    for block in model.blocks:
+        place = names.get(block.canonical[0], "")
+        if block.lead or block.axes is None or not place.endswith(".weight"):
+            continue
+        path = place.removesuffix(".weight")
+        here = [a for a in atoms(block.axes) if a.name in spec.streams]
+        if len(block.axes) == 1 and here:
+            yield Tap(f"{block.key}:in", block.key, plain(block.axes[0]), block.scope, "in"), path
+        elif len(here) == 1 and not here[0].dual:
+            axis = next(axis for axis in block.axes if here[0] in atoms((axis,)))
+            yield Tap(f"{block.key}:out", block.key, plain(axis), block.scope, "out"), path
+
+
+def capture_branches(
+    model: Model, module: nn.Module, examples: Examples, *, rows: int = ROWS, batch_size: int = 16
+) -> Activations:
+    """Run a module over examples and keep up to ``rows`` rows of every tap: `plan_taps` and `plan_branches`.
+
+    Equal examples give equal rows for every model of one architecture, as in `isomerge.engine.taps.capture`.
+    """
+    import torch
+
+    from isomerge.evidence.losses import outputs_of
+
+    places = [*plan_taps(model, module), *plan_branches(model, module)]
+    images = {tap.key for tap, path in places if isinstance(module.get_submodule(path), torch.nn.Conv2d)}
+    share = -(-rows // -(-len(examples) // batch_size))
+    found: dict[str, list[Tensor]] = {}
+    with torch.no_grad():
+        for batch in examples.batches(batch_size):
+            seen: dict[str, list[Tensor]] = {}
+            with reading(module, places, seen):
+                outputs_of(module, batch)
+            for key, parts in seen.items():
+                for part in parts:
+                    x = part.movedim(1, -1) if key in images else part
+                    found.setdefault(key, []).append(spread_rows(x, batch.get("attention_mask"), share))
+    taps = {tap.key: tap for tap, _ in places if tap.key in found}
+    values = {key: torch.cat(found[key])[:rows] for key in taps}
+    return Activations(taps, values, pairing(examples, rows, batch_size))

@@ -1,0 +1,102 @@
+"""Aligned models as live modules, their average, and the way back to a checkpoint's own names."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.engine.matched_line import untied_module
+from isomerge.engine.models import Model, working_dtype
+from isomerge.engine.modules import parameter_names
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.spec import Match
+from isomerge.symmetry.units import plan_units
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def aligned_module(model: Model, alignment: Alignment | None = None, device: str = "cpu") -> nn.Module:
+    """The module of a model, moved by an alignment: the same function, in the coordinates of the anchor.
+
+    Args:
+        model: a recognised model; one that was untied gets a head with weights of its own.
+        alignment: what `isomerge.align` returned for this model; None leaves it where it is.
+        device: where the parameters are put.
+
+    Returns:
+        A module in eval mode with float32 parameters; the alignment acts in the checkpoint's working dtype.
+
+    Raises:
+        IsomergeError: transformers cannot load it, or it stores tensors otherwise than the checkpoint does, such as
+            experts that it keeps fused.
+    """
+    import torch
+
+    module = untied_module(model, device)
+    names = parameter_names(module, model.spec)
+    if alignment is None:
+        return module
+    places, dtype = dict(module.named_parameters(remove_duplicate=False)), working_dtype([model])
+    with torch.no_grad():
+        for unit in plan_units(alignment.spec, model.blocks):
+            tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
+            alignment.act(tensors)
+            for block, tensor in tensors.items():
+                for canonical, part in block.split(tensor):
+                    if canonical in names:
+                        places[names[canonical]].copy_(part)
+    return module
+
+
+def average(modules: Sequence[nn.Module], shares: Sequence[float]) -> nn.Module:
+    """A new module with ``sum_m share_m theta_m`` as its parameters, summed in float64.
+
+    Args:
+        modules: of one class and of one basis; their buffers are equal, and the first one's are taken.
+        shares: one per module; they sum to one.
+    """
+    import torch
+
+    found = copy.deepcopy(modules[0])
+    parts = [dict(module.named_parameters()) for module in modules]
+    with torch.no_grad():
+        for name, parameter in found.named_parameters():
+            total = torch.zeros_like(parameter, dtype=torch.float64)
+            for own, share in zip(parts, shares, strict=True):
+                total.add_(own[name].double(), alpha=share)
+            parameter.copy_(total)
+    return found
+
+
+def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
+    """A module's parameters under the names of a checkpoint: the inverse of `parameter_names`.
+
+    Args:
+        module: of the model's class, such as `aligned_module` gives.
+        model: the checkpoint whose names are wanted.
+
+    Returns:
+        Stored tensor name -> tensor in the module's dtype, not copied. A head that is stored beside the embeddings that it
+        is tied to is there as well. What the module has no parameter for (buffers, a head that its class leaves unread)
+        is not.
+
+    Raises:
+        IsomergeError: the module stores tensors otherwise than the checkpoint does, such as experts that it keeps fused.
+    """
+    names = parameter_names(module, model.spec)
+    own = dict(module.named_parameters(remove_duplicate=False))
+    found = {}
+    for canonical, stored in model.names.items():
+        tied = _tied(model, stored)
+        place = names.get(canonical) or names.get(tied or "")
+        if place is not None:
+            found[stored] = own[place].detach()
+    return found
+
+
+def _tied(model: Model, stored: str) -> str | None:
+    """The canonical name that a stored tensor is tied to, where the config ties it."""
+    match: Match = model.matches[stored]
+    return match.line.tied if model.config.get("tie_word_embeddings", True) else None

@@ -1,0 +1,90 @@
+"""Greedy soups of aligned models, judged on labelled examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.errors import IsomergeError
+from isomerge.fusion.soup import Soup, greedy_soup
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.data.examples import Examples
+    from isomerge.engine.run import Observer
+
+METRICS = ("loss", "accuracy")
+
+
+def make_soup(
+    module: nn.Module,
+    candidates: Sequence[Mapping[str, Tensor]],
+    examples: Examples,
+    *,
+    metric: str = "loss",
+    batch_size: int = 32,
+    observer: Observer = lambda what, done, total: None,
+) -> Soup:
+    """Choose candidates greedily, and leave their average in the module.
+
+    The examples decide, so a score on them is no estimate for others: measure the soup on data of its own.
+
+    Args:
+        module: a live module of the candidates' class, in eval mode; its parameters are overwritten.
+        candidates: aligned weights by parameter name, as ``dict(module.named_parameters())`` gives them; never changed.
+        examples: labelled, and held out from training.
+        metric: ``loss`` (lower is better) or ``accuracy``.
+        batch_size: examples that are run at a time.
+
+    Returns:
+        Candidates by their number; scores are accuracies, or losses in nats with a minus.
+
+    Raises:
+        IsomergeError: an unknown metric, no candidates, candidates with other parameters, or examples without labels.
+    """
+    from isomerge.evidence.losses import evaluate
+
+    if metric not in METRICS:
+        raise IsomergeError(f"metric {metric}: choose from {', '.join(METRICS)}")
+    _check(module, candidates)
+    done = 0
+
+    def score(which: tuple[int, ...]) -> float:
+        nonlocal done
+        observer("tasting", done, 2 * len(candidates))
+        done += 1
+        put_average(module, [candidates[k] for k in which])
+        found = evaluate(module, examples, batch_size)
+        value = found.accuracy if metric == "accuracy" else -found.loss
+        if value is None:
+            raise IsomergeError("these examples have no accuracy: choose the metric loss")
+        return value
+
+    soup = greedy_soup([score((k,)) for k in range(len(candidates))], score)
+    put_average(module, [candidates[k] for k in soup.chosen])
+    observer("", 1, 1)
+    return soup
+
+
+def put_average(module: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
+    """Overwrite a module's parameters by the plain average of weights, summed in float64."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            total = torch.zeros_like(parameter, dtype=torch.float64)
+            for state in states:
+                total += state[name].to(total)
+            parameter.copy_(total / len(states))
+
+
+def _check(module: nn.Module, candidates: Sequence[Mapping[str, Tensor]]) -> None:
+    for number, state in enumerate(candidates):
+        for name, parameter in module.named_parameters():
+            if name not in state or state[name].shape != parameter.shape:
+                found = "missing" if name not in state else f"of shape {list(state[name].shape)}"
+                raise IsomergeError(
+                    f"candidate {number}: parameter {name} is {found}, but the module has one of shape "
+                    f"{list(parameter.shape)}: give weights of one architecture, by parameter name"
+                )
