@@ -21,14 +21,15 @@ ALLOWED = {
     "data": BASE | {"checkpoint"},
     "archs": BASE | {"symmetry"},
     "matching": BASE | {"symmetry"},
-    "fusion": BASE | {"symmetry", "matching"},
+    "fusion": BASE | {"checkpoint", "symmetry", "matching"},
     "evidence": BASE | {"data", "symmetry", "matching", "fusion"},
     "engine": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence"},
+    "federated": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
     "api": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
     "cli": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "api"},
 }
 # and what only when a function runs, or a type checker
-LATE = {"evidence": {"engine"}}
+LATE = {"evidence": {"engine"}, "fusion": {"engine"}, "checkpoint": {"archs", "symmetry", "engine"}}
 
 
 def package(path: Path) -> str:

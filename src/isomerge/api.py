@@ -43,6 +43,10 @@ def _recognised(
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
                 model.save_pretrained(folder)
                 name, model = type(model).__name__, folder
+            elif isinstance(model, tuple) and len(model) == 2:
+                from isomerge.checkpoint.memory import in_memory
+
+                model = in_memory(*model)
             elif not isinstance(model, (str, Path, Checkpoint)):
                 raise IsomergeError(
                     f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
@@ -148,6 +152,8 @@ def merge(
     parameters: Mapping[str, Any] | None = None,
     base_model: Any = None,
     stats: Sequence[str | Path] = (),
+    repair: str | Path | Examples | None = None,
+    tokenizer_source: str | None = None,
     align: bool = True,
     anchor: str = "first",
     spaces: str | None = None,
@@ -174,6 +180,8 @@ def merge(
         base_model: what task vectors are taken from; it gives config and tokenizer, and is what all are aligned onto.
         stats: for methods that need statistics, one file of `isomerge.stats` per model; without them, ``data`` is read on the
             aligned models.
+        repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al. 2023).
+        tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or one of the models.
         align: whether to align at all.
         matching: see `align`; ``spaces``, ``layers`` and ``untie`` are those of `align`. ``seed`` is that of random methods
             as well.
@@ -190,7 +198,7 @@ def merge(
     if isinstance(models, (str, Path)):
         job = job_of_recipe(models, seed=seed)
         how = {name: job.options[name] for name in how}
-        untie, dtype = job.options["untie"], dtype or job.options["dtype"]
+        untie, dtype, repair = job.options["untie"], dtype or job.options["dtype"], repair or job.options["repair"]
         matching = {**job.matching, **matching}
     else:
         job = job_of_models(
@@ -200,6 +208,7 @@ def merge(
             parameters=parameters,
             base_model=base_model,
             stats=stats,
+            tokenizer_source=tokenizer_source,
             seed=seed,
         )
     match = matching_of(**matching)
@@ -207,7 +216,7 @@ def merge(
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     models = opened(job, spec=spec, allow_pickle=allow_pickle)
     with _recognised(models, spec, allow_pickle, untie) as found, _destination(out, options) as output:
-        return run_merge(found, output, fusion=job.fusion, matching=match, stats=job.stats, **how)
+        return run_merge(found, output, fusion=job.fusion, matching=match, stats=job.stats, repair=repair, **how)
 
 
 def distance(

@@ -556,7 +556,10 @@ RECIPES = [
     ("merge_method: ties", ["ties", "needs a base model", "base_model"]),
     ("merge_method: linear\nparameters: {weight: []}", ["`parameters.weight`", "empty list"]),
     ("merge_method: linear\nparameters: {weight: [[1]]}", ["`parameters.weight`", "without lists in it"]),
-    ("merge_method: linear\nparameters: {weight: [{filtre: mlp, value: 1}]}", ["`parameters.weight`", "`filter` and `value`"]),
+    (
+        "merge_method: linear\nparameters: {weight: [{filtre: mlp, value: 1}]}",
+        ["`parameters.weight`", "`filter` and `value`"],
+    ),
     ("merge_method: linear\ndtype: float8", ["`dtype`", "bfloat16"]),
     ("merge_method: linear\nalign: {enabled: maybe}", ["`align.enabled`", "boolean"]),
     ("merge_method: [linear]", ["`merge_method`", "string"]),

@@ -275,12 +275,51 @@ def test_rotary_pairs_stay_and_query_heads_follow_their_group(tmp_path: Path) ->
     query = next(k for k in flow.maps.steps if "layers.1.self_attn.q_proj" in k)
     atoms = ["kv", "g", "c", "pair", "res", "n1"]
     assert [[atoms[k] for k in step.axes] for step in flow.maps.steps[query]] == [["res"], ["kv", "g"]]
+    key = next(k for k in flow.maps.steps if "layers.1.self_attn.k_proj" in k)
+    heads, groups = (flow.maps.tensors[flow.maps.steps[k][-1].map] for k in (query, key))
+    # every query head goes where the keys of its group go
+    assert heads.shape == (2, 3, 2, 3)
+    assert torch.allclose(heads.sum(1), groups.unsqueeze(-1).expand(2, 2, 3), atol=1e-5)
     output = next(k for k in flow.maps.steps if "layers.1.self_attn.o_proj" in k)
     assert [len(step.axes) for step in flow.maps.steps[output]] == [3, 1]
     for name, t in flow.maps.tensors.items():
         flat = t.double().flatten(t.ndim // 2).flatten(0, t.ndim // 2 - 1)
         assert torch.allclose(flat.sum(0), torch.ones(flat.shape[1]).double(), atol=1e-5), name
         assert torch.allclose(flat.sum(1), torch.ones(flat.shape[0]).double(), atol=1e-3), name
+
+
+def maps_of(name: str, tmp_path: Path) -> Callable[[str], list[str]]:
+    """The names of the maps that move a tensor's first leaf, of two unrelated toys."""
+    a, b = save_toy(name, tmp_path / "a"), save_toy(name, tmp_path / "b", seed=5)
+    _, _, solver = aligned(pair_of(a, b), HARD)
+    assert solver.flow is not None
+    steps = solver.flow.maps.steps
+    return lambda tensor: [step.map for step in steps[f"{tensor}#0"]]
+
+
+def test_every_stack_begins_at_the_embeddings(tmp_path: Path) -> None:
+    """T5's decoder does not read what its encoder has written, except where cross-attention does."""
+    maps, layer = maps_of("t5-gated", tmp_path), "{}.block.{}.layer.{}"
+    start = maps("shared.weight")
+    for stack in ("encoder", "decoder"):
+        assert maps(layer.format(stack, 0, 0) + ".layer_norm.weight") == start
+        assert maps(layer.format(stack, 1, 0) + ".layer_norm.weight") != start
+    (last,) = maps("encoder.final_layer_norm.weight")
+    cross = layer.format("decoder", 1, 1)
+    assert maps(cross + ".EncDecAttention.k.weight")[0] == maps(cross + ".EncDecAttention.v.weight")[0] == last
+    (own,) = maps(cross + ".layer_norm.weight")
+    assert maps(cross + ".EncDecAttention.q.weight")[0] == own != last
+    (head,) = maps("decoder.final_layer_norm.weight")
+    assert head not in (last, own)
+
+
+def test_a_layer_scale_follows_its_branch(tmp_path: Path) -> None:
+    """DINOv2 scales what a branch writes before it joins the stream: bias and scale have the writer's map."""
+    maps, layer = maps_of("dinov2", tmp_path), "encoder.layer.1."
+    writer = maps(layer + "mlp.fc2.weight")[-1:]
+    assert maps(layer + "layer_scale2.lambda1") == maps(layer + "mlp.fc2.bias") == writer
+    assert writer == ["res from encoder.layer.1.mlp.fc2.weight"]
+    assert maps(layer + "norm2.weight") == maps(layer + "norm2.bias") != writer
 
 
 # ------------------------------------------------------------------------- runs
@@ -350,6 +389,21 @@ def test_interrupted_and_run_again(tmp_path: Path) -> None:
     mine, theirs = tensors(tmp_path / "out"), tensors(tmp_path / "whole")
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(t, mine[n]) for n, t in theirs.items())
+
+
+def test_maps_from_a_file(tmp_path: Path) -> None:
+    """What is restored does what was made, bit for bit, and is an alignment where it was one."""
+    a, b = save_toy("t5-relu", tmp_path / "a"), save_toy("t5-relu", tmp_path / "b", seed=5)
+    for method in ("otfusion", "ot-wts"):
+        found, report, solver = aligned(pair_of(a, b), METHODS[method])
+        solver.save(tmp_path / f"{method}.safetensors", report)
+        again = TransportSolver(pair_of(a, b), METHODS[method])
+        assert again.restore(tmp_path / f"{method}.safetensors") == report
+        assert again.flow is not None
+        assert all(torch.equal(again.flow.moved(k, t), found[k]) for k, t in load_toy("t5-relu", b).fresh().items())
+        one, two = solver.alignment({}), again.alignment({})
+        assert (one is None) == (two is None) == (method == "ot-wts")
+        assert one is None or two is None or one.digest() == two.digest()
 
 
 def test_spaces_and_layers_that_are_not_chosen_stay(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ def write(folder: Path, text: str) -> Path:
 def test_every_key(tmp_path: Path) -> None:
     """A recipe that uses all there is."""
     recipe = read_recipe(write(tmp_path, FULL))
-    assert [(m.model, m.parameters) for m in recipe.models or ()] == [("org/base@v1", {"weight": 0.7}), ("./tuned", {})]
+    assert [(m.model, m.parameters) for m in recipe.models or ()] == [
+        ("org/base@v1", {"weight": 0.7}),
+        ("./tuned", {}),
+    ]
     assert (recipe.merge_method, recipe.dtype, recipe.parameters) == ("linear", "bfloat16", {"normalize": False})
     assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, "qk,ov", "tail:3")
 
@@ -87,7 +90,7 @@ def test_every_option_of_the_match(tmp_path: Path) -> None:
     assert set(type(block).model_fields) == {*wanted - {"stats_src", "stats_anchor"}, "stats", *OWN}
 
 
-OWN = ("enabled", "anchor", "onto", "match", "spaces", "layers", "untie")
+OWN = ("enabled", "anchor", "onto", "match", "repair", "spaces", "layers", "untie")
 MODELS = "models: [{model: a}, {model: b}]\n"
 WRONG = [
     (MODELS + "merge_method: linear\nalign: {enbled: true}", "unknown key `align.enbled`: did you mean `enabled`?"),

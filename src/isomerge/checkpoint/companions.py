@@ -23,6 +23,7 @@ COMPANIONS = (
     "spiece.model",
     "sentencepiece.bpe.model",
     "tokenizer.model",
+    "spm.model",
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
@@ -33,6 +34,35 @@ COMPANIONS = (
     "config_sentence_transformers.json",
 )
 """Names of the files that travel with the weights; config.json is not among them, as it may change."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "normalizer.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "spm.model",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""Those of them that belong to a tokenizer."""
+
+VOCABULARY_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "spm.model",
+)
+"""Those of which a tokenizer has at least one."""
 
 _MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transformers: 1_Pooling, 2_Normalize, ...
 
@@ -55,6 +85,11 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
         if (template or module) and path.is_file():
             names.append(f"{parent}/{path.name}")
     return {name: folder / name for name in names}
+
+
+def is_tokenizer_file(name: str) -> bool:
+    """Whether a companion file belongs to the tokenizer, chat templates included."""
+    return name in TOKENIZER_FILES or name.startswith("additional_chat_templates/")
 
 
 def config_bytes(config: Mapping[str, Any], **changes: Any) -> bytes:

@@ -24,7 +24,7 @@ class TensorInfo:
     """One stored tensor: ``nbytes`` bytes at byte ``offset`` (absolute) of ``file``.
 
     ``dtype`` is a safetensors code such as "F32", "BF16" or "I64"; ``shape`` is () for a scalar.
-    ``offset`` is -1 for a tensor in a pickle, which has no address of its own.
+    ``offset`` is -1 for a tensor that has no address of its own: in a pickle, or computed when it is read.
     """
 
     name: str

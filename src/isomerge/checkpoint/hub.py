@@ -12,7 +12,7 @@ _HUB_ID = re.compile(r"(?P<id>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w][\w./-]
 
 _SIDE_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "README.md"]
 _SAFETENSORS = ["*.safetensors"]
-_PICKLES = ["pytorch_model*.bin"]
+_PICKLES = ["pytorch_model*.bin", "adapter_model.bin"]
 # Folders within a repository hold other exports of the same weights, and so does mistral's consolidated file.
 _DUPLICATES = ["*/*.safetensors", "*/*.bin", "consolidated*.safetensors"]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import read_into
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
@@ -36,12 +37,31 @@ class _Stamp:
         return cls(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
+Recipe = Callable[[], "torch.Tensor"]
+"""Computes one tensor: on the CPU, in memory of its own, of the dtype and shape that its `TensorInfo` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """One tensor of a view: ``info`` describes it, ``read`` computes it.
+
+    ``info.file`` is the file that makes it differ (an adapter's, another model's), so that whoever watches the files
+    of a checkpoint's tensors notices a change.
+    """
+
+    info: TensorInfo
+    read: Recipe
+
+
 @dataclass(eq=False)
 class Checkpoint:
     """An open checkpoint: its configuration and the description of every tensor; no weights in memory.
 
     ``ref`` is what the user gave, ``folder`` where the files are, ``config`` the parsed
     config.json, and ``tensors`` the stored tensors in the order of the files and their bytes.
+
+    A view (see `derive`) is a checkpoint some of whose tensors are computed when they are read: ``recipes`` has
+    these, and ``origin`` says in words how they were made. It is read like any other.
     """
 
     ref: str
@@ -50,6 +70,9 @@ class Checkpoint:
     tensors: dict[str, TensorInfo]
     _stamps: dict[Path, _Stamp] = field(repr=False)
     _pickled: dict[str, torch.Tensor] | None = field(default=None, repr=False)
+    recipes: Mapping[str, Recipe] = field(default_factory=dict, repr=False)
+    origin: tuple[str, ...] = ()
+    _companions: Mapping[str, bytes | Path] | None = field(default=None, repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -65,7 +88,72 @@ class Checkpoint:
         pickled = self._pickled
         if pickled is not None:
             pickled = {**pickled, **{name: pickled[stored] for name, stored in copies.items()}}
-        return replace(self, config={**self.config, **config}, tensors={**self.tensors, **extra}, _pickled=pickled)
+        recipes = {**self.recipes, **{new: self.recipes[old] for new, old in copies.items() if old in self.recipes}}
+        return replace(
+            self,
+            config={**self.config, **config},
+            tensors={**self.tensors, **extra},
+            _pickled=pickled,
+            recipes=recipes,
+        )
+
+    def derive(
+        self,
+        derived: Mapping[str, Derived],
+        *,
+        sources: Iterable[Checkpoint] = (),
+        origin: str,
+        ref: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        drop: Iterable[str] = (),
+        companions: Mapping[str, bytes | Path] | None = None,
+    ) -> Checkpoint:
+        """A view of this checkpoint, with tensors that are computed when they are read, one at a time.
+
+        Args:
+            derived: the tensors that are new or take the place of a stored one, which keeps its position.
+            sources: the checkpoints whose tensors the recipes read: their files are then among `files`.
+            origin: how they were made, complete: with `files` it must tell two views apart.
+            ref: what to call the view; what this one is called when None.
+            config: the parsed config.json of the view; this one's when None.
+            drop: tensors that the view does not have.
+            companions: the files beside the weights (name to content or path); those of ``folder`` when None.
+        """
+        gone = set(drop)
+        infos = {**self.tensors, **{name: replace(d.info, name=name, offset=-1) for name, d in derived.items()}}
+        recipes = {**self.recipes, **{name: d.read for name, d in derived.items()}}
+        stamps = dict(self._stamps)
+        for source in sources:
+            stamps |= source._stamps
+        return replace(
+            self,
+            ref=self.ref if ref is None else ref,
+            config=self.config if config is None else dict(config),
+            tensors={name: info for name, info in infos.items() if name not in gone},
+            recipes={name: recipe for name, recipe in recipes.items() if name not in gone},
+            origin=(*self.origin, origin),
+            _stamps=stamps,
+            _companions=self._companions if companions is None else companions,
+        )
+
+    @property
+    def files(self) -> list[Path]:
+        """Every file that the tensors depend on, sorted; for a view, those of adapters and other models as well."""
+        return sorted(self._stamps)
+
+    def identity(self) -> list[Any]:
+        """What determines the tensors, in JSON: path, size and date (ns) of every file when it was opened, and ``origin``."""
+        return [
+            *(
+                [os.fspath(file.resolve()), self._stamps[file].size, self._stamps[file].modified_ns]
+                for file in self.files
+            ),
+            *self.origin,
+        ]
+
+    def companions(self) -> dict[str, bytes | Path]:
+        """The files that travel with the weights (see `companion_files`): name to content or path."""
+        return dict(companion_files(self.folder) if self._companions is None else self._companions)
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor ``name``: stored dtype and shape, contiguous, on the CPU, in memory of its own.
@@ -78,6 +166,8 @@ class Checkpoint:
             near = difflib.get_close_matches(name, self.tensors, n=1)
             hint = f"did you mean {near[0]!r}" if near else "its tensors are those that its headers list"
             raise IsomergeError(f"{self.ref} ({self.folder}) has no tensor {name!r}; {hint}")
+        if name in self.recipes:
+            return _as_described(self.recipes[name](), info)
         try:
             return self._read(info)
         except OSError as error:
@@ -108,6 +198,13 @@ class Checkpoint:
             raise _changed(info)
 
 
+def _as_described(tensor: torch.Tensor, info: TensorInfo) -> torch.Tensor:
+    """What a recipe gave, contiguous; a recipe that breaks its own description is an error in this program."""
+    if tuple(tensor.shape) != tuple(info.shape) or tensor.dtype != torch_dtype(info.dtype):
+        raise AssertionError(f"the recipe of {info.name} gave {tensor.dtype} {list(tensor.shape)}, not {info}")
+    return tensor.contiguous()
+
+
 def _changed(info: TensorInfo) -> IsomergeError:
     return IsomergeError(
         f"{info.file} changed after it was opened, so tensor {info.name!r} cannot be trusted; "
@@ -135,13 +232,23 @@ def open_checkpoint(ref: str | Path, *, allow_pickle: bool = False) -> Checkpoin
     config = read_config(folder)
     explicit = config.get("transformers_weights")
     weights = find_weights(folder, allow_pickle=allow_pickle, explicit=explicit)
-    stamps = _stamps(weights)  # before the headers are read: a later change is then always noticed
+    return open_tensors(os.fspath(ref), folder, config, weights)
+
+
+def open_tensors(
+    ref: str, folder: Path, config: dict[str, Any], weights: WeightFiles, *, others: Iterable[Path] = ()
+) -> Checkpoint:
+    """A checkpoint of weights files that were found already; ``others`` are files whose change it depends on too.
+
+    Raises IsomergeError when a file is missing or damaged.
+    """
+    stamps = _stamps((*weights.files, *others))  # before the headers are read: a later change is always noticed
     if weights.pickled:
         from isomerge.checkpoint.pickled import load_pickles
 
         tensors, views = load_pickles(weights)
-        return Checkpoint(os.fspath(ref), folder, config, tensors, stamps, views)
-    return Checkpoint(os.fspath(ref), folder, config, read_headers(weights), stamps)
+        return Checkpoint(ref, folder, config, tensors, stamps, views)
+    return Checkpoint(ref, folder, config, read_headers(weights), stamps)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -158,8 +265,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _stamps(weights: WeightFiles) -> dict[Path, _Stamp]:
+def _stamps(files: Iterable[Path]) -> dict[Path, _Stamp]:
     try:
-        return {file: _Stamp.of(file.stat()) for file in weights.files}
+        return {file: _Stamp.of(file.stat()) for file in files}
     except OSError as error:
         raise IsomergeError(f"{error.filename} cannot be read ({error.strerror}); check the checkpoint") from error

@@ -50,6 +50,13 @@ def merge(
             help="For methods that need statistics: one file of isomerge stats per model, in their order."
         ),
     ] = None,
+    tokenizer_source: Annotated[
+        str | None,
+        typer.Option("--tokenizer-source", help="Where vocabularies differ, the output's: base, union or a model."),
+    ] = None,
+    repair: Annotated[
+        str | None, typer.Option(help="Re-normalise the merged model's activations on these examples (REPAIR).")
+    ] = None,
     align: Annotated[bool, typer.Option("--align/--no-align", help="Align before fusing.")] = True,
     anchor: Annotated[
         str,
@@ -84,6 +91,7 @@ def merge(
         "parameters": _parameters(parameter or []),
         "base_model": base_model,
         "stats": [str(file) for file in stats or ()],
+        "tokenizer_source": tokenizer_source,
     }
     given |= {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "untie": untie}
     job, how = _job(models, given, int(matching["seed"]))
@@ -101,7 +109,7 @@ def merge(
     with voice.progress("merging") as observer:
         report = isomerge.merge(
             models[0] if job.recipe is not None else models, out=out, spec=spec, allow_pickle=allow_pickle,
-            shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **given, **matching,
+            repair=repair, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **given, **matching,
         )  # fmt: skip
     _tell(voice, job, report, out)
     return write_json(json, report)
@@ -116,11 +124,18 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
     method = {name: value for name, value in given.items() if name not in how}
     if not models[0].endswith((".yml", ".yaml")):
         return job_of_models(models, seed=seed, **method), how
-    silent = {"method": "linear", "weights": None, "parameters": {}, "base_model": None, "stats": []}
+    silent = {
+        "method": "linear",
+        "weights": None,
+        "parameters": {},
+        "base_model": None,
+        "stats": [],
+        "tokenizer_source": None,
+    }
     silent |= {"align": True, "anchor": "first", "spaces": None, "layers": None, "untie": False}
     if given != silent:
         raise IsomergeError(
-            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --align, --anchor, --spaces, --layers and --untie into it"
+            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --align, --anchor, --spaces, --layers and --untie into it"
         )
     job = job_of_recipe(models[0], seed=seed)
     return job, {name: job.options[name] for name in how}

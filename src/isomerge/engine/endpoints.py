@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.models import Model, recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.pair import PairSolver, UnitResult
-from isomerge.engine.run import Output, StreamWriter, elements_of_results, run_key, stream_units, write_alone
+from isomerge.engine.plan import Plan
+from isomerge.engine.run import Fuse, Output, StreamWriter, elements_of_results, run_key, stream_units, write_alone
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
@@ -90,3 +91,16 @@ def _write_one(
         write_alone(own, solver.plan, solver.source, solver.dtype, solver.given)
         own.finish({"command": "align"}, {}, "")
     return results[0]
+
+
+def write_fused(stream: StreamWriter, solvers: Sequence[PairSolver], plan: Plan, fuse: Fuse, key: str) -> Model:
+    """A merge of aligned models in the folder of the unfinished output, for what must run it before it is written."""
+    folder, donor = stream.writer.blob("fused"), stream.donor
+    if stream.done("fused") is None:
+        own_key = run_key("fused", [donor, *(solver.source for solver in solvers)], key)
+        with StreamWriter(donor, Output(folder, force=True, observer=stream.output.observer), own_key) as own:
+            stream_units(own, solvers, plan, fuse, donor)
+            write_alone(own, plan, donor, solvers[0].dtype)
+            own.finish({"command": "merge"}, {}, "")
+        stream.writer.commit("fused", {})
+    return recognise(folder)

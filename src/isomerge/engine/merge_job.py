@@ -37,6 +37,8 @@ class MergeJob:
     matching: Mapping[str, Any] = field(default_factory=dict)
     stats: tuple[str, ...] = ()
     """Statistics files for the method, one per model that is fused, in the run's order."""
+    tokenizer: Mapping[str, Any] | None = None
+    """The output's vocabulary; None: all models have one."""
 
 
 def job_of_models(
@@ -47,6 +49,7 @@ def job_of_models(
     parameters: Mapping[str, Any] | None = None,
     base_model: Any = None,
     stats: Sequence[str | Path] = (),
+    tokenizer_source: str | None = None,
     seed: int = 0,
 ) -> MergeJob:
     """The merge of whole models.
@@ -58,6 +61,7 @@ def job_of_models(
         parameters: of the method; a list has one number per model.
         base_model: the base, named as among the models or another one.
         stats: statistics files for the method, one per model.
+        tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or a model.
         seed: of random methods.
 
     Raises:
@@ -87,7 +91,9 @@ def job_of_models(
         listed, files = [listed[k] for k in order], [files[k] for k in order] if files else []
     named = base_model is not None and (at is None or chosen.base != "none")
     fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
-    return MergeJob(tuple([base_model, *listed] if named else listed), fusion, stats=tuple(files))
+    order = tuple([base_model, *listed] if named else listed)
+    tokenizer = None if tokenizer_source is None else {"source": tokenizer_source}
+    return MergeJob(order, fusion, stats=tuple(files), tokenizer=tokenizer)
 
 
 def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
@@ -122,10 +128,19 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     block = recipe.align
     options: dict[str, Any] = {"align": block.enabled, "anchor": block.anchor, "spaces": block.spaces}
     options |= {"layers": block.layers, "untie": block.untie, "dtype": recipe.written_dtype}
-    options |= {"match": block.match, "onto": block.onto}
+    options |= {"match": block.match, "onto": block.onto, "repair": block.repair}
     names = tuple(stack[0][0] for stack in stacks)
     files = _statistics(recipe, [source.model for source in arranged[0][1]], path)
-    return MergeJob(names, fusion, stacks if recipe.slices else (), recipe, options, block.matching(), files)
+    return MergeJob(
+        names,
+        fusion,
+        stacks if recipe.slices else (),
+        recipe,
+        options,
+        block.matching(),
+        files,
+        tokenizer_of(recipe),
+    )
 
 
 def _statistics(recipe: Recipe, order: Sequence[str], path: str | Path) -> tuple[str, ...]:
@@ -179,22 +194,51 @@ def with_notes(job: MergeJob, notes: Sequence[str]) -> MergeJob:
 
 
 def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> list[Any]:
-    """What a job merges, in the run's order, as `isomerge.engine.models.recognise` takes it: with slices, stacks of layers.
+    """What a job merges, in the run's order, as `isomerge.engine.models.recognise` takes it: with slices, stacks of layers;
+    with a tokenizer, views of one vocabulary.
 
     Raises:
-        IsomergeError: a model that cannot be opened, or layers that it does not have.
+        IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
     """
-    if not job.stacks:
-        return list(job.models)
-    from isomerge.checkpoint.layers import stack_layers
-    from isomerge.checkpoint.references import open_model_ref
+    found = list(job.models)
+    if job.stacks:
+        from isomerge.checkpoint.layers import stack_layers
 
-    known = {ref: open_model_ref(ref, allow_pickle=allow_pickle) for stack in job.stacks for ref, _ in stack}
-    donor = known[job.stacks[0][0][0]]
-    return [
-        stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec)
-        for stack in job.stacks
-    ]
+        known = {ref: _open(ref, allow_pickle) for stack in job.stacks for ref, _ in stack}
+        donor = known[job.stacks[0][0][0]]
+        found = [
+            stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec)
+            for stack in job.stacks
+        ]
+    if job.tokenizer is None:
+        return found
+    from isomerge.checkpoint.vocabulary_views import with_vocabulary
+
+    base = 0 if job.fusion.first != "model" else None
+    checkpoints = [_open(model, allow_pickle) for model in found]
+    views, _ = with_vocabulary(checkpoints, base=base, spec_file=spec, **job.tokenizer)
+    return list(views)
+
+
+def _open(model: Any, allow_pickle: bool) -> Any:
+    if isinstance(model, (str, Path)):
+        from isomerge.checkpoint.references import open_model_ref
+
+        return open_model_ref(model, allow_pickle=allow_pickle)
+    if hasattr(model, "save_pretrained"):
+        raise IsomergeError(f"{type(model).__name__} has no tokenizer: save it in a folder with one, and give that")
+    return model
+
+
+def tokenizer_of(recipe: Recipe) -> dict[str, Any] | None:
+    """The vocabulary that a recipe asks for, as `isomerge.checkpoint.vocabulary_views.with_vocabulary` takes it."""
+    if recipe.tokenizer_source is not None:
+        return {"source": recipe.tokenizer_source}
+    if recipe.tokenizer is None:
+        return None
+    entry = recipe.tokenizer
+    tokens = {name: token.model_dump(exclude_none=True) for name, token in entry.tokens.items()}
+    return {"source": entry.source, "tokens": tokens, "pad_to_multiple_of": entry.pad_to_multiple_of}
 
 
 def _same(one: Any, two: Any) -> bool:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Generator, Tensor
 
+    from isomerge.engine.endpoints import Forward
     from isomerge.engine.fusion_statistics import FusionStatistics
 
 
@@ -140,12 +141,14 @@ def run_merge(
     matching: Matching = WEIGHTS,
     anchor: str = "first",
     stats: Sequence[str] = (),
+    repair: Any = None,
 ) -> dict[str, Any]:
     """Align every model onto the first, fuse them, and write the result; returns the report.
 
     With ``anchor="none"`` all models are matched onto their common mean instead (`isomerge.engine.many`), which is
     written in the first model's coordinates. ``stats`` are files of `isomerge stats` for methods that ask for statistics,
     one per model that is fused; without them those of the match are taken, or the statistics are gathered on its data.
+    ``repair`` are data for REPAIR (`isomerge.engine.repair`), which re-normalises the merged model's activations.
     """
     fusion = fusion or fusion_of(len(models))
     check_anchor(anchor, matching, spaces)
@@ -170,7 +173,7 @@ def run_merge(
         anchor,
     )
     key = run_key("merge", models, *fusion.key(), *settings)
-    fuser = Fuser(fusion, plan, donor, statistics)
+    fuser = Fuser(fusion, plan, donor, statistics, dtype)
     with StreamWriter(donor, output, key) as stream:
         weights = fusion.weights(len(models))
         mean = prepare_mean(stream, solvers, matching, weights) if align and anchor == "none" else None
@@ -179,8 +182,9 @@ def run_merge(
             prepare_votes(stream, solvers)
         how: dict[str, Any] = {"align": align, "spaces": chosen, "layers": layers, "streams": streams}
         how |= {"anchor": "none", "mean": mean} if mean is not None else {}
-        if fusion.method.forward or (fusion.method.statistics is not None and statistics is None):
-            results = fuse_forward(stream, solvers, fuser, matching, key, aligned=align)
+        gathers = fusion.method.statistics is not None and statistics is None
+        if fusion.method.forward or gathers or repair is not None:
+            results = fuse_forward(stream, solvers, fuser, matching, key, aligned=align, repair=repair)
             how |= {"forward": fuser.report}
         else:
             results = stream_units(stream, solvers, plan, fuser.fuse, donor)
@@ -203,53 +207,63 @@ def fuse_forward(
     key: str,
     *,
     aligned: bool,
+    repair: Any = None,
 ) -> list[list[UnitResult]]:
-    """Fuse by running the aligned models on the match's data, and write the result; returns what moved the sources.
+    """Fuse by running the aligned models, and write the result; returns what moved the sources.
 
-    Methods of statistics gather them on the aligned models; others give the merged parameters themselves.
+    Methods of statistics gather them on the aligned models; others give the merged parameters themselves. ``repair`` are
+    the data of REPAIR, which then has the last word.
     """
-    from isomerge.engine.endpoints import Forward, write_endpoints
+    from isomerge.engine.endpoints import Forward, write_endpoints, write_fused
     from isomerge.engine.inputs import open_given
     from isomerge.engine.live import state_of
+    from isomerge.engine.modules import load_module
 
     fusion, donor, observer = fuser.fusion, stream.donor, stream.output.observer
-    assert matching.data is not None
-    if aligned:
-        models, results = write_endpoints(stream, solvers, key)
-    else:
-        models, results = [donor, *(solver.source for solver in solvers)], [[] for _ in solvers]
-    examples = open_given(matching.data, donor, matching)
     device = matching.settings.device if matching.settings else "cpu"
     stored = [donor, *(solver.source for solver in solvers)]
-    if fusion.method.statistics is not None:
-        from isomerge.engine.fusion_statistics import FusionStatistics
-
-        folder = stream.writer.blob("statistics")
-        folder.mkdir(exist_ok=True)
-        fuser.statistics = FusionStatistics.gathered(
-            models[fusion.start :],
-            [examples],
-            [STATISTICS[fusion.method.statistics]],
-            folder,
-            device=device,
-            observer=observer,
-        )
+    models, results = write_endpoints(stream, solvers, key) if aligned else (stored, [[] for _ in solvers])
+    examples = open_given(repair if matching.data is None else matching.data, donor, matching)
+    run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, observer, aligned)
+    if fusion.method.forward:
+        module, fuser.report = fusion.method.function(run, **{o.keyword: v for o, v in fuser.options(None)})
+    else:
+        if fusion.method.statistics is not None and fuser.statistics is None:
+            fuser.statistics = _gathered(stream, run, fusion)
         still = make_plan(donor, models[1:], "none")
-        again = [PairSolver(donor, model, still, solvers[0].dtype, guard=False) for model in models[1:]]
-        stream_units(stream, again, still, fuser.fuse, donor)
-        return results
-    start = fusion.start
-    run = Forward(models[start:], stored[start:], examples, device, observer, aligned)
-    given = {o.keyword: v for o, v in fuser.options(None)}
-    module, fuser.report = fusion.method.function(run, **given)
+        again = [PairSolver(donor, model, still, fuser.dtype, guard=False) for model in models[1:]]
+        if repair is None:
+            stream_units(stream, again, still, fuser.fuse, donor)
+            return results
+        module = load_module(write_fused(stream, again, still, fuser.fuse, key), device=device)
+    if repair is not None:
+        from isomerge.engine.repair import repair as repaired
+
+        found = repaired(
+            module, run.endpoints, fusion.weights(len(models))[fusion.start :], open_given(repair, donor, matching),
+            observer=observer,
+        )  # fmt: skip
+        fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
     ready = state_of(module, donor)
-    dtype = working_dtype(stored)
     for unit in fuser.plan.units:
         if stream.done(unit.key) is None:
             for block in unit.blocks:
-                stream.put(block, _ready(donor, block, ready, dtype))
+                stream.put(block, _ready(donor, block, ready, fuser.dtype))
             stream.writer.commit(unit.key, {})
     return results
+
+
+def _gathered(stream: StreamWriter, run: Forward, fusion: Fusion) -> FusionStatistics:
+    """The statistics that a method asks for, of the aligned models on the match's data."""
+    from isomerge.engine.fusion_statistics import FusionStatistics
+
+    folder = stream.writer.blob("statistics")
+    folder.mkdir(exist_ok=True)
+    assert fusion.method.statistics is not None
+    kinds = [STATISTICS[fusion.method.statistics]]
+    return FusionStatistics.gathered(
+        run.models, [run.examples], kinds, folder, device=run.device, observer=run.observer
+    )
 
 
 def _ready(donor: Model, block: Block, ready: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
@@ -309,12 +323,13 @@ class Fuser:
         plan: the run's plan.
         donor: the model that names tensors.
         statistics: of the run's models, where the method asks for them.
+        dtype: the working dtype.
     """
 
     def __init__(
-        self, fusion: Fusion, plan: Plan, donor: Model, statistics: FusionStatistics | None = None
+        self, fusion: Fusion, plan: Plan, donor: Model, statistics: FusionStatistics | None, dtype: torch.dtype
     ) -> None:
-        self.fusion, self.plan, self.donor, self.statistics = fusion, plan, donor, statistics
+        self.fusion, self.plan, self.donor, self.statistics, self.dtype = fusion, plan, donor, statistics, dtype
         self.report: dict[str, Any] = {}
         """What a method that runs models has to tell."""
         self._depths = stacks_of(donor.blocks)

@@ -106,17 +106,19 @@ class TransportSolver:
         return self.given
 
     def save(self, path: Path, report: dict[str, Any]) -> None:
-        """Write the maps (safetensors, float32) with a report, complete or not at all."""
+        """Write the maps (safetensors, float32) with a report, complete or not at all; an alignment goes beside them."""
         from safetensors.torch import save_file
 
         assert self.flow is not None
+        if self.given is not None:
+            self.given.save(_beside(path))
         steps = {name: [asdict(step) for step in found] for name, found in self.flow.maps.steps.items()}
         names = list(self.flow.maps.tensors)
         about = {"steps": steps, "maps": names, "report": report}
-        beside = path.with_suffix(".new")
+        new = path.with_suffix(".new")
         tensors = {f"map {k}": self.flow.maps.tensors[name].contiguous() for k, name in enumerate(names)}
-        save_file(tensors, str(beside), metadata={"isomerge": json.dumps(about, sort_keys=True)})
-        os.replace(beside, path)
+        save_file(tensors, str(new), metadata={"isomerge": json.dumps(about, sort_keys=True)})
+        os.replace(new, path)
 
     def restore(self, path: Path) -> dict[str, Any]:
         """Take the maps from where `save` has written them; returns the report."""
@@ -131,7 +133,14 @@ class TransportSolver:
             for name, found in about["steps"].items()
         }
         self.flow = flow
+        if about["report"]["preserves_function"]:
+            self.given = Alignment.load(_beside(path), self.source.spec)
         return about["report"]
+
+
+def _beside(path: Path) -> Path:
+    """Where the alignment of a file of maps is."""
+    return path.with_name(f"{path.stem}-alignment.safetensors")
 
 
 def match_by_transport(
@@ -169,6 +178,7 @@ def transport_solutions(
     reports = []
     for k, solver in enumerate(solvers):
         path, key = stream.writer.blob(f"transport-{k}.safetensors"), f"transport {k}"
+        stream.writer.blob(_beside(path).name)  # flushed with the maps, where there is one
         record = stream.done(key)
         if record is None:
             record = solver.prepare(stream.output.observer, _activations(solver, matching))

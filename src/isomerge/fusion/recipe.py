@@ -96,6 +96,7 @@ class AlignBlock(_Strict):
     anchor: Literal["first", "none"] = "first"
     onto: str | None = None
     match: str = "isomerge"
+    repair: str | None = None
     spaces: str | None = None
     layers: str | None = None
     untie: bool = False
@@ -119,7 +120,7 @@ class AlignBlock(_Strict):
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = {"enabled", "anchor", "onto", "match", "spaces", "layers", "untie", "stats"}
+        own = {"enabled", "anchor", "onto", "match", "repair", "spaces", "layers", "untie", "stats"}
         found = self.model_dump(exclude=own, exclude_none=True)
         if self.stats:
             found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}

@@ -12,9 +12,9 @@ import transformers as tf
 from transformers.pytorch_utils import Conv1D
 
 from isomerge.checkpoint.references import open_model_ref
+from isomerge.engine.extract_lora import extract_lora
 from isomerge.errors import IsomergeError
 from isomerge.fusion import low_rank
-from isomerge.fusion.extract_lora import extract_lora
 from isomerge.fusion.low_rank import Cut, factors
 from toys import config_of, overwrite, save_toy, tensors
 

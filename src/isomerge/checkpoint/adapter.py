@@ -1,0 +1,215 @@
+"""A peft LoRA adapter on disk: which modules it changes, by which tensors, and how strongly.
+
+The folder has an ``adapter_config.json`` and an ``adapter_model.safetensors`` whose keys are
+``base_model.model.<module>.lora_A.weight`` and so on (peft's documentation, "PEFT checkpoint format").
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.hub import local_folder
+from isomerge.checkpoint.reader import Checkpoint, open_tensors
+from isomerge.checkpoint.weights import WeightFiles
+from isomerge.errors import IsomergeError
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_PICKLE = "adapter_model.bin"
+PREFIX = "base_model.model."
+
+_REMEDY = "an adapter folder is what peft's save_pretrained writes"
+# An adapter's own name may stand after the kind of tensor: files of old peft versions have ".default".
+_PARTS = re.compile(
+    r"(?P<module>.+)\.(?:lora_(?P<half>[AB])(?:\.\w+)?\.(?P<what>weight|bias)"
+    r"|lora_embedding_(?P<table>[AB])(?:\.\w+)?"
+    r"|(?P<magnitude>lora_magnitude_vector)(?:\.\w+)*)"
+)
+_WRAPPERS = re.compile(r"\.(?:base_layer|modules_to_save)(?=\.)(?:\.default(?=\.))?")
+# What the file may set without changing what the two halves mean; anything else that is set is refused.
+_UNSUPPORTED = (
+    "target_parameters", "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config",
+    "kasa_config", "monteclora_config", "use_qalora", "use_bdlora",
+)  # fmt: skip
+_HARMLESS_STARTS = ("gaussian", "eva", "orthogonal")
+"""Initialisations that leave the base weights alone; the others (PiSSA, OLoRA, ...) train against a changed base."""
+
+
+@dataclass
+class Update:
+    """What an adapter does to one module: names of tensors in its file, and the factor of their product."""
+
+    module: str
+    scaling: float
+    rank: int
+    embedding: bool = False
+    parts: dict[str, str] = field(default_factory=dict)
+    """``A``, ``B``, ``bias`` (of B) and ``magnitude`` (DoRA), by the keys of the file."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An open adapter; no weights in memory.
+
+    ``tensors`` reads its file by key, ``updates`` are the changed modules by their names without peft's prefix, and
+    ``saved`` maps names of whole tensors that replace the base's (or are new) to keys.
+    """
+
+    ref: str
+    tensors: Checkpoint
+    updates: dict[str, Update]
+    saved: dict[str, str]
+
+    @property
+    def file(self) -> Path:
+        """The file of its weights, for messages."""
+        return next(iter(self.tensors.tensors.values())).file
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The parsed adapter_config.json."""
+        return self.tensors.config
+
+    def wraps(self, name: str) -> bool:
+        """Whether ``name`` is a tensor of one of the ``modules_to_save``."""
+        modules = self.config.get("modules_to_save") or []
+        return any(f".{module}." in f".{name}" for module in modules)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def open_adapter(ref: str | Path, *, allow_pickle: bool = False) -> Adapter:
+    """Opens a LoRA adapter: a folder, or a hub id ``org/name`` or ``org/name@revision``; reads no weights.
+
+    Raises IsomergeError when there is none, it is damaged, it is of another kind than LoRA or uses an extension of
+    LoRA that has no merged form here, or one of the two halves of a product is missing or of another rank.
+    """
+    folder = local_folder(ref, allow_pickle=allow_pickle)
+    path = folder / ADAPTER_CONFIG
+    config = read_object(path, remedy=_REMEDY, unique=False)
+    _check_kind(path, config)
+    tensors = open_tensors(str(ref), folder, config, _weights(folder, allow_pickle), others=(path,))
+    updates: dict[str, Update] = {}
+    saved: dict[str, str] = {}
+    for key in tensors.tensors:
+        name = key.removeprefix(PREFIX)
+        found = _PARTS.fullmatch(name)
+        if found:
+            _collect(updates, path, config, found, key)
+        elif ".original_module." not in name:  # what the module was before training
+            if "lora_" in name or "token_adapter" in name:
+                raise IsomergeError(
+                    f"{tensors.tensors[key].file}: tensor {key!r} is no part of a LoRA adapter that is known here; "
+                    "merge the adapter with peft's merge_and_unload instead"
+                )
+            plain = _WRAPPERS.sub("", name)
+            if plain not in saved or name == plain:
+                saved[plain] = key
+    adapter = Adapter(str(ref), tensors, updates, saved)
+    if not updates and not saved:
+        raise IsomergeError(f"{path}: the adapter has no tensors; {_REMEDY}")
+    for update in updates.values():
+        _check_halves(adapter, update)
+    return adapter
+
+
+def _weights(folder: Path, allow_pickle: bool) -> WeightFiles:
+    for name in (ADAPTER_WEIGHTS, ADAPTER_PICKLE):
+        path = folder / name
+        if path.is_file():
+            if name == ADAPTER_PICKLE and not allow_pickle:
+                raise IsomergeError(
+                    f"{path} is a pickle, which can run code when it is loaded; save the adapter again with peft, "
+                    "or pass --allow-pickle to load it with weights_only"
+                )
+            return WeightFiles(path, (path,), None, name == ADAPTER_PICKLE)
+    raise IsomergeError(f"{folder} has no {ADAPTER_WEIGHTS}; {_REMEDY}")
+
+
+def _check_kind(path: Path, config: dict[str, Any]) -> None:
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise IsomergeError(
+            f"{path}: peft_type is {kind!r}, but only LORA adapters can be merged into weights here"
+        )
+    for key in _UNSUPPORTED:
+        if config.get(key):
+            raise IsomergeError(
+                f"{path}: {key} is set, which has no merged form here; merge the adapter with peft's "
+                "merge_and_unload and give the result"
+            )
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower() not in _HARMLESS_STARTS:
+        raise IsomergeError(
+            f"{path}: init_lora_weights is {start!r}, which trains against changed base weights; save the adapter "
+            "again with peft's path_initial_model_for_weight_conversion"
+        )
+
+
+def _collect(
+    updates: dict[str, Update], path: Path, config: dict[str, Any], found: re.Match[str], key: str
+) -> None:
+    """Puts one tensor of the file into the update that it belongs to."""
+    module = found["module"]
+    if module not in updates:
+        rank = _pattern(path, config, "rank_pattern", module, config.get("r", 8))
+        alpha = _pattern(path, config, "alpha_pattern", module, config.get("lora_alpha", 8))
+        if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float):
+            raise IsomergeError(f"{path}: module {module} has rank {rank!r} and lora_alpha {alpha!r}; {_REMEDY}")
+        # rank-stabilised LoRA (Kalajdzievski 2023) divides by the root of the rank
+        scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        updates[module] = Update(module, scaling, rank)
+    update = updates[module]
+    update.embedding |= found["table"] is not None
+    part = "magnitude" if found["magnitude"] else found["half"] or found["table"]
+    if found["what"] == "bias":
+        part = "bias" if part == "B" else "bias of A"
+    if part in update.parts:
+        raise IsomergeError(
+            f"{path.parent}: tensors {update.parts[part]!r} and {key!r} are the same part of one module; "
+            "keep one adapter in a folder"
+        )
+    update.parts[part] = key
+
+
+def _pattern(path: Path, config: dict[str, Any], key: str, module: str, default: Any) -> Any:
+    """The value of the first pattern, a regular expression for the end of a module's name, that fits."""
+    for pattern, value in (config.get(key) or {}).items():
+        try:
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return value
+        except re.error as error:
+            raise IsomergeError(
+                f"{path}: {key} has {pattern!r}, which is no regular expression ({error})"
+            ) from None
+    return default
+
+
+def _check_halves(adapter: Adapter, update: Update) -> None:
+    infos = adapter.tensors.tensors
+    wanted = ["A", "B", *(["magnitude"] if adapter.config.get("use_dora") else [])]
+    for part in wanted:
+        if part not in update.parts:
+            label = "lora_magnitude_vector" if part == "magnitude" else f"lora_{part}"
+            raise IsomergeError(f"{adapter.file}: module {update.module} lacks its {label}; {_REMEDY}")
+    if "bias of A" in update.parts:
+        raise IsomergeError(f"{adapter.file}: tensor {update.parts['bias of A']!r} is no part of a LoRA adapter")
+    for key in update.parts.values():
+        if infos[key].dtype not in ("F32", "F16", "BF16", "F64"):
+            raise IsomergeError(f"{adapter.file}: tensor {key!r} is {infos[key].dtype}, expected floating point")
+    for part, axis in (("A", 0), ("B", 1)):
+        key = update.parts[part]
+        shape = infos[key].shape
+        if len(shape) < 2 or shape[axis] != update.rank:
+            raise IsomergeError(
+                f"{adapter.file}: tensor {key!r} has shape {list(shape)}, but {ADAPTER_CONFIG} says rank "
+                f"{update.rank} (axis {axis}); check that the two files belong together"
+            )

@@ -1,0 +1,53 @@
+"""A safetensors file that grows tensor by tensor when its tensors are not known beforehand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.disk import disk_errors, flush, write_from
+from isomerge.checkpoint.dtypes import dtype_code
+
+if TYPE_CHECKING:
+    import torch
+
+
+class GrowingFile:
+    """Tensors are written to ``scratch`` as they come; `finish` puts the header before them. One tensor in memory."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.entries: dict[str, dict[str, Any]] = {}
+        self.size = 0
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Writes a tensor of any strides. Raises IsomergeError when the disk is full."""
+        import torch
+
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        with disk_errors(self.scratch):
+            fd = os.open(self.scratch, os.O_WRONLY | os.O_CREAT, 0o666)
+            try:
+                write_from(fd, flat.numpy().data, self.size)
+            finally:
+                os.close(fd)
+        span = [self.size, self.size + flat.numel()]
+        self.size = span[1]
+        self.entries[name] = {"dtype": dtype_code(tensor.dtype), "shape": list(tensor.shape), "data_offsets": span}
+
+    def finish(self, path: Path) -> None:
+        """The safetensors file ``path`` of all tensors; ``scratch`` is removed."""
+        header = json.dumps({"__metadata__": {"format": "pt"}, **self.entries}).encode()
+        header += b" " * (-len(header) % 8)  # the format aligns the data
+        with disk_errors(path):
+            with path.open("wb") as file:
+                file.write(struct.pack("<Q", len(header)) + header)
+                if self.entries:
+                    with self.scratch.open("rb") as data:
+                        shutil.copyfileobj(data, file, 1 << 24)
+            flush(path)
+            self.scratch.unlink(missing_ok=True)

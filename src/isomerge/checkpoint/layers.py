@@ -1,0 +1,237 @@
+"""Checkpoints with another stack of layers: slices of one or of several models, one after the other.
+
+As in mergekit's ``slices``, layers are renumbered in their order, what comes before the layers (embeddings) is the
+first slice's and what comes after (last norm, head) the last slice's; which is which is the order of the spec's lines.
+A head that is tied to the embeddings goes with them. A layer may occur several times. No weights are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from isomerge.symmetry.spec import Line, Match, Spec
+
+DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+"""The keys of config.json that state how many layers there are."""
+LAYER_LISTS = ("layer_types", "mlp_layer_types", "layers_block_type", "attention_layers", "no_rope_layers")
+"""The keys of config.json with one entry for every layer."""
+
+
+def stack_layers(
+    parts: Sequence[tuple[Checkpoint, range]],
+    donor: Checkpoint | None = None,
+    *,
+    spec_file: str | Path | None = None,
+) -> Checkpoint:
+    """A view whose layers are those of ``parts``, one after the other, numbered from 0.
+
+    Args:
+        parts: checkpoints and the numbers of their layers, in the order of the new stack.
+        donor: whose config, companion files and names the view has; the first part's when None.
+        spec_file: a spec text of the user's own, for architectures without a built-in one.
+
+    Raises:
+        IsomergeError: no parts or layers, layers that a model does not have, models of different architectures, sizes
+            or functions, an encoder and a decoder that both have layers, or a config that does not state its depth.
+    """
+    if not parts or not any(layers for _, layers in parts):
+        raise IsomergeError("a stack needs slices with layers: give at least one model with a layer_range [a, b)")
+    opened: dict[int, _Stack] = {}
+    for checkpoint in (parts[0][0] if donor is None else donor, *(checkpoint for checkpoint, _ in parts)):
+        opened.setdefault(id(checkpoint), _Stack(checkpoint, spec_file))
+    giver = opened[id(parts[0][0] if donor is None else donor)]
+    slices = [(opened[id(checkpoint)], layers) for checkpoint, layers in parts]
+    for stack, layers in slices:
+        _check_alike(giver, stack)
+        for layer in layers:
+            if layer not in stack.layers:
+                raise IsomergeError(
+                    f"{stack.checkpoint.ref} has no layer {layer}: its layers are 0 to {stack.depth - 1}, so a "
+                    f"layer_range ends at {stack.depth} at most"
+                )
+    return _stacked(giver, slices)
+
+
+@dataclass(eq=False)
+class _Stack:
+    """A checkpoint taken apart into its layers and what is around them; lists are of tensor names."""
+
+    checkpoint: Checkpoint
+    spec_file: str | Path | None
+
+    @cached_property
+    def spec(self) -> Spec:
+        from isomerge.archs import spec_for
+
+        return spec_for(self.checkpoint.config, self.spec_file)
+
+    @cached_property
+    def index(self) -> str:
+        """The index that numbers the layers."""
+        found = {(i, line.name.partition(f"{{{i}}}")[0]) for line in self.spec.lines for i in self.layered(line)}
+        if len(found) != 1:
+            what = (
+                "no layers" if not found else f"several stacks of layers ({', '.join(sorted(p for _, p in found))})"
+            )
+            raise IsomergeError(
+                f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes {what}, so its layers cannot be "
+                "sliced; slices are for models with one stack"
+            )
+        return found.pop()[0]
+
+    def layered(self, line: Line) -> list[str]:
+        """The indices of a line's name that are no axes."""
+        return [i for i in line.indices if i not in self.spec.sizes]
+
+    @cached_property
+    def matches(self) -> dict[str, Match]:
+        from isomerge.symmetry.spec import coverage
+
+        try:
+            return coverage(self.spec, {name: info.shape for name, info in self.checkpoint.tensors.items()})
+        except IsomergeError as error:
+            raise IsomergeError(f"{self.checkpoint.ref}: {error}") from None
+
+    @cached_property
+    def layers(self) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for name, match in self.matches.items():
+            if self.index in match.binding:
+                found.setdefault(match.binding[self.index], []).append(name)
+        return found
+
+    @property
+    def depth(self) -> int:
+        return max(self.layers, default=-1) + 1
+
+    def around(self) -> tuple[list[str], list[str]]:
+        """What is before the layers and what is after them."""
+        order = [line.name for line in self.spec.lines]
+        first = min(at for at, line in enumerate(self.spec.lines) if self.layered(line))
+        outside = {n: m.line for n, m in self.matches.items() if self.index not in m.binding}
+        tied = self.checkpoint.config.get("tie_word_embeddings", True)
+        before = [n for n, x in outside.items() if order.index(x.name) < first or (tied and x.tied)]
+        return before, [n for n in outside if n not in before]
+
+    @cached_property
+    def templates(self) -> dict[tuple[Any, ...], str]:
+        """A name for every kind of tensor, to be renumbered."""
+        return {self.kind(match): name for name, match in self.matches.items()}
+
+    def kind(self, match: Match) -> tuple[Any, ...]:
+        """A tensor but for its layer: equal for two checkpoints of one architecture."""
+        return match.line.name, tuple(sorted((i, v) for i, v in match.binding.items() if i != self.index))
+
+    def renumbered(self, name: str, layer: int) -> str:
+        """A tensor's name in another layer: the one number is changed that the spec reads as the layer's."""
+        match = self.spec.match(name)
+        wanted = {**match.binding, self.index: layer}
+        pieces = name.split(".")
+        for at, piece in enumerate(pieces):
+            if piece == str(match.binding[self.index]):
+                found = ".".join([*pieces[:at], str(layer), *pieces[at + 1 :]])
+                if self.spec.match(found).binding == wanted:
+                    return found
+        raise IsomergeError(
+            f"{self.checkpoint.ref}: the layer of tensor {name} is no part of its name between dots"
+        )
+
+
+def _check_alike(one: _Stack, two: _Stack) -> None:
+    """Refuses layers that would compute another function, or not fit, in the donor's model."""
+    if one is two:
+        return
+    from isomerge.engine.models import config_value
+
+    pair = f"{one.checkpoint.ref} and {two.checkpoint.ref}"
+    if one.spec.origin != two.spec.origin:
+        kinds = f"{one.spec.model_type}, {two.spec.model_type}"
+        raise IsomergeError(f"{pair} have different architectures ({kinds}): their layers cannot be stacked")
+    for size, value in one.spec.sizes.items():
+        if size != "vocab" and two.spec.sizes[size] != value:
+            raise IsomergeError(
+                f"{pair} have different shapes ({size} is {value} and {two.spec.sizes[size]}): their layers cannot be "
+                "stacked"
+            )
+    for key in (*one.spec.config_keys, "tie_word_embeddings"):
+        mine, theirs = (config_value(stack.checkpoint.config, key) for stack in (one, two))
+        if mine != theirs and (mine is not None and theirs is not None):
+            raise IsomergeError(
+                f"{pair} differ in config.json: {key} is {mine!r} and {theirs!r}; layers of the two compute different "
+                "functions of equal weights and cannot be stacked"
+            )
+
+
+def _stacked(giver: _Stack, slices: list[tuple[_Stack, range]]) -> Checkpoint:
+    """The view: tensors that keep name and place are the donor's own, all others are read from where they are."""
+    donor = giver.checkpoint
+    first, last = slices[0][0], slices[-1][0]
+    sources: dict[str, tuple[Checkpoint, str]] = {}
+    for stack, names in ((first, first.around()[0]), (last, last.around()[1])):
+        for name in names:
+            sources[giver.templates.get(stack.kind(stack.matches[name]), name)] = (stack.checkpoint, name)
+    order = [(stack, layer) for stack, layers in slices for layer in layers]
+    for number, (stack, layer) in enumerate(order):
+        for name in stack.layers[layer]:
+            like = giver.templates.get(giver.kind(stack.matches[name]), name)
+            sources[giver.renumbered(like, number)] = (stack.checkpoint, name)
+    derived = {
+        name: Derived(replace(source.tensors[stored], name=name, offset=-1), partial(source.read, stored))
+        for name, (source, stored) in sources.items()
+        if not (source is donor and stored == name)
+    }
+    spans = [
+        f"{stack.checkpoint.ref}[{layers.start}:{layers.stop}{f':{layers.step}' if layers.step != 1 else ''}]"
+        for stack, layers in slices
+    ]
+    notes = [(stack.checkpoint.identity(), list(layers)) for stack, layers in slices]
+    return donor.derive(
+        derived,
+        sources=[stack.checkpoint for stack, _ in slices],
+        origin=f"layers {notes}",
+        ref=", ".join(spans),
+        config=_config(giver, order),
+        drop=[name for name in donor.tensors if name not in sources],
+    )
+
+
+def _config(giver: _Stack, order: list[tuple[_Stack, int]]) -> dict[str, Any]:
+    """The donor's config with the depth of the new stack, and lists over layers put together as the layers are."""
+    config, ref = dict(giver.checkpoint.config), giver.checkpoint.ref
+    keys = [key for key in DEPTH_KEYS if config.get(key) == giver.depth]
+    if not keys:
+        raise IsomergeError(
+            f"{ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTH_KEYS)}), so the "
+            "number of layers of the stack cannot be written"
+        )
+    config |= dict.fromkeys(keys, len(order))
+    for key in LAYER_LISTS:
+        if isinstance(config.get(key), list):
+            config[key] = [_entry(stack, key, layer) for stack, layer in order]
+    # the layers from this number on attend to a window, where no list says it
+    windows = config.get("max_window_layers")
+    if isinstance(windows, int) and windows >= giver.depth:
+        config["max_window_layers"] = max(windows, len(order))
+    elif windows is not None and config.get("use_sliding_window") and "layer_types" not in config:
+        raise IsomergeError(
+            f"{ref}: config.json gives layers from {windows} on a sliding window by their number, which slices change; "
+            "write layer_types into it"
+        )
+    return config
+
+
+def _entry(stack: _Stack, key: str, layer: int) -> Any:
+    values: Mapping[str, Any] | Any = stack.checkpoint.config.get(key)
+    if not isinstance(values, list) or layer >= len(values):
+        raise IsomergeError(
+            f"{stack.checkpoint.ref}: config.json has no {key} for layer {layer}, as the donor's has; add it"
+        )
+    return values[layer]

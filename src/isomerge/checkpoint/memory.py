@@ -1,0 +1,112 @@
+"""Checkpoints in memory: the tensors of a live model and its configuration, read like a checkpoint on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.dtypes import dtype_code
+from isomerge.checkpoint.header import TensorInfo
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    import torch
+
+_REMEDY = "give the state_dict of a transformers model, or its parameters as numpy arrays"
+
+
+@dataclass(eq=False)
+class MemoryCheckpoint(Checkpoint):
+    """A checkpoint whose tensors are in memory already; make one with `in_memory`.
+
+    Its tensors are views of what was given: nothing is copied before it is read. There are no files, so ``folder``
+    (and the ``file`` of a tensor, in messages) is only what it is called.
+    """
+
+    def _read(self, info: TensorInfo) -> torch.Tensor:
+        import torch
+
+        assert self._pickled is not None
+        return self._pickled[info.name].cpu().clone(memory_format=torch.contiguous_format)
+
+    def identity(self) -> list[Any]:
+        """What determines the tensors: a digest of their names, types, shapes and bytes (every tensor is read)."""
+        import torch
+
+        found = hashlib.sha256()
+        for name in sorted(self.tensors):
+            info = self.tensors[name]
+            found.update(f"{name} {info.dtype} {list(info.shape)}\n".encode())
+            if info.nbytes:
+                found.update(self.read(name).reshape(-1).view(torch.uint8).numpy().data)
+        return [found.hexdigest()]
+
+    def companions(self) -> dict[str, bytes | Path]:
+        """No files travel with tensors in memory."""
+        return {}
+
+
+def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory") -> MemoryCheckpoint:
+    """A checkpoint of tensors in memory, for every function that takes an open checkpoint and reads it.
+
+    Args:
+        tensors: name -> torch tensor (on any device) or numpy array; a ``state_dict`` is one such mapping. Not changed.
+        config: what config.json would hold, as a mapping or as a transformers configuration.
+        ref: what to call it in messages and reports.
+
+    Raises:
+        IsomergeError: an entry is no dense tensor of a type that safetensors has, or the configuration is none.
+    """
+    found = {name: _tensor(name, value, ref) for name, value in tensors.items()}
+    where = Path(ref)
+    infos = {
+        name: TensorInfo(
+            name, _code(name, t, ref), tuple(t.shape), t.numel() * t.element_size(), file=where, offset=-1
+        )
+        for name, t in found.items()
+    }
+    return MemoryCheckpoint(ref, where, config_of(config, ref), infos, {}, found)
+
+
+def config_of(config: Any, ref: str = "in memory") -> dict[str, Any]:
+    """A configuration as config.json would hold it.
+
+    Raises:
+        IsomergeError: neither a mapping nor a transformers configuration, or a ``model_type`` that is no string.
+    """
+    found = config.to_dict() if hasattr(config, "to_dict") else config
+    if not isinstance(found, Mapping) or not isinstance(found.get("model_type", ""), str):
+        raise IsomergeError(
+            f"{ref}: {type(config).__name__} is no configuration: give model.config, or the content of config.json"
+        )
+    return dict(found)
+
+
+def _tensor(name: Any, value: Any, ref: str) -> torch.Tensor:
+    """A detached view of a tensor or an array."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, np.ndarray):
+        try:
+            value = torch.from_numpy(value if value.flags.writeable else value.copy())
+        except (TypeError, ValueError):
+            raise IsomergeError(
+                f"{ref}: array {name!r} has the type {value.dtype}, which torch lacks; {_REMEDY}"
+            ) from None
+    if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+        raise IsomergeError(f"{ref}: entry {name!r:.200} is a {type(value).__name__}, expected a tensor; {_REMEDY}")
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        raise IsomergeError(f"{ref}: tensor {name!r} is not a plain dense tensor with values; {_REMEDY}")
+    return value.detach()
+
+
+def _code(name: str, tensor: torch.Tensor, ref: str) -> str:
+    try:
+        return dtype_code(tensor.dtype)
+    except IsomergeError as error:
+        raise IsomergeError(f"{ref}: tensor {name!r}: {error}") from error

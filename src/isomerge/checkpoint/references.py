@@ -1,0 +1,81 @@
+"""What the user calls a model: ``model``, ``model@revision``, ``model+adapter@revision``, or an adapter alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, is_adapter
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.hub import local_folder
+from isomerge.checkpoint.lora import with_adapter
+from isomerge.checkpoint.reader import CONFIG, Checkpoint, open_checkpoint
+from isomerge.errors import IsomergeError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model and the adapters that are merged into it, in their order; each a path or a hub id with its revision."""
+
+    model: str
+    adapters: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As the user writes it."""
+        return "+".join((self.model, *self.adapters))
+
+
+def parse_model_ref(text: str) -> ModelRef:
+    """``model+adapter+...`` taken apart: ``org/name@rev+org/lora@rev2`` are two parts, each with its revision.
+
+    A path that exists wins: of ``a+b/c+d``, the longest beginning that is a file or folder is the first part, and so on.
+
+    Raises:
+        IsomergeError: a part is empty.
+    """
+    parts, rest = [], text
+    while rest is not None:
+        cut = [at for at, c in enumerate(rest) if c == "+"] + [len(rest)]
+        there = [at for at in cut if at and os.path.exists(os.path.expanduser(rest[:at]))]
+        at = max(there, default=cut[0])
+        parts.append(rest[:at])
+        rest = rest[at + 1 :] if at < len(rest) else None
+    if not all(parts):
+        raise IsomergeError(f"{text or 'the empty reference'}: write a model, or model+adapter, with both names")
+    return ModelRef(parts[0], tuple(parts[1:]))
+
+
+def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) -> Checkpoint:
+    """Opens what a reference names: a checkpoint, or one with LoRA adapters merged in as its tensors are read.
+
+    An adapter alone stands for its ``base_model_name_or_path`` (and ``revision``) with the adapter merged in.
+
+    Raises:
+        IsomergeError: see `open_checkpoint` and `isomerge.checkpoint.lora.with_adapter`.
+    """
+    if isinstance(ref, Path) and (ref.exists() or "+" not in str(ref)):
+        found = ModelRef(str(ref))
+        checkpoint = _open_model(ref, allow_pickle)
+    else:
+        found = ref if isinstance(ref, ModelRef) else parse_model_ref(str(ref))
+        checkpoint = _open_model(found.model, allow_pickle)
+    for adapter in found.adapters:
+        checkpoint = with_adapter(checkpoint, adapter, allow_pickle=allow_pickle)
+    return checkpoint
+
+
+def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
+    folder = local_folder(ref, allow_pickle=allow_pickle)
+    if not is_adapter(folder) or (folder / CONFIG).is_file():
+        return open_checkpoint(ref, allow_pickle=allow_pickle)
+    path = folder / ADAPTER_CONFIG
+    config = read_object(path, remedy="an adapter folder is what peft's save_pretrained writes", unique=False)
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not isinstance(base, str) or not base:
+        raise IsomergeError(
+            f"{path} names no base_model_name_or_path; write model+{ref} to say what it is merged into"
+        )
+    if revision and not os.path.exists(base):
+        base = f"{base}@{revision}"
+    return with_adapter(open_checkpoint(base, allow_pickle=allow_pickle), ref, allow_pickle=allow_pickle)

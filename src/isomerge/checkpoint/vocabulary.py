@@ -1,0 +1,215 @@
+"""Models of one vocabulary: which tokens the output has, and every model as if it had been trained with them.
+
+The rules are mergekit's (0.1.5, ``tokenizer``), applied to every axis that a spec calls ``vocab``. A token that a model has
+keeps its row. A token that it lacks gets, in this order: what ``tokens`` says; the row of the only model that has it; the
+base model's row; the mean of all models that have it. A token that no model has gets zeros. Where tokens end and rows go
+on (padding), a vocabulary that was some model's keeps that model's rows; new padding is the mean of all rows (Hewitt 2021).
+
+Differences: no row is ever cut silently (``pad_to_multiple_of`` only adds), a model without a tokenizer is an error, ids of
+special tokens in the configs follow their tokens, and ids of a union do not depend on the order of a hash table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.tokenizer import (
+    extended,
+    load_tokenizer,
+    saved_files,
+    token_ids,
+    tokenizer_alone,
+    tokenizer_files,
+)
+from isomerge.errors import IsomergeError
+
+Row = tuple[int, int]
+"""A model's number and one of its rows."""
+
+
+@dataclass(frozen=True)
+class TokenRule:
+    """Where the row of one token comes from: a model (its own token), a row of a model, or zeros (None, None).
+
+    ``force`` sets it in models that have the token as well.
+    """
+
+    model: int | None = None
+    token: str | None = None
+    row: int | None = None
+    zero: bool = False
+    force: bool = False
+
+
+@dataclass
+class Vocabulary:
+    """What the output's tokens are, and where every model's rows come from; made by `decide_vocabulary`."""
+
+    tokens: dict[str, int]
+    """The output's tokens and their ids."""
+    size: int
+    """The output's rows."""
+    files: dict[str, bytes | Path]
+    """The output's tokenizer: file name to content or path."""
+    owner: int | None
+    """The model whose vocabulary it is, if it is one's."""
+    models: list[dict[str, int]] = field(repr=False)
+    """Every model's own tokens that have rows."""
+    rows: list[list[list[Row]]] = field(repr=False)
+    """For every model and every output row, the rows whose mean it is; empty for zeros, ``[AVERAGE]`` for padding."""
+
+    def unchanged(self, model: int) -> bool:
+        """Whether a model's rows stay as they are."""
+        return all(found == [(model, at)] for at, found in enumerate(self.rows[model]))
+
+    def filled(self, model: int) -> int:
+        """How many tokens a model gets from elsewhere."""
+        return sum(found != [AVERAGE] and all(m != model for m, _ in found) for found in self.rows[model])
+
+
+AVERAGE: Row = (-1, -1)
+"""In place of a row: the mean of the rows of all tokens."""
+
+
+def decide_vocabulary(
+    models: Sequence[Checkpoint],
+    sizes: Sequence[int],
+    *,
+    source: str = "union",
+    base: int | None = None,
+    tokens: Mapping[str, Any] | None = None,
+    pad_to_multiple_of: int | None = None,
+) -> Vocabulary:
+    """The output's vocabulary; reads tokenizers, no weights.
+
+    Args:
+        models: the models, in the order of the recipe.
+        sizes: the rows of their embeddings.
+        source: ``union``, ``base`` (the base model's, or the first's when there is none), ``first``, a model's ``ref``,
+            or any folder or hub id with a tokenizer.
+        base: the number of the base model among ``models``, whose rows come before means of several.
+        tokens: for single tokens ``{source, force}`` as in mergekit's ``tokenizer.tokens``: ``source`` is a model's
+            ``ref``, ``{kind: model_token, model, token | token_id}`` or ``{kind: zero}``. Unknown tokens are added.
+        pad_to_multiple_of: rows are added until their number is a multiple of this.
+
+    Raises:
+        IsomergeError: a model has no tokenizer, ``source`` is none, or a rule is not understood or names a token or
+            model that is not there.
+    """
+    loaded = [load_tokenizer(model) for model in models]
+    theirs = [{t: at for t, at in token_ids(x).items() if at < size} for x, size in zip(loaded, sizes, strict=True)]
+    rules = {token: _rule(token, rule, models, theirs, sizes) for token, rule in (tokens or {}).items()}
+    refs = [model.ref for model in models]
+    first = 0 if base is None else base
+    keeper = {"union": first, "base": first, "first": 0}.get(source, refs.index(source) if source in refs else None)
+    giver = models[keeper] if keeper is not None else tokenizer_alone(source)
+    tokenizer = loaded[keeper] if keeper is not None else load_tokenizer(giver)
+    others = [(x, sizes[k]) for k, x in enumerate(loaded) if k != keeper] if source == "union" else []
+    own = token_ids(tokenizer)
+    new = [token for token in rules if token not in own]
+    files = tokenizer_files(giver)
+    if new or (source == "union" and any(token not in own for tokens in theirs for token in tokens)):
+        tokenizer = extended(tokenizer, others, new, giver.ref)
+        files = saved_files(tokenizer)
+    found = token_ids(tokenizer)
+    grown = found != own
+    size = sizes[keeper] if keeper is not None and not grown else max(found.values(), default=-1) + 1
+    size = max(size, sizes[keeper]) if keeper is not None else size
+    multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
+    if multiple < 1:
+        raise IsomergeError(f"pad_to_multiple_of: {pad_to_multiple_of} is not a number of rows; give 1 or more")
+    size = -(-size // multiple) * multiple
+    rows = [_rows(m, found, size, theirs, sizes, rules, base, keeper) for m in range(len(models))]
+    return Vocabulary(found, size, files, None if grown else keeper, theirs, rows)
+
+
+def _rows(
+    model: int,
+    output: Mapping[str, int],
+    size: int,
+    theirs: Sequence[Mapping[str, int]],
+    sizes: Sequence[int],
+    rules: Mapping[str, TokenRule],
+    base: int | None,
+    keeper: int | None,
+) -> list[list[Row]]:
+    """Where the output rows of one model come from."""
+    found = [_padding(model, at, theirs, sizes, keeper) for at in range(size)]
+    for token, at in output.items():
+        if at >= size:
+            continue
+        rule = rules.get(token)
+        own = theirs[model].get(token)
+        if own is not None and not (rule and rule.force):
+            found[at] = [(model, own)]
+        elif rule:
+            found[at] = _ruled(token, rule, theirs)
+        else:
+            owners = [m for m, tokens in enumerate(theirs) if token in tokens]
+            if base in owners and len(owners) > 1:
+                owners = [m for m in owners if m == base]
+            found[at] = [(m, theirs[m][token]) for m in owners]
+    return found
+
+
+def _padding(
+    model: int, at: int, theirs: Sequence[Mapping[str, int]], sizes: Sequence[int], keeper: int | None
+) -> list[Row]:
+    """A row without a token: the model's own where its tokenizer is the keeper's, else the keeper's, else the mean."""
+    if keeper is None or at >= sizes[keeper]:
+        return [AVERAGE]
+    same = theirs[model] == theirs[keeper]
+    return [(model if same and at < sizes[model] else keeper, at)]
+
+
+def _ruled(token: str, rule: TokenRule, theirs: Sequence[Mapping[str, int]]) -> list[Row]:
+    if rule.zero or rule.model is None:
+        return []
+    return [(rule.model, rule.row if rule.row is not None else theirs[rule.model][rule.token or token])]
+
+
+def _rule(
+    token: str,
+    given: Any,
+    models: Sequence[Checkpoint],
+    theirs: Sequence[Mapping[str, int]],
+    sizes: Sequence[int],
+) -> TokenRule:
+    """One entry of ``tokens``, checked."""
+    where = f"tokenizer.tokens.{token}"
+    if not isinstance(given, Mapping) or not set(given) <= {"source", "force"} or "source" not in given:
+        raise IsomergeError(f"{where}: give `source` and, if every model is to have it, `force: true`")
+    force, source = given.get("force", False), given["source"]
+    if not isinstance(force, bool):
+        raise IsomergeError(f"{where}.force: {force!r} is neither true nor false")
+    kind = source.get("kind") if isinstance(source, Mapping) else "model"
+    if kind == "zero" and set(source) == {"kind"}:
+        return TokenRule(zero=True, force=force)
+    name, want, row = source, token, None
+    if kind == "model_token" and len(source) == 3 and set(source) <= {"kind", "model", "token", "token_id"}:
+        name, want, row = source.get("model"), source.get("token"), source.get("token_id")
+    elif kind != "model":
+        raise IsomergeError(
+            f"{where}.source: give a model, {{kind: zero}}, or {{kind: model_token, model: ..., token: ...}} "
+            "(or token_id)"
+        )
+    refs = [model.ref for model in models]
+    if name not in refs:
+        raise IsomergeError(f"{where}.source: {name!r} is none of the models ({', '.join(refs)})")
+    model = refs.index(name)
+    if row is None and want not in theirs[model]:
+        raise IsomergeError(f"{where}.source: {name} has no token {want!r}; name a token of its tokenizer")
+    if row is not None and not (type(row) is int and 0 <= row < sizes[model]):
+        raise IsomergeError(f"{where}.source.token_id: {row!r} is no row of {name}, which has {sizes[model]}")
+    return TokenRule(model, want, row, force=force)
+
+
+def digest(rows: Sequence[Sequence[Row]]) -> str:
+    """A digest of where rows come from."""
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

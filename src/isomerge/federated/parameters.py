@@ -1,0 +1,82 @@
+"""Parameters as federated learning carries them: named tensors, or lists of arrays with their names apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.memory import in_memory
+from isomerge.engine.models import Model, check_compatible, recognise
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+Parameters = Mapping[str, Any] | Sequence[Any]
+"""One model: a ``state_dict`` (name -> torch tensor or numpy array), or arrays in the order of ``names``."""
+
+
+def named(parameters: Parameters, names: Sequence[str] | None, ref: str) -> Mapping[str, Any]:
+    """Parameters by name.
+
+    Raises:
+        IsomergeError: a list without names, or of another length than its names.
+    """
+    if isinstance(parameters, Mapping):
+        return parameters
+    if names is None:
+        raise IsomergeError(f"{ref} is a list of arrays: give their names, names=list(model.state_dict())")
+    if len(parameters) != len(names):
+        raise IsomergeError(
+            f"{ref} has {len(parameters)} arrays, but there are {len(names)} names: give one for each"
+        )
+    return dict(zip(names, parameters, strict=True))
+
+
+def like(given: Parameters, names: Sequence[str] | None, found: Mapping[str, Tensor]) -> Any:
+    """Tensors in the form of what was given: its container, its order, its kind of array, its devices."""
+    if isinstance(given, Mapping):
+        return {name: _as(old, found[name]) for name, old in given.items()}
+    return [_as(old, found[name]) for name, old in zip(names or (), given, strict=True)]
+
+
+def _as(old: Any, new: Tensor) -> Any:
+    return new.to(old.device) if hasattr(old, "device") and hasattr(old, "detach") else new.numpy()
+
+
+def recognised(
+    each: Mapping[str, Parameters], config: Any, names: Sequence[str] | None = None, spec: str | Path | None = None
+) -> list[Model]:
+    """The models of one round, every tensor understood, all with the same names, types and shapes.
+
+    Args:
+        each: the parameters by what they are called in messages, the donor first.
+        config: of all of them: the content of config.json, or a transformers configuration.
+        names: of the arrays, where parameters are lists.
+        spec: a spec file for an architecture that isomerge does not know.
+
+    Raises:
+        IsomergeError: an unknown architecture, or a name, type or shape that does not fit.
+    """
+    found = [
+        recognise(in_memory(named(given, names, ref), config, ref=ref), spec_file=spec)
+        for ref, given in each.items()
+    ]
+    first = found[0].checkpoint
+    for other in (model.checkpoint for model in found[1:]):
+        for one, two in ((first, other), (other, first)):
+            if lacking := [name for name in one.tensors if name not in two.tensors]:
+                raise IsomergeError(
+                    f"{two.ref}: tensor {lacking[0]} is missing, but {one.ref} has it: send whole state_dicts of one model"
+                )
+        for name, info in first.tensors.items():
+            theirs = other.tensors[name]
+            if (info.dtype, info.shape) != (theirs.dtype, theirs.shape):
+                raise IsomergeError(
+                    f"{other.ref}: tensor {name} is {theirs.dtype} {list(theirs.shape)}, but {info.dtype} "
+                    f"{list(info.shape)} in {first.ref}: all parameters must be of one model"
+                )
+    check_compatible(found[0], found[1:])
+    return found

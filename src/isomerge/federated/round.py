@@ -1,0 +1,219 @@
+"""The models of one round of federated learning: recognised, checked, matched onto one of them or their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.pair import Blocks, PairSolver, UnitResult
+from isomerge.errors import IsomergeError
+from isomerge.federated.parameters import Parameters, recognised
+from isomerge.symmetry.alignment import Alignment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+    from isomerge.engine.models import Model
+    from isomerge.engine.plan import Plan
+    from isomerge.engine.taps import Activations
+
+ANCHORS = ("first", "largest", "none")
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How the updates of a round are matched; see `isomerge.federated.aggregate`."""
+
+    config: Any
+    names: Sequence[str] | None = None
+    spaces: str = "default"
+    layers: str | None = None
+    evidence: str = "both"
+    guard: bool = True
+    spec: str | Path | None = None
+
+
+def weights_of(weights: Sequence[float] | None, count: int) -> list[float]:
+    """One weight per update, checked.
+
+    Raises:
+        IsomergeError: another number of them, negative ones, or none above zero.
+    """
+    if count < 1:
+        raise IsomergeError("there are no updates to average: wait for at least one client")
+    found = [1.0] * count if weights is None else [float(w) for w in weights]
+    if len(found) != count or not all(isfinite(w) and w >= 0 for w in found) or not sum(found):
+        raise IsomergeError(f"weights: {count} numbers of examples are needed, not all zero, got {found}")
+    return found
+
+
+@dataclass
+class Round:
+    """The models of a round, solved: the donor stays where it is, every source has a solver."""
+
+    models: list[Model]
+    """The donor first."""
+    places: list[int]
+    """Where every update is among the models."""
+    plan: Plan
+    dtype: torch.dtype
+    """The working type: float32 or float64."""
+    solvers: list[PairSolver]
+    results: list[list[UnitResult]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        updates: Sequence[Parameters],
+        anchor: Parameters | str,
+        weights: Sequence[float],
+        how: Matching,
+        activations: Sequence[Activations] | None = None,
+    ) -> Round:
+        """Recognise the models, check them, and solve what takes passes over whole models.
+
+        Args:
+            updates, anchor, activations: see `isomerge.federated.aggregate`.
+            weights: from `weights_of`.
+            how: what else it is told.
+        """
+        from isomerge.engine.models import working_dtype
+        from isomerge.engine.plan import make_plan
+        from isomerge.engine.streams import SHARES
+
+        if how.evidence not in SHARES:
+            raise IsomergeError(f"evidence {how.evidence!r}: choose from {', '.join(SHARES)}")
+        refs, order = _in_order(updates, anchor, weights)
+        each = [*updates] if isinstance(anchor, str) else [anchor, *updates]
+        models = recognised({refs[k]: each[k] for k in order}, how.config, how.names, how.spec)
+        plan, dtype = make_plan(models[0], models[1:], how.spaces, how.layers), working_dtype(models)
+        solvers = [PairSolver(models[0], source, plan, dtype, guard=how.guard) for source in models[1:]]
+        seen = _paired(activations, order, how.spaces)
+        if isinstance(anchor, str) and anchor == "none" and solvers:
+            _solve_mean(solvers, [weights[k] for k in order], seen, how)
+        else:
+            _solve_pairs(solvers, seen, how.evidence)
+        places = [order.index(k) for k in range(len(each) - len(updates), len(each))]
+        return cls(models, places, plan, dtype, solvers, [[] for _ in solvers])
+
+    def units(self) -> Iterator[tuple[Blocks, list[Blocks]]]:
+        """Every unit: the donor's blocks, and those of every update, moved."""
+        donor = self.models[0]
+        for unit in self.plan.units:
+            own = {block: donor.assemble(block, self.dtype) for block in unit.blocks}
+            moved = [own]
+            for k, solver in enumerate(self.solvers):
+                result, blocks = solver.solve(unit, own, solver.load(solver.source, unit))
+                self.results[k].append(result)
+                moved.append(blocks)
+            yield own, [moved[at] for at in self.places]
+
+    def stored(self, blocks: Blocks, donor: Blocks) -> dict[str, Tensor]:
+        """A unit's tensors by name, in the stored types; integers are the donor's."""
+        from isomerge.engine.run import cast
+
+        first = self.models[0]
+        found = {}
+        for block, x in blocks.items():
+            for canonical, part in block.split(x if x.is_floating_point() else donor[block]):
+                name = first.names[canonical]
+                found[name] = cast(part, first.checkpoint.tensors[name].dtype, name).clone()
+        return found
+
+    def alignments(self) -> list[Alignment]:
+        """What moved every update, after all units."""
+        from isomerge.engine.run import elements_of_results
+
+        found = [Alignment(self.models[0].spec)]
+        found += [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, self.results, strict=True)]
+        return [found[at] for at in self.places]
+
+    def report(self) -> dict[str, Any]:
+        """Distances to the donor, after all units."""
+        from isomerge.engine.run import rows_of
+        from isomerge.evidence.distance import summarise
+
+        rows = [[], *map(rows_of, self.results)]
+        each = [
+            {what: sqrt(sum(row[what] for row in rows[at])) for what in ("before", "after")} for at in self.places
+        ]
+        return {
+            "anchor": self.models[0].ref,
+            "distance": summarise(row for part in rows for row in part),
+            "updates": each,
+            "notes": list(self.plan.selection.notes),
+        }
+
+
+def _in_order(
+    updates: Sequence[Parameters], anchor: Parameters | str, weights: Sequence[float]
+) -> tuple[list[str], list[int]]:
+    """What the models are called (the anchor before the updates where it is parameters), and their order, donor first."""
+    refs = [f"update {k}" for k in range(1, len(updates) + 1)]
+    if not isinstance(anchor, str):
+        return ["the anchor", *refs], list(range(len(refs) + 1))
+    if anchor not in ANCHORS:
+        raise IsomergeError(f"anchor {anchor!r}: give the server's parameters, or one of {', '.join(ANCHORS)}")
+    donor = weights.index(max(weights)) if anchor == "largest" else 0
+    return refs, [donor, *(k for k in range(len(refs)) if k != donor)]
+
+
+def _paired(
+    activations: Sequence[Activations] | None, order: Sequence[int], spaces: str
+) -> list[Activations] | None:
+    """Centred activations, the donor's first."""
+    if activations is None:
+        return None
+    if len(activations) != len(order):
+        raise IsomergeError(
+            f"there are activations of {len(activations)} models, but {len(order)} models: give those of every update, "
+            "after the anchor's where it is parameters"
+        )
+    if len({given.fingerprint for given in activations}) > 1:
+        raise IsomergeError("activations are of different examples: run every model on the same ones")
+    if spaces.startswith("paper"):
+        raise IsomergeError(f"spaces {spaces} is an algorithm of weights alone: leave activations away")
+    return [activations[k].centred() for k in order]
+
+
+def _solve_pairs(solvers: Sequence[PairSolver], seen: Sequence[Activations] | None, evidence: str) -> None:
+    """Solve every source by passes over it and the donor, where one unit at a time does not do."""
+    from isomerge.engine.streams import StreamSolver
+
+    for k, solver in enumerate(solvers, 1):
+        if solver.plan.selection.frame is not None or seen is not None:
+            pair = None if seen is None else (seen[0], seen[k])
+            solver.given = StreamSolver(solver, _quiet, pair, evidence).solve().alignment
+        elif solver.plan.votes:
+            solver.collect_votes()
+
+
+def _solve_mean(
+    solvers: Sequence[PairSolver],
+    shares: Sequence[float],
+    seen: Sequence[Activations] | None,
+    how: Matching,
+) -> None:
+    """Solve all sources at once, towards the common mean."""
+    from isomerge.engine.many import ManySolver
+    from isomerge.engine.many_solutions import check_anchor, shares_of
+    from isomerge.engine.many_units import ManyUnits
+    from isomerge.engine.solutions import WEIGHTS
+
+    check_anchor("none", WEIGHTS, how.spaces)
+    first = solvers[0]
+    models = [first.anchor, *(solver.source for solver in solvers)]
+    units = ManyUnits(models, first.plan, first.dtype, shares_of(shares), seen, how.evidence)
+    many = ManySolver(units, _quiet)
+    many.solve()
+    for m, solver in enumerate(solvers, 1):
+        solver.given = many.alignment(m)
+
+
+def _quiet(what: str, done: int, total: int) -> None:
+    """An observer that says nothing."""

@@ -1,0 +1,212 @@
+"""Stacks of layers: the view against a checkpoint put together by hand, and against transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as tf
+from raw_files import one_sentence
+
+from isomerge.checkpoint.layers import stack_layers
+from isomerge.checkpoint.materialise import materialise
+from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.engine.models import recognise
+from isomerge.engine.run import run_key
+from isomerge.engine.statistics import weights_digest
+from isomerge.errors import IsomergeError
+from toys import TOYS, Toy, config_of, inputs, outputs, overwrite, relative, save_toy
+
+# toy -> (what stands before and after the number of a layer, the layers of its module, the key of its depth)
+STACKS: dict[str, tuple[str, Callable, str]] = {
+    "llama": ("model.layers.", lambda m: m.model.layers, "num_hidden_layers"),
+    "llama-tied": ("model.layers.", lambda m: m.model.layers, "num_hidden_layers"),
+    "qwen2": ("model.layers.", lambda m: m.model.layers, "num_hidden_layers"),
+    "mixtral": ("model.layers.", lambda m: m.model.layers, "num_hidden_layers"),
+    "gpt2": ("transformer.h.", lambda m: m.transformer.h, "n_layer"),
+    "bert": ("bert.encoder.layer.", lambda m: m.bert.encoder.layer, "num_hidden_layers"),
+    "distilbert": ("distilbert.transformer.layer.", lambda m: m.distilbert.transformer.layer, "n_layers"),
+    "deberta-shared": ("deberta.encoder.layer.", lambda m: m.deberta.encoder.layer, "num_hidden_layers"),
+}
+ORDER = [2, 0, 0, 1, 2]
+
+
+def by_hand(stem: str, stored: dict[str, torch.Tensor], order: list[int]) -> dict[str, torch.Tensor]:
+    """Stored tensors with their layers put into another order."""
+    found = {name: x for name, x in stored.items() if not name.startswith(stem)}
+    for number, layer in enumerate(order):
+        start = f"{stem}{layer}."
+        found |= {f"{stem}{number}.{n[len(start) :]}": x for n, x in stored.items() if n.startswith(start)}
+    return found
+
+
+def same(view: Checkpoint, wanted: dict[str, torch.Tensor]) -> None:
+    """Equal names, descriptions and bytes."""
+    assert set(view.tensors) == set(wanted)
+    for name, x in wanted.items():
+        assert view.tensors[name].name == name
+        assert torch.equal(view.read(name), x)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_layers_by_hand(name: str, toy: Callable[..., Toy]) -> None:
+    """One model's layers, reordered and repeated; recognised with as many units more."""
+    stem, _, key = STACKS[name]
+    one = toy(name)
+    base = open_checkpoint(one.folder)
+    view = stack_layers([(base, range(2, 3)), (base, range(1)), (base, range(3))])
+    same(view, by_hand(stem, one.stored, ORDER))
+    assert view.config[key] == len(ORDER)
+    assert {k: v for k, v in view.config.items() if k not in (key, "layer_types", "max_window_layers")} == {
+        k: v for k, v in base.config.items() if k not in (key, "layer_types", "max_window_layers")
+    }
+    assert view.nbytes == sum(x.nbytes for x in by_hand(stem, one.stored, ORDER).values())
+    assert {b.at("l") for b in recognise(view).blocks} - {None} == set(range(len(ORDER)))
+
+
+@pytest.mark.parametrize("name", [n for n in STACKS if n != "mixtral"])
+def test_layers_in_transformers(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """The written stack computes what the module computes whose list of layers was changed."""
+    one = toy(name)
+    base = open_checkpoint(one.folder)
+    out = materialise(stack_layers([(base, range(2, 3)), (base, range(1)), (base, range(3))]), tmp_path / "out")
+    config = tf.AutoConfig.from_pretrained(one.folder)
+    kind = getattr(tf, config_of(one.folder)["architectures"][0])
+    model = kind.from_pretrained(one.folder, dtype=torch.float64).eval()
+    layers = STACKS[name][1](model)
+    kept = [layers[number] for number in ORDER]
+    del layers[:]
+    layers.extend(kept)
+    model.config.num_hidden_layers = len(ORDER)
+    if getattr(config, "layer_types", None):
+        model.config.layer_types = [config.layer_types[number] for number in ORDER]
+    with torch.no_grad():
+        wanted = (
+            model(**inputs(config), use_cache=False).logits
+            if "bert" not in name
+            else model(**inputs(config)).logits
+        )
+    assert relative(outputs(out), wanted) <= TOYS[name][1]
+    assert relative(outputs(out), one.reference) > 1e-3
+
+
+def test_several_models(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Embeddings are the first slice's, the last norm and the head the last one's, config and files the donor's."""
+    one, two = toy("llama"), toy("llama", 1)
+    a, b = open_checkpoint(one.folder), open_checkpoint(two.folder)
+    donor = save_toy("llama", tmp_path / "donor", seed=2)
+    (donor / "tokenizer.json").write_text("donor")
+    (donor / "config.json").write_text(json.dumps({**config_of(donor), "note": "donor"}))
+    view = stack_layers([(a, range(2)), (b, range(1, 3))], open_checkpoint(donor))
+    wanted = {n: x for n, x in one.stored.items() if "layers.2" not in n}
+    for old, new in ((1, 2), (2, 3)):
+        start = f"model.layers.{old}."
+        wanted |= {
+            n.replace(start, f"model.layers.{new}."): x for n, x in two.stored.items() if n.startswith(start)
+        }
+    wanted |= {n: two.stored[n] for n in ("model.norm.weight", "lm_head.weight")}
+    same(view, wanted)
+    assert view.config["note"] == "donor"
+    out = materialise(view, tmp_path / "out")
+    assert (out / "tokenizer.json").read_text() == "donor"
+    assert tf.AutoModelForCausalLM.from_pretrained(out).config.num_hidden_layers == 4
+
+
+def test_tied_head_goes_with_the_embeddings(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Where both are stored but tied, the last slice's head would be ignored: the first's is kept."""
+    one, two = toy("llama-tied"), toy("llama-tied", 1)
+    folders = []
+    for k, part in enumerate((one, two)):
+        folders.append(save_toy("llama-tied", tmp_path / f"{k}"))
+        head = part.stored["model.embed_tokens.weight"].clone()
+        overwrite(folders[-1], {**part.stored, "lm_head.weight": head})
+    a, b = (open_checkpoint(f) for f in folders)
+    view = stack_layers([(a, range(2)), (b, range(2, 3))])
+    assert torch.equal(view.read("lm_head.weight"), one.stored["model.embed_tokens.weight"])
+    assert torch.equal(view.read("model.norm.weight"), two.stored["model.norm.weight"])
+
+
+def test_names_are_the_donors(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """A slice whose checkpoint lacks the prefix gets the donor's names."""
+    one, two = toy("gpt2"), toy("gpt2", 1)
+    bare = save_toy("gpt2", tmp_path / "bare")
+    overwrite(bare, {n.removeprefix("transformer."): x for n, x in two.stored.items()})
+    view = stack_layers([(open_checkpoint(one.folder), range(1)), (open_checkpoint(bare), range(1, 3))])
+    assert all(n.startswith("transformer.") for n in view.tensors)
+    assert torch.equal(view.read("transformer.h.2.mlp.c_fc.weight"), two.stored["transformer.h.2.mlp.c_fc.weight"])
+    assert torch.equal(view.read("transformer.ln_f.weight"), two.stored["transformer.ln_f.weight"])
+
+
+def test_all_layers_are_the_model_itself(toy: Callable[..., Toy]) -> None:
+    """Nothing is derived: the same places in the same files, and the same digest."""
+    base = open_checkpoint(toy("llama").folder)
+    view = stack_layers([(base, range(3))])
+    assert view.tensors == base.tensors
+    assert view.config == base.config
+    assert not view.recipes
+    assert weights_digest(recognise(view)) == weights_digest(recognise(base))
+
+
+def test_keys_and_digests(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Stacks of one depth from one file are told apart, and a stack's digest is that of its written form."""
+    base = open_checkpoint(toy("llama").folder)
+    one, two = (stack_layers([(base, range(2)), (base, range(k, k + 1))]) for k in (0, 1))
+    assert one.config == two.config
+    assert one.identity() != two.identity()
+    assert one.identity() == stack_layers([(base, range(2)), (base, range(1))]).identity()
+    assert weights_digest(recognise(one)) != weights_digest(recognise(two))
+    assert weights_digest(recognise(one)) == weights_digest(recognise(materialise(one, tmp_path / "out")))
+    other = open_checkpoint(toy("llama", 1).folder)
+    mixed = [stack_layers([(base, range(2)), (x, range(2, 3))]) for x in (base, other)]
+    assert run_key("x", [recognise(mixed[0])]) != run_key("x", [recognise(mixed[1])])
+    assert set(mixed[1].files) == {*base.files, *other.files}
+
+
+def test_views_of_views(toy: Callable[..., Toy]) -> None:
+    """A stack can be sliced again."""
+    one = toy("llama")
+    base = open_checkpoint(one.folder)
+    twice = stack_layers([(stack_layers([(base, range(1, 3)), (base, range(3))]), range(1, 4))])
+    same(twice, by_hand("model.layers.", one.stored, [2, 0, 1]))
+
+
+def test_lists_over_layers(toy: Callable[..., Toy]) -> None:
+    """``layer_types`` is cut and joined; windows that no layer had stay away."""
+    base = open_checkpoint(toy("qwen2").folder)
+    kinds = ["full_attention", "sliding_attention", "full_attention"]
+    base = replace(base, config={**base.config, "layer_types": kinds, "max_window_layers": 3})
+    view = stack_layers([(base, range(1, 3)), (base, range(1, 3))])
+    assert view.config["layer_types"] == [*kinds[1:], *kinds[1:]]
+    assert view.config["max_window_layers"] == 4
+    lacking = replace(base, config={k: v for k, v in base.config.items() if k != "layer_types"})
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(base, range(1)), (lacking, range(1))])
+    one_sentence(error.value, "layer_types", "layer 0")
+    windows = {**lacking.config, "max_window_layers": 1, "use_sliding_window": True}
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(replace(lacking, config=windows), range(1))])
+    one_sentence(error.value, "layer_types", "1")
+
+
+def test_refusals(toy: Callable[..., Toy]) -> None:
+    """Everything that cannot be stacked, in one sentence each."""
+    llama = open_checkpoint(toy("llama").folder)
+    rope = {**llama.config, "rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}
+    for parts, names in (
+        ([], ["slices"]),
+        ([(llama, range(2, 2))], ["layer_range"]),
+        ([(llama, range(2, 4))], ["layer 3", "0 to 2"]),
+        ([(llama, range(-1, 1))], ["layer -1"]),
+        ([(open_checkpoint(toy("t5-relu").folder), range(1))], ["encoder.block.", "decoder.block."]),
+        ([(llama, range(1)), (open_checkpoint(toy("gpt2").folder), range(1))], ["architectures", "gpt2"]),
+        ([(llama, range(1)), (open_checkpoint(toy("llama-mqa").folder), range(1))], ["kv", "2", "1"]),
+        ([(llama, range(1)), (replace(llama, config=rope), range(1))], ["rope", "5.0"]),
+        ([(replace(llama, config={**llama.config, "num_hidden_layers": 7}), range(1))], ["3 layers"]),
+    ):
+        with pytest.raises(IsomergeError) as error:
+            stack_layers(parts)
+        one_sentence(error.value, *names)

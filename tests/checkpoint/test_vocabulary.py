@@ -1,0 +1,345 @@
+"""Vocabularies: rows by token against a dictionary of rows, and texts against the models' own tokenizers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+from raw_files import one_sentence, tree
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from isomerge.checkpoint.materialise import materialise
+from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.checkpoint.vocabulary_views import with_vocabulary
+from isomerge.engine.models import check_compatible, recognise
+from isomerge.engine.run import run_key
+from isomerge.engine.statistics import weights_digest
+from isomerge.errors import IsomergeError
+from toys import randomise, relative
+
+SMALL = {
+    "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+    "num_key_value_heads": 1, "head_dim": 6, "max_position_embeddings": 16, "tie_word_embeddings": False,
+}  # fmt: skip
+TABLES = ("model.embed_tokens.weight", "lm_head.weight")
+ONE = ["[UNK]", "a", "b", "c", "d"]
+TWO = ["[UNK]", "c", "a", "e", "f"]
+
+
+def words(tokens: Sequence[str], added: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """A tokenizer of single words."""
+    found = Tokenizer(models.WordLevel({word: k for k, word in enumerate(tokens)}, unk_token="[UNK]"))
+    found.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    for token in added:
+        found.add_tokens([AddedToken(token, special=True)])
+    return PreTrainedTokenizerFast(tokenizer_object=found, unk_token="[UNK]")
+
+
+def pairs(merges: Sequence[tuple[str, str]], letters: str = "abcd") -> PreTrainedTokenizerFast:
+    """A byte-pair tokenizer: letters, then what the merges make."""
+    vocab = {token: k for k, token in enumerate([*letters, *("".join(m) for m in merges)])}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocab, list(merges))))
+
+
+def llama(
+    folder: Path,
+    tokenizer: Any,
+    *,
+    rows: int | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    **kw: Any,
+) -> Checkpoint:
+    """A small Llama with a tokenizer."""
+    config = tf.LlamaConfig(
+        **{**SMALL, "vocab_size": rows or len(tokenizer), "bos_token_id": 1, "eos_token_id": 2, **kw}
+    )
+    model: Any = tf.LlamaForCausalLM(config)
+    model.to(dtype)
+    randomise(model, seed)
+    model.tie_weights()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return open_checkpoint(folder)
+
+
+def by_token(model: Checkpoint, table: str) -> dict[str, torch.Tensor]:
+    """The rows of a model by their tokens, through its own files."""
+    return {t: model.read(table)[k] for t, k in AutoTokenizer.from_pretrained(model.folder).get_vocab().items()}
+
+
+def pair(tmp_path: Path) -> tuple[Checkpoint, Checkpoint]:
+    """Two models that share three words."""
+    return llama(tmp_path / "one", words(ONE)), llama(tmp_path / "two", words(TWO), seed=1)
+
+
+def test_union(tmp_path: Path) -> None:
+    """The first model's ids stay; every token has its own model's row, and missing ones the only owner's."""
+    one, two = pair(tmp_path)
+    (left, right), vocabulary = with_vocabulary([one, two], source="union")
+    assert list(vocabulary.tokens) == [*ONE, "e", "f"]
+    assert vocabulary.size == 7
+    assert [vocabulary.filled(k) for k in (0, 1)] == [2, 2]
+    for table in TABLES:
+        mine, theirs = by_token(one, table), by_token(two, table)
+        for token, at in vocabulary.tokens.items():
+            assert torch.equal(left.read(table)[at], (theirs | mine)[token])
+            assert torch.equal(right.read(table)[at], (mine | theirs)[token])
+    assert torch.equal(left.read("model.norm.weight"), one.read("model.norm.weight"))
+    assert [m.config["vocab_size"] for m in (left, right)] == [7, 7]
+    check_compatible(recognise(left), [recognise(right)])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("source", ["base", "first", "two", "union"])
+def test_written_models_compute_the_same(source: str, tmp_path: Path) -> None:
+    """Texts of tokens that a model has give its logits, in its own tokens' order, by the written tokenizer."""
+    one, two = pair(tmp_path)
+    views, vocabulary = with_vocabulary([one, two], source=str(two.folder) if source == "two" else source, base=1)
+    for k, (model, view) in enumerate(zip((one, two), views, strict=True)):
+        out = materialise(view, tmp_path / f"out{k}")
+        tokenizer, before = (AutoTokenizer.from_pretrained(folder) for folder in (out, model.folder))
+        assert tokenizer.get_vocab() == vocabulary.tokens
+        old, new = (
+            tf.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64)(
+                torch.tensor([t("c a [UNK] a")["input_ids"]])
+            ).logits
+            for folder, t in ((model.folder, before), (out, tokenizer))
+        )
+        both = sorted(before.get_vocab().keys() & tokenizer.get_vocab().keys())
+        assert {"c", "a", "[UNK]"} <= set(both)
+        columns = [[t.get_vocab()[token] for token in both] for t in (before, tokenizer)]
+        assert relative(new[..., columns[1]], old[..., columns[0]]) <= 1e-5
+
+
+def test_one_models_vocabulary(tmp_path: Path) -> None:
+    """The keeper is returned as it is; special ids follow their tokens, and where these are gone, the keeper."""
+    one, two = pair(tmp_path)
+    (tmp_path / "one" / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2, 3], "top_k": 3}))
+    (left, right), vocabulary = with_vocabulary([one, two], source=two.ref)
+    assert right is two
+    assert vocabulary.owner == 1
+    # one's a (1) is 2 of the output; one's b (2) is gone, so two's own eos stands
+    assert (left.config["bos_token_id"], left.config["eos_token_id"]) == (2, 2)
+    out = materialise(left, tmp_path / "out")
+    assert json.loads((out / "generation_config.json").read_text()) == {"eos_token_id": [2, 1], "top_k": 3}
+    assert (out / "tokenizer.json").read_bytes() == (two.folder / "tokenizer.json").read_bytes()
+
+
+def test_equal_tokenizers(tmp_path: Path) -> None:
+    """Nothing to do: the models' own places in their own files, byte for byte."""
+    one, two = llama(tmp_path / "one", words(ONE), rows=8), llama(tmp_path / "two", words(ONE), rows=8, seed=1)
+    for source in ("union", "base", "first", one.ref):
+        views, vocabulary = with_vocabulary([one, two], source=source)
+        assert views[0] is one
+        assert views[1].tensors == two.tensors
+        assert not views[1].recipes
+        assert (vocabulary.size, vocabulary.filled(0), vocabulary.filled(1)) == (8, 0, 0)
+    assert tree(materialise(views[1], tmp_path / "a")) == tree(materialise(two, tmp_path / "b"))
+
+
+def test_rows_beyond_the_tokens(tmp_path: Path) -> None:
+    """Qwen has more rows than tokens: its own rows stay, and a model with fewer gets the keeper's."""
+    one, two = llama(tmp_path / "one", words(ONE), rows=9), llama(tmp_path / "two", words(ONE), rows=6, seed=1)
+    (left, right), vocabulary = with_vocabulary([one, two], source="base")
+    assert left is one
+    assert vocabulary.size == 9
+    for table in TABLES:
+        assert torch.equal(right.read(table), torch.cat([two.read(table), one.read(table)[6:]]))
+    (_, smaller), vocabulary = with_vocabulary([one, two], source=two.ref)
+    assert smaller is two
+    assert vocabulary.size == 6
+    # a union that fits into the padding takes its first rows and leaves the rest
+    three = llama(tmp_path / "three", words([*ONE, "e"]), seed=2)
+    (left, right), vocabulary = with_vocabulary([one, three], source="union")
+    assert (vocabulary.size, vocabulary.tokens["e"]) == (9, 5)
+    for table in TABLES:
+        assert torch.equal(left.read(table)[5], three.read(table)[5])
+        assert torch.equal(left.read(table)[6:], one.read(table)[6:])
+        assert torch.equal(right.read(table), torch.cat([three.read(table), one.read(table)[6:]]))
+
+
+def test_tokens_beyond_the_rows(tmp_path: Path) -> None:
+    """A tokenizer with more tokens than the embedding has rows: the model stays, and others take no such tokens."""
+    one, two = llama(tmp_path / "one", words(ONE), rows=4), llama(tmp_path / "two", words(TWO), rows=4, seed=1)
+    (left, _), vocabulary = with_vocabulary([one, two], source="base")
+    assert left is one
+    assert vocabulary.size == 4
+    _, vocabulary = with_vocabulary([one, two], source="union")
+    assert set(vocabulary.tokens) == {*ONE, "e"}
+
+
+def test_fill_rules(tmp_path: Path) -> None:
+    """A token that two others have: the base's row if it has it, else the mean of all owners."""
+    every = [llama(tmp_path / f"{k}", words(w), seed=k) for k, w in enumerate((ONE, [*ONE, "x"], [*TWO, "x"], TWO))]
+    for base, table in ((None, TABLES[0]), (0, TABLES[1]), (2, TABLES[0])):
+        views, vocabulary = with_vocabulary(every, source="union", base=base)
+        x, e = vocabulary.tokens["x"], vocabulary.tokens["e"]
+        rows = [m.read(table)[5] for m in every[1:3]]
+        wanted = rows[1] if base == 2 else (rows[0] + rows[1]) / 2
+        assert torch.allclose(views[0].read(table)[x], wanted, rtol=1e-14)
+        assert torch.allclose(views[3].read(table)[x], wanted, rtol=1e-14)
+        assert torch.equal(views[1].read(table)[x], rows[0])
+        owners = [m.read(table)[3] for m in every[2:]]
+        wanted = owners[0] if base == 2 else (owners[0] + owners[1]) / 2
+        assert torch.allclose(views[0].read(table)[e], wanted, rtol=1e-14)
+
+
+def test_token_rules(tmp_path: Path) -> None:
+    """Single tokens from named models, other tokens, rows, zeros; force overrules; unknown tokens are added."""
+    one, two = pair(tmp_path)
+    tokens = {
+        "a": {"source": two.ref, "force": True},
+        "c": {"source": two.ref},
+        "<new>": {"source": {"kind": "model_token", "model": two.ref, "token": "f"}},
+        "<row>": {"source": {"kind": "model_token", "model": one.ref, "token_id": 3}},
+        "<zero>": {"source": {"kind": "zero"}},
+    }
+    (left, right), vocabulary = with_vocabulary([one, two], source="base", tokens=tokens)
+    ids = vocabulary.tokens
+    assert list(ids) == [*ONE, "<new>", "<row>", "<zero>"]
+    for table in TABLES:
+        mine, theirs = by_token(one, table), by_token(two, table)
+        for view in (left, right):
+            x = view.read(table)
+            assert torch.equal(x[ids["a"]], theirs["a"])
+            assert torch.equal(x[ids["<new>"]], theirs["f"])
+            assert torch.equal(x[ids["<row>"]], mine["c"])
+            assert not x[ids["<zero>"]].any()
+        assert torch.equal(left.read(table)[ids["c"]], mine["c"])
+    out = materialise(left, tmp_path / "out")
+    assert AutoTokenizer.from_pretrained(out)("a<new> c")["input_ids"] == [1, ids["<new>"], 3]
+
+
+def test_padding(tmp_path: Path) -> None:
+    """New rows are the mean of the model's others; nothing is cut."""
+    one, two = pair(tmp_path)
+    (left, right), vocabulary = with_vocabulary([one, two], source="union", pad_to_multiple_of=4)
+    assert (len(vocabulary.tokens), vocabulary.size) == (7, 8)
+    for view in (left, right):
+        x = view.read(TABLES[0])
+        assert torch.allclose(x[7], x[:7].mean(0), rtol=1e-12)
+    wide = llama(tmp_path / "wide", words(ONE), rows=9)
+    _, vocabulary = with_vocabulary([wide, one], source="base", pad_to_multiple_of=4)
+    assert vocabulary.size == 12
+
+
+def test_heads_and_biases(tmp_path: Path) -> None:
+    """Every axis that the spec calls vocab: BERT's output bias as well, and what is tied stays tied."""
+    every = []
+    for k, tokens in enumerate((ONE, TWO)):
+        config = tf.BertConfig(
+            vocab_size=5, hidden_size=12, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+        )
+        model = tf.BertForMaskedLM(config).double()
+        randomise(model, k)
+        model.save_pretrained(tmp_path / f"{k}")
+        words(tokens).save_pretrained(tmp_path / f"{k}")
+        every.append(open_checkpoint(tmp_path / f"{k}"))
+    (left, _), vocabulary = with_vocabulary(every, source="union")
+    bias = left.read("cls.predictions.bias")
+    assert torch.equal(
+        bias, torch.cat([every[0].read("cls.predictions.bias"), every[1].read("cls.predictions.bias")[3:]])
+    )
+    assert set(left.tensors) == set(every[0].tensors)
+    assert tf.BertForMaskedLM.from_pretrained(materialise(left, tmp_path / "out")).config.vocab_size == 7
+    assert vocabulary.size == 7
+
+
+def test_dtypes(tmp_path: Path) -> None:
+    """Every view keeps its model's dtype; means are taken in float32 and rounded once."""
+    kinds = (torch.bfloat16, torch.float32, torch.bfloat16)
+    every = [
+        llama(tmp_path / f"{k}", words(w), seed=k, dtype=d)
+        for k, (w, d) in enumerate(zip((ONE, [*ONE, "x"], [*ONE, "x"]), kinds, strict=True))
+    ]
+    views, _ = with_vocabulary(every)
+    x = views[0].read(TABLES[0])
+    assert x.dtype == torch.bfloat16
+    rows = [m.read(TABLES[0])[5].float() for m in every[1:]]
+    assert torch.equal(x[5], ((rows[0] + rows[1]) / 2).bfloat16())
+
+
+def test_byte_pairs(tmp_path: Path) -> None:
+    """A union of merges: the own come first, then the other's; the other's words are whole again."""
+    one, two = pairs([("a", "b")]), pairs([("c", "d"), ("cd", "a"), ("a", "b"), ("x", "y")], "abcdxy")
+    left, right = llama(tmp_path / "one", one), llama(tmp_path / "two", two, seed=1)
+    (view, _), vocabulary = with_vocabulary([left, right])
+    out = AutoTokenizer.from_pretrained(materialise(view, tmp_path / "out"))
+    assert out.get_vocab() == vocabulary.tokens
+    assert out.tokenize("abcda") == ["ab", "cda"]
+    assert out.tokenize("xyab") == ["xy", "ab"]
+    for text in ("ab", "abab", "ba"):
+        assert out(text)["input_ids"] == one(text)["input_ids"]
+
+
+def test_added_tokens(tmp_path: Path) -> None:
+    """Special tokens of both stay special, and own ids stay also where ordinary tokens come after added ones."""
+    one, two = words(ONE, ["<im_start>"]), words(TWO, ["<im_start>", "<tool>"])
+    (view, _), vocabulary = with_vocabulary(
+        [llama(tmp_path / "one", one), llama(tmp_path / "two", two, seed=1)], source="union"
+    )
+    assert vocabulary.tokens["<im_start>"] == 5
+    out = AutoTokenizer.from_pretrained(materialise(view, tmp_path / "out"))
+    assert out.get_vocab() == vocabulary.tokens
+    assert set(out.get_vocab()) == {*ONE, *TWO, "<im_start>", "<tool>"}
+    assert out.decode(out("<im_start> a <tool> e")["input_ids"], skip_special_tokens=True).split() == ["a", "e"]
+
+
+def test_engine(tmp_path: Path) -> None:
+    """Digests are those of the written form; keys follow what is decided."""
+    one, two = pair(tmp_path)
+    keys = []
+    for tokens in (None, {"a": {"source": two.ref, "force": True}}):
+        (left, _), _ = with_vocabulary([one, two], tokens=tokens)
+        out = materialise(left, tmp_path / f"{len(keys)}")
+        assert weights_digest(recognise(left)) == weights_digest(recognise(out))
+        keys.append(left.identity())
+        assert run_key("x", [recognise(left)]) != run_key("x", [recognise(one)])
+    assert keys[0] != keys[1]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    """One sentence each."""
+    one, two = pair(tmp_path)
+    bare = llama(tmp_path / "bare", words(ONE))
+    for file in bare.folder.glob("tokenizer*"):
+        file.unlink()
+    wide = llama(tmp_path / "wide", words(TWO), hidden_size=16)
+    for given, names in (
+        ({"models": [one, bare]}, ["bare", "tokenizer.json"]),
+        ({"models": [one, wide]}, ["lm_head.weight", "[5, 12]", "[5, 16]"]),
+        ({"source": "nowhere"}, ["nowhere"]),
+        ({"pad_to_multiple_of": 0}, ["pad_to_multiple_of"]),
+        ({"tokens": {"a": {"source": "nobody"}}}, ["tokenizer.tokens.a", "nobody"]),
+        ({"tokens": {"a": {"sauce": one.ref}}}, ["tokenizer.tokens.a"]),
+        ({"tokens": {"a": {"source": one.ref, "force": "yes"}}}, ["force", "yes"]),
+        ({"tokens": {"e": {"source": one.ref}}}, ["'e'"]),
+        ({"tokens": {"a": {"source": {"kind": "random"}}}}, ["tokenizer.tokens.a"]),
+        (
+            {"tokens": {"a": {"source": {"kind": "model_token", "model": one.ref, "token_id": 5}}}},
+            ["token_id", "5"],
+        ),
+    ):
+        arguments = {"models": [one, two], "source": "union", **given}
+        with pytest.raises(IsomergeError) as error:
+            with_vocabulary(arguments.pop("models"), **arguments)
+        one_sentence(error.value, *names)
+
+
+def test_a_tokenizer_of_its_own(tmp_path: Path) -> None:
+    """A folder that is none of the models may give the vocabulary."""
+    one, two = pair(tmp_path)
+    words(["f", "a", "zz", "[UNK]"]).save_pretrained(tmp_path / "third")
+    (left, _), vocabulary = with_vocabulary([one, two], source=str(tmp_path / "third"))
+    x, mine, theirs = left.read(TABLES[0]), by_token(one, TABLES[0]), by_token(two, TABLES[0])
+    assert vocabulary.tokens == {"f": 0, "a": 1, "zz": 2, "[UNK]": 3}
+    assert torch.equal(
+        x, torch.stack([theirs["f"], mine["a"], torch.zeros(12, dtype=torch.float64), mine["[UNK]"]])
+    )
