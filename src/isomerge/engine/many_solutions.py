@@ -86,14 +86,15 @@ def _solve(
     report = solver.solve()
     learned: list[Any] = [None] * len(solvers)
     if matching.learn is not None:
-        from isomerge.engine.learned_many import ManyLearner, MatchedSimplex
+        from isomerge.engine.learned import Learner
         from isomerge.engine.learning import LearnSettings
+        from isomerge.engine.matched_simplex import MatchedSimplex
 
-        simplex = MatchedSimplex(solver, matching.settings or LearnSettings())
+        simplex = MatchedSimplex.of(solver, matching.settings or LearnSettings())
         examples = Solver(first, matching, _state(stream), observer).examples(matching.learn)
-        found = ManyLearner(simplex, examples, _state(stream), observer).run()
-        report["learned"] = found.report
-        learned = found.each
+        found = Learner(simplex, examples, _state(stream), observer).run()
+        report["learned"] = {**found.report, "points": simplex.points()}
+        learned = found.elements
     return report, [solver.alignment(m, elements) for m, elements in enumerate(learned, 1)]
 
 

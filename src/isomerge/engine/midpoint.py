@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.matched_line import untied_module
+from isomerge.engine.live import untied_module
 from isomerge.engine.modules import parameter_names
 from isomerge.engine.streams import Canonical, StreamSolver
 from isomerge.symmetry.alignment import Alignment

@@ -198,7 +198,7 @@ class Solver:
         line = MatchedLine(search, how.settings or LearnSettings())
         learned = Learner(line, learn, self.state, self.observer).run()
         self.report["learned"] = learned.report
-        return search.alignment(learned.elements)
+        return search.alignment(learned.elements[0])
 
     def matched_functionally(self, solver: StreamSolver) -> list[str]:
         """Match feed-forward layers once more, by what averaging their neurons costs; returns the units that were."""
