@@ -52,9 +52,9 @@ def print_plan(
     planned_tensors(models[0], dtype)
     plan = make_plan(models[0], models[1:], spaces, layers)
     cost = estimate(plan, models, guard=guard)
-    active = [u for u in plan.units if u.key not in plan.skipped and (u.elements or u.votes)]
+    active = [u for u in plan.units if plan.is_matched(u)]
     frame = plan.selection.frame
-    groups = {name: frame.spaces[name].group_name for name in frame.streams} if frame is not None else {}
+    groups = frame.stream_groups if frame is not None else {}
     for note in plan.selection.notes:
         voice.say(f"Note: {note}.")
     for name, group in groups.items():
