@@ -24,6 +24,7 @@ from isomerge.engine.learned_elements import LearnedElements
 from isomerge.engine.learning import backward, batch_size_of, counted, shifted
 from isomerge.engine.live import substituted
 from isomerge.engine.matched_simplex import MatchedSimplex
+from isomerge.engine.parts_file import load_parts, save_parts
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -231,33 +232,17 @@ class Learner:
     # ------------------------------------------------------------------- state
 
     def _save(self) -> None:
-        import json
-        import os
-
-        from safetensors.torch import save_file
-
         parts = {"now": self.elements.state(), "optimiser": self.elements.optimiser_state()}
         if self.best is not None:
             parts["best"] = self.best[1]
-        tensors = {f"{part}/{k}": v.contiguous() for part, d in parts.items() for k, v in d.items()}
-        about = {"history": self.history, "best": None if self.best is None else self.best[0]}
-        beside = self.state.with_suffix(".new")
-        save_file(tensors, str(beside), metadata={"isomerge": json.dumps(about)})
-        os.replace(beside, self.state)
+        best = None if self.best is None else self.best[0]
+        save_parts(self.state, parts, {"history": self.history, "best": best})
 
     def _resume(self) -> None:
-        import json
-
-        from safetensors import safe_open
-
-        if not self.state.exists():
+        kept = load_parts(self.state)
+        if kept is None:
             return
-        parts: dict[str, dict[str, Tensor]] = {}
-        with safe_open(str(self.state), "pt") as file:
-            about = json.loads((file.metadata() or {})["isomerge"])
-            for name in file.keys():  # noqa: SIM118
-                part, _, key = name.partition("/")
-                parts.setdefault(part, {})[key] = file.get_tensor(name)
+        parts, about = kept
         self.elements.load(parts["now"], parts["optimiser"])
         self.history = about["history"]
         if "best" in parts:
