@@ -7,8 +7,8 @@ typed axes: a change of basis moves it as it moves weights, and matching needs i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -159,27 +159,46 @@ class Activations:
 
 
 @contextmanager
-def reading(module: nn.Module, places: Sequence[tuple[Tap, str]], into: dict[str, list[Any]]) -> Iterator[None]:
-    """While it lasts, every run of the module appends what its taps see ([..., width]) to ``into``."""
+def listening(
+    module: nn.Module, places: Sequence[tuple[str, str, str]], tell: Callable[[str, Tensor], None]
+) -> Iterator[None]:
+    """While it lasts, every run of the module tells what it has at some places, [..., width], as it gets there.
+
+    Args:
+        module: a live module.
+        places: keys, submodules by name, and their sides (``in`` or ``out``).
+        tell: is given keys and tensors.
+    """
     hooks = []
 
     def after(key: str, _module: Any, _given: Any, found: Any) -> None:
-        into.setdefault(key, []).append(found)
+        tell(key, found)
 
     def before(key: str, _module: Any, given: tuple[Any, ...]) -> None:
-        into.setdefault(key, []).append(given[0])
+        tell(key, given[0])
 
     try:
-        for tap, path in places:
+        for key, path, side in places:
             place = module.get_submodule(path)
-            if tap.side == "out":
-                hooks.append(place.register_forward_hook(partial(after, tap.key)))
+            if side == "out":
+                hooks.append(place.register_forward_hook(partial(after, key)))
             else:
-                hooks.append(place.register_forward_pre_hook(partial(before, tap.key)))
+                hooks.append(place.register_forward_pre_hook(partial(before, key)))
         yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def reading(
+    module: nn.Module, places: Sequence[tuple[Tap, str]], into: dict[str, list[Any]]
+) -> AbstractContextManager[None]:
+    """While it lasts, every run of the module appends what its taps see ([..., width]) to ``into``."""
+
+    def keep(key: str, x: Tensor) -> None:
+        into.setdefault(key, []).append(x)
+
+    return listening(module, [(tap.key, path, tap.side) for tap, path in places], keep)
 
 
 def capture(
