@@ -61,10 +61,9 @@ class Canonical:
 
 @dataclass
 class StreamSolution:
-    """What was found: the element of the whole model, and the objective after every half step."""
+    """What was found: the element of the whole model, and a report, with the objective after every half step."""
 
     alignment: Alignment
-    objective: list[float]
     report: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,7 +95,6 @@ class StreamSolver:
         self.turn = Alignment(frame)
         self.inner: dict[str, dict[str, Tensor]] = {}
         self.gauges: dict[str, tuple[Alignment, Alignment]] = {}
-        self.dead: set[str] = set()
         self._cache: dict[str, Canonical] = {}
         self.activations = activations
         self.share = SHARES[evidence] if activations else SHARES["weights"]
@@ -118,10 +116,9 @@ class StreamSolver:
         a, b = ({block: self.folded(m, block) for block in unit.blocks} for m in (pair.anchor, pair.source))
         to_a = to_b = Alignment(self.local)
         if self.pair.plan.is_matched(unit):
-            to_a, dead_a = canonical_gauge(self.local, a)
-            to_b, dead_b = canonical_gauge(self.local, b)
+            to_a, _ = canonical_gauge(self.local, a)
+            to_b, _ = canonical_gauge(self.local, b)
             self.gauges[unit.key] = (to_a, to_b)
-            self.dead |= {*dead_a, *dead_b}
         counts: dict[str, float] = {}
         for block, tensor in a.items():
             norm = squared_norm(tensor) ** 0.5
@@ -295,7 +292,7 @@ class StreamSolver:
             "sweeps": len(objective) // 2,
             "groups": self.frame.stream_groups,
         }
-        return StreamSolution(self.alignment(), objective, report)
+        return StreamSolution(self.alignment(), report)
 
     def alignment(self, learned: Mapping[str, Tensor] | None = None) -> Alignment:
         """The element of the whole model: fold, turn, match, and take on the anchor's gains.
