@@ -76,7 +76,7 @@ def test_solutions_are_best_in_the_metric(name: str, tmp_path: Path) -> None:
     solver = solved(a, b, None)
     metrics, better = input_metrics(solver, statistics(a, b)), 0
     for unit in solver.pair.plan.units:
-        if not solver.is_matched(unit):
+        if not solver.pair.plan.is_matched(unit):
             continue
         turned = solver.act(solver.turn, solver.canonical(unit))
         reached = []
@@ -94,7 +94,7 @@ def test_twins_are_found_in_the_metric(tmp_path: Path) -> None:
     twin = turn("vit", a, tmp_path / "twin", 3)
     solver = solved(a, twin, None)
     metrics = input_metrics(solver, statistics(a, twin))
-    for unit in (u for u in solver.pair.plan.units if solver.is_matched(u)):
+    for unit in (u for u in solver.pair.plan.units if solver.pair.plan.is_matched(u)):
         turned = solver.act(solver.turn, solver.canonical(unit))
         moved = solver.act(Alignment(solver.local, solve_in_metric(solver, turned, metrics)), turned)
         norm = sum(solver.weight(b) * float(t.square().sum()) for b, t in moved.anchor.items())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.cli.console import Voice, size_text, write_json
 
 if TYPE_CHECKING:
+    from isomerge.engine.plan import Plan
     from isomerge.engine.solutions import Matching
 
 
@@ -52,36 +53,35 @@ def print_plan(
     planned_tensors(models[0], dtype)
     plan = make_plan(models[0], models[1:], spaces, layers)
     cost = estimate(plan, models, guard=guard)
-    active = [u for u in plan.units if u.key not in plan.skipped and (u.elements or u.votes)]
-    frame = plan.selection.frame
-    groups = {name: frame.spaces[name].group_name for name in frame.streams} if frame is not None else {}
-    for note in plan.selection.notes:
+    _say(voice, plan, cost, matching)
+    write_json(
+        json, {"command": "dry-run", "models": [model.ref for model in models], **_record(plan), "estimate": cost}
+    )
+
+
+def _record(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON tells it."""
+    selection = plan.selection
+    return {
+        "units": len(plan.units),
+        "matched": sum(map(plan.is_matched, plan.units)),
+        "streams": selection.frame.stream_groups if selection.frame is not None else {},
+        "notes": list(selection.notes),
+    }
+
+
+def _say(voice: Voice, plan: Plan, cost: dict[str, float], matching: Matching) -> None:
+    """The plan and its cost in words."""
+    record = _record(plan)
+    for note in record["notes"]:
         voice.say(f"Note: {note}.")
-    for name, group in groups.items():
+    for name, group in record["streams"].items():
         voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
     if matching.needs_models:
-        evidence = {
-            "data": matching.data,
-            "stats": matching.stats,
-            "search": matching.search,
-            "learn": matching.learn,
-        }
-        voice.say(
-            f"Looked at beside weights: {', '.join(k for k, v in evidence.items() if v)}; its cost is not estimated."
-        )
+        looked = [k for k in ("data", "stats", "search", "learn") if getattr(matching, k)]
+        voice.say(f"Looked at beside weights: {', '.join(looked)}; its cost is not estimated.")
     voice.say(
-        f"{len(plan.units)} work units, {len(active)} matched over {', '.join(plan.selection.spec.spaces) or 'nothing'}; "
-        f"about {size_text(cost['memory'])} of memory, {cost['seconds']:.0f} s on one core. Nothing was written."
-    )
-    write_json(
-        json,
-        {
-            "command": "dry-run",
-            "models": [model.ref for model in models],
-            "units": len(plan.units),
-            "matched": len(active),
-            "streams": groups,
-            "notes": list(plan.selection.notes),
-            "estimate": cost,
-        },
+        f"{record['units']} work units, {record['matched']} matched over "
+        f"{', '.join(plan.selection.spec.spaces) or 'nothing'}; about {size_text(cost['memory'])} of memory, "
+        f"{cost['seconds']:.0f} s on one core. Nothing was written."
     )

@@ -61,7 +61,7 @@ def check_statistics(files: Sequence[str], models: Sequence[Model]) -> None:
     """
     from isomerge.engine.statistics import FORMAT
 
-    kept: dict[str, Any] = {}
+    kept: list[Any] = []
     for file, model in zip(files, models, strict=True):
         header = _header(file)
         if header.get("format") != FORMAT:
@@ -70,12 +70,24 @@ def check_statistics(files: Sequence[str], models: Sequence[Model]) -> None:
             raise IsomergeError(
                 f"{file}: made for {header.get('model_type')}, but {model.ref} is {model.spec.model_type}"
             )
-        kept[file] = header.get("rows_of")
-    first = files[0] if files else ""
-    for file in files[1:]:
-        if kept[file] != kept[first]:
+        kept.append(header.get("rows_of"))
+    check_same_data(files, kept)
+
+
+def check_same_data(files: Sequence[str], told: Sequence[Any]) -> None:
+    """Refuse statistics files whose rows do not belong together.
+
+    Args:
+        files: of statistics.
+        told: which rows each one has (`isomerge.engine.taps.pairing`).
+
+    Raises:
+        IsomergeError: naming the first file and the one that differs from it.
+    """
+    for file, rows in zip(files[1:], told[1:], strict=True):
+        if rows != told[0]:
             raise IsomergeError(
-                f"{first} and {file} are of different data: make both with the same --data, --limit and --length"
+                f"{files[0]} and {file} are of different data: make both with the same --data, --limit and --length"
             )
 
 
@@ -99,7 +111,7 @@ def inputs_key(matching: Matching, anchor: Model) -> list[Any]:
     """
     from isomerge.checkpoint.companions import companion_files
 
-    options = replace(matching, data=_shown(matching.data), learn=_shown(matching.learn))
+    options = replace(matching, data=shown(matching.data), learn=shown(matching.learn))
     found: list[Any] = [repr(options)]
     for ref in (matching.data, matching.learn):
         if ref is not None and not isinstance(ref, Examples):
@@ -110,7 +122,8 @@ def inputs_key(matching: Matching, anchor: Model) -> list[Any]:
     return found
 
 
-def _shown(ref: str | Path | Examples | None) -> str | None:
+def shown(ref: str | Path | Examples | None) -> str | None:
+    """The name or path of data, or the fingerprint of examples in memory."""
     return ref.fingerprint if isinstance(ref, Examples) else None if ref is None else str(ref)
 
 

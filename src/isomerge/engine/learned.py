@@ -1,10 +1,11 @@
 """Learned matching: all continuous spaces at once, by gradient on the loss between the models.
 
-The line runs from the anchor to the moved source, both in the canonical frame (gains folded, gauges balanced) of the
-anchor's own architecture. A step draws a point of the line and a batch, and moves the source along its orbit so that the
-loss there falls: labels where there are some, else the mean of the endpoints' predictions. What is kept is the step
-whose maximum over the whole path is lowest, on examples that are held out: a midpoint alone can be bought by moving
-the barrier elsewhere. The result is an exact symmetry, whatever was learned.
+The simplex (of two models, a line) lies between the first model and the others as they are moved, all in the canonical
+frame (gains folded, gauges balanced) of the first one's own architecture. A step draws a point of it, every second one
+the point that will be written, and a batch, and moves all models but the first along their orbits so that the loss there
+falls: labels where there are some, else the mean of the models' predictions. What is kept is the step whose worst
+judged point is lowest, on examples that are held out: one point alone can be bought by moving the barrier elsewhere.
+The result is an exact symmetry, whatever was learned.
 
 Sources: Theus et al. 2025 (learned matching of residual streams), Ainsworth et al. 2023 and Pena et al. 2023
 (straight-through and Sinkhorn permutations), Becigneul and Ganea 2019 (Riemannian Adam).
@@ -12,27 +13,26 @@ Sources: Theus et al. 2025 (learned matching of residual streams), Ainsworth et 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.learned_elements import LearnedElements
 from isomerge.engine.learning import backward, batch_size_of, counted, shifted
-from isomerge.engine.matched_line import MatchedLine, substituted
+from isomerge.engine.matched_simplex import MatchedSimplex
+from isomerge.engine.parts_file import load_parts, save_parts
+from isomerge.engine.substitution import substituted
 from isomerge.errors import IsomergeError
-from isomerge.matching.smooth import RiemannianAdam, SmoothElements
-from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.stage import Stage
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.data.examples import Examples
+    from isomerge.symmetry.stage import Stage
 
-# The points at which a path is judged: its maximum is what counts.
-PATH = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Seconds between two saved states.
 SAVE_EVERY = 20.0
 
@@ -41,38 +41,30 @@ SAVE_EVERY = 20.0
 class Learned:
     """What was learned: elements that act after the solver's, and the record of the run."""
 
-    elements: dict[str, Tensor]
+    elements: list[dict[str, Tensor]]
+    """Of every model but the first."""
     report: dict[str, Any] = field(default_factory=dict)
 
 
 class Learner:
-    """Learns the elements that lower the loss along a line.
+    """Learns the elements that lower the loss inside a simplex or along a line.
 
     Args:
-        line: the line to start from.
+        simplex: what to start from.
         examples: what it is learned from; a part is held out to judge.
         state: where the state is kept for a run that is interrupted.
         observer: told of steps done and of the current loss.
+
+    Raises:
+        IsomergeError: nothing continuous is matched, or the examples are too few, or without the labels asked for.
     """
 
     def __init__(
-        self, line: MatchedLine, examples: Examples, state: Path, observer: Callable[[str, int, int], None]
+        self, simplex: MatchedSimplex, examples: Examples, state: Path, observer: Callable[[str, int, int], None]
     ) -> None:
-        settings = line.settings
-        self.line, self.observer, self.state, self.settings = line, observer, state, settings
+        self.simplex, self.observer, self.state, self.settings = simplex, observer, state, simplex.settings
         self.prepare(examples)
-        solver = line.solver
-        keys = [k for unit in solver.pair.plan.units if solver.is_matched(unit) for k in unit.elements]
-        keys = [*dict.fromkeys(k for k in keys if not k.startswith("shift."))]
-        full = Alignment(solver.frame) @ Alignment(solver.local)
-        self.elements = SmoothElements(
-            full.spec, [*solver.frame.streams, *keys], settings.device, permutations=settings.permutations
-        )
-        if not self.elements.parameters():
-            raise IsomergeError("nothing can be learned: no continuous space is chosen; add some with --spaces")
-        self.optimiser = RiemannianAdam(
-            self.elements, settings.rotation_rate, settings.gauge_rate, settings.steps, min(20, settings.steps)
-        )
+        self.elements = LearnedElements(*simplex.learnable(), len(simplex.shares) - 1, self.settings)
 
     def prepare(self, examples: Examples) -> None:
         """Decide what is learned from, how it is judged, and how many examples a step takes.
@@ -97,19 +89,15 @@ class Learner:
         self.best: tuple[float, dict[str, Tensor]] | None = None
         self.history: list[dict[str, float]] = []
 
-    def stage(self) -> Stage:
-        """The learned elements as they act now."""
-        return Stage(self.elements.acting, self.elements.elements())
-
     # -------------------------------------------------------------------- loss
 
     def loss(self, batch: Mapping[str, Tensor], wanted: Tensor | None) -> Tensor:
-        """The mean loss in nats of the substituted weights."""
+        """The mean loss in nats of the weights that are substituted now."""
         import torch
 
         from isomerge.evidence.losses import loss_of_logits, targets_of
 
-        logits = self.line.logits(batch)
+        logits = self.simplex.logits(batch)
         if wanted is None:
             total, count, _ = loss_of_logits(logits, targets_of(batch, logits))
             return total / max(count, 1)
@@ -118,31 +106,41 @@ class Learner:
         return kept.sum() / max(kept.numel(), 1)
 
     def wanted(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        """The mean of the endpoints' predictions, where these are the target."""
+        """The mean of the models' predictions, where these are the target."""
         import torch
 
         if self.target == "labels":
             return None
+        total: Tensor | None = None
         with torch.no_grad():
-            parts = []
-            for t in (0.0, 1.0):
-                with substituted(self.line.module, self.line.point(t, None)):
-                    parts.append(self.line.logits(batch).softmax(-1))
-        return (parts[0] + parts[1]) / 2
+            for corner, share in zip(self._corners(), self.simplex.shares, strict=True):
+                with substituted(self.simplex.module, self.simplex.at(corner, None)):
+                    found = share * self.simplex.logits(batch).softmax(-1)
+                total = found if total is None else total + found
+        return total
+
+    def _corners(self) -> list[list[float]]:
+        """The models themselves, as points."""
+        count = len(self.simplex.shares)
+        return [[float(k == m) for k in range(count)] for m in range(count)]
 
     def judge(self) -> dict[str, Any]:
-        """The path on the held-out examples: excess loss over the straight line between the endpoints', and its maximum."""
+        """The held-out loss at the judged points in excess of the models' own, its maximum, and it where is written."""
         import torch
 
+        points = self.simplex.points()
         with torch.no_grad():
-            stage = Stage(self.elements.acting, self.elements.elements())
-            ends = [self._held_loss(t, stage) for t in (0.0, 1.0)]
-            excess = [self._held_loss(t, stage) - ((1 - t) * ends[0] + t * ends[1]) for t in PATH]
-        return {"excess": excess, "barrier": max(excess), "midpoint": excess[len(PATH) // 2]}
+            stages = self.elements.stages()
+            ends = [self._loss_at(corner, stages) for corner in self._corners()]
+            excess = []
+            for point in points:
+                chord = sum(w * end for w, end in zip(point, ends, strict=True))
+                excess.append(self._loss_at(point, stages) - chord)
+        return {"excess": excess, "barrier": max(excess), "midpoint": excess[points.index(self.simplex.shares)]}
 
-    def _held_loss(self, t: float, stage: Stage) -> float:
+    def _loss_at(self, point: Sequence[float], stages: Sequence[Stage]) -> float:
         total, count = 0.0, 0
-        with substituted(self.line.module, self.line.point(t, stage)):
+        with substituted(self.simplex.module, self.simplex.at(point, stages)):
             for batch, wanted in self.judged:
                 n = len(next(iter(batch.values())))
                 total, count = total + float(self.loss(batch, wanted)) * n, count + n
@@ -168,8 +166,8 @@ class Learner:
         self._resume()
         steps, saved = self.settings.steps, monotonic()
         looks = {0, steps, *(steps * k // 10 for k in range(4, 10))}
-        for batch in self._batches(self.optimiser.step_number):
-            number = self.optimiser.step_number
+        for batch in self._batches(self.elements.steps_taken):
+            number = self.elements.steps_taken
             if number in looks:
                 self._keep_if_better(number)
             if number >= steps:
@@ -195,18 +193,19 @@ class Learner:
         import torch
 
         rng = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
-        t = 0.5 if number % 2 == 0 else float(torch.rand((), generator=rng)) * 0.5 + 0.25
+        point = self.simplex.shares if number % 2 == 0 else self.simplex.drawn(rng)
         if self.settings.shifts:
             batch = shifted(batch, rng)
         wanted = self.wanted(batch)
-        with substituted(self.line.module, self.line.point(t, self.stage())):
+        with substituted(self.simplex.module, self.simplex.at(point, self.elements.stages())):
             loss = self.loss(batch, wanted)
             if not bool(loss.isfinite()):
                 raise IsomergeError(
-                    f"learning diverged at step {number} (loss {float(loss.detach())}): learn with --precision float32, or give other data with --learn"
+                    f"learning diverged at step {number} (loss {float(loss.detach())}): "
+                    "learn with --precision float32, or give other data with --learn"
                 )
             backward(loss)
-        self.optimiser.step()
+        self.elements.step()
         self.observer(f"learning, loss {float(loss.detach()):.3f}", number + 1, self.settings.steps)
 
     def _batches(self, first: int) -> Iterator[dict[str, Tensor]]:
@@ -233,35 +232,18 @@ class Learner:
     # ------------------------------------------------------------------- state
 
     def _save(self) -> None:
-        import json
-        import os
-
-        from safetensors.torch import save_file
-
-        parts = {"now": self.elements.state(), "optimiser": self.optimiser.state()}
+        parts = {"now": self.elements.state(), "optimiser": self.elements.optimiser_state()}
         if self.best is not None:
             parts["best"] = self.best[1]
-        tensors = {f"{part}/{k}": v.contiguous() for part, d in parts.items() for k, v in d.items()}
-        about = {"history": self.history, "best": None if self.best is None else self.best[0]}
-        beside = self.state.with_suffix(".new")
-        save_file(tensors, str(beside), metadata={"isomerge": json.dumps(about)})
-        os.replace(beside, self.state)
+        best = None if self.best is None else self.best[0]
+        save_parts(self.state, parts, {"history": self.history, "best": best})
 
     def _resume(self) -> None:
-        import json
-
-        from safetensors import safe_open
-
-        if not self.state.exists():
+        kept = load_parts(self.state)
+        if kept is None:
             return
-        parts: dict[str, dict[str, Tensor]] = {}
-        with safe_open(str(self.state), "pt") as file:
-            about = json.loads((file.metadata() or {})["isomerge"])
-            for name in file.keys():  # noqa: SIM118
-                part, _, key = name.partition("/")
-                parts.setdefault(part, {})[key] = file.get_tensor(name)
-        self.elements.load(parts["now"])
-        self.optimiser.load(parts["optimiser"])
+        parts, about = kept
+        self.elements.load(parts["now"], parts["optimiser"])
         self.history = about["history"]
         if "best" in parts:
             self.best = (about["best"], parts["best"])

@@ -112,6 +112,11 @@ def counted(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:
     return torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
 
 
-def batch_size_of(examples: Examples) -> int:
+# About as much as fits one step: tokens, or images.
+TOKENS, IMAGES = 2048, 128
+
+
+def batch_size_of(examples: Examples, images: int = IMAGES) -> int:
+    """How many examples make about ``TOKENS`` tokens of text, at least one; ``images`` where there are no tokens."""
     ids = examples.tensors.get("input_ids")
-    return 128 if ids is None else max(1, 2048 // ids.shape[1])
+    return images if ids is None else max(1, TOKENS // ids.shape[1])

@@ -6,9 +6,9 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.engine.matched_line import untied_module
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.modules import parameter_names
+from isomerge.engine.substitution import untied_module
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Match
 from isomerge.symmetry.units import plan_units

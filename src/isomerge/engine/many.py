@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine import streams
+from isomerge.engine.canonical_frame import whole_alignment
 from isomerge.engine.many_passes import Passes, Places
-from isomerge.engine.many_units import groups
 from isomerge.matching.frame import stream_crosses
 from isomerge.matching.many import Graph, PairCrosses, synchronise
 from isomerge.symmetry.alignment import Alignment
@@ -146,7 +146,7 @@ class ManySolver(Passes):
             },
             "shares": list(self.units.shares),
             "dead": sorted(self.units.dead),
-            "groups": groups(self.frame, self.frame.streams if not apart else ()),
+            "groups": {} if apart else self.frame.stream_groups,
         }
 
     def normalised(self, places: Places) -> Places:
@@ -154,7 +154,7 @@ class ManySolver(Passes):
         back = places.turns[0].inverse()
         found = Places([back @ turn for turn in places.turns], [{} for _ in self.models], [{} for _ in self.models])
         for unit in self.units.plan.units:
-            if self.units.is_matched(unit):
+            if self.units.plan.is_matched(unit):
                 first = self.element(places, 0, unit).inverse()
                 for m in range(1, len(self.models)):
                     found.inner[m][unit.key] = (first @ self.element(places, m, unit)).elements
@@ -166,16 +166,14 @@ class ManySolver(Passes):
 
         ``learned`` are elements that act after those that were found here, in the first model's canonical frame.
         """
-        further = dict(learned or {})
-        turn = Alignment(self.frame, {k: further.pop(k) for k in self.frame.streams if k in further})
-        found: dict[str, Tensor] = {}
-        for unit in self.units.plan.units:
-            if self.units.is_matched(unit):
-                gauges = self.units.gauges[unit.key]
-                last = Alignment(self.local, {k: further[k] for k in unit.elements if k in further})
-                found |= (gauges[0].inverse() @ last @ self.element(self.places, m, unit) @ gauges[m]).elements
-        local = Alignment(self.local, found)
-        return self.units.folds[0].inverse() @ local @ turn @ self.places.turns[m] @ self.units.folds[m]
+        units, place = self.units, self.places
+        found = [
+            (unit, self.element(place, m, unit), (units.gauges[unit.key][0], units.gauges[unit.key][m]))
+            for unit in units.plan.units
+            if units.plan.is_matched(unit)
+        ]
+        folds = (units.folds[0], units.folds[m])
+        return whole_alignment(self.frame, self.local, found, place.turns[m], folds, learned)
 
 
 def _fraction(high: float, low: float) -> float:

@@ -75,7 +75,7 @@ class Passes:
     def element(self, places: Places, m: int, unit: Unit) -> Alignment:
         """The block-local element of one model in one unit."""
         votes = {name: places.votes[m][name] for name in unit.votes if name in places.votes[m]}
-        found = {**places.inner[m].get(unit.key, {}), **votes} if self.units.is_matched(unit) else {}
+        found = {**places.inner[m].get(unit.key, {}), **votes} if self.units.plan.is_matched(unit) else {}
         return Alignment(self.local, found)
 
     def turned(self, places: Places, unit: Unit) -> list[Tensors]:
@@ -107,7 +107,7 @@ class Passes:
             turned = self.turned(places, unit)
             placed = self.placed(places, unit, turned)
             start = value = self.spread(graph, placed)
-            if movable and self.units.is_matched(unit) and unit.elements:
+            if movable and self.units.plan.is_matched(unit) and unit.elements:
                 if restart:
                     placed = self._restart(places, unit, turned, placed)
                 rounds = ROUNDS if plan.selection.frame is None else ROUNDS_PER_PASS
@@ -172,7 +172,7 @@ class Passes:
 
     def _vote(self, places: Places, graph: Graph, m: int) -> None:
         """Decide one model's stack-wide spaces, and what lies over them, where that brings it nearer to the others."""
-        units = [unit for unit in self.units.plan.units if unit.votes and self.units.is_matched(unit)]
+        units = [unit for unit in self.units.plan.units if unit.votes and self.units.plan.is_matched(unit)]
         profits: dict[str, Tensor] = {}
         for unit in units:
             turned = self.turned(places, unit)

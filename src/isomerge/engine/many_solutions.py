@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.many import ManySolver
 from isomerge.engine.many_units import ManyUnits
+from isomerge.engine.match_evidence import MatchEvidence
 from isomerge.engine.pair import PairSolver
-from isomerge.engine.solutions import Matching, Solver
+from isomerge.engine.solutions import Matching
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from isomerge.engine.run import StreamWriter
-    from isomerge.engine.taps import Activations
 
 ANCHORS = ("first", "none")
 DONE = "common mean"
@@ -80,40 +78,20 @@ def _solve(
 ) -> tuple[dict[str, Any], list[Alignment]]:
     first, observer = solvers[0], stream.output.observer
     models = [first.anchor, *(solver.source for solver in solvers)]
-    activations = _activations(stream, solvers, matching)
-    units = ManyUnits(models, first.plan, first.dtype, shares_of(weights), activations, matching.evidence)
+    evidence = MatchEvidence(matching, first.anchor, observer)
+    every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
+    known = [found for found in every if found is not None]
+    units = ManyUnits(models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence)
     solver = ManySolver(units, observer)
     report = solver.solve()
     learned: list[Any] = [None] * len(solvers)
-    if matching.learn is not None:
-        from isomerge.engine.learned_many import ManyLearner, MatchedSimplex
+    if (examples := evidence.learned_from) is not None:
+        from isomerge.engine.learned import Learner
         from isomerge.engine.learning import LearnSettings
+        from isomerge.engine.matched_simplex import MatchedSimplex
 
-        simplex = MatchedSimplex(solver, matching.settings or LearnSettings())
-        examples = Solver(first, matching, _state(stream), observer).examples(matching.learn)
-        found = ManyLearner(simplex, examples, _state(stream), observer).run()
-        report["learned"] = found.report
-        learned = found.each
+        simplex = MatchedSimplex.of(solver, matching.settings or LearnSettings())
+        found = Learner(simplex, examples, stream.writer.blob("learning-all.safetensors"), observer).run()
+        report["learned"] = {**found.report, "points": simplex.points()}
+        learned = found.elements
     return report, [solver.alignment(m, elements) for m, elements in enumerate(learned, 1)]
-
-
-def _state(stream: StreamWriter) -> Path:
-    return stream.writer.blob("learning-all.safetensors")
-
-
-def _activations(
-    stream: StreamWriter, solvers: Sequence[PairSolver], matching: Matching
-) -> list[Activations] | None:
-    """Centred activations of every model, the first one first; None where weights decide alone."""
-    pairs = [Solver(s, matching, _state(stream), stream.output.observer, k) for k, s in enumerate(solvers)]
-    if matching.stats:
-        both = [found for pair in pairs if (found := pair.activations()) is not None]
-        return [both[0][0], *(source for _, source in both)]
-    if not (matching.data or matching.learn):
-        return None
-    from isomerge.engine.taps import capture
-
-    examples = pairs[0].examples(matching.data or matching.learn)
-    examples = examples.head(min(len(examples), matching.rows))
-    models = [solvers[0].anchor, *(solver.source for solver in solvers)]
-    return [capture(m, pairs[0].module(m), examples, rows=matching.rows).centred() for m in models]

@@ -6,16 +6,17 @@ an element moves them alike and both have cross-Grams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import fsum
 from typing import TYPE_CHECKING
 
 from isomerge.engine import streams
+from isomerge.engine.canonical_frame import folding, read_moved, rooted
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan
 from isomerge.engine.taps import Activations, Tap
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.frame import WeightedLeaf, check_folded, folded_gains, has_shared_meaning
+from isomerge.matching.frame import WeightedLeaf, has_shared_meaning
 from isomerge.matching.local import squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
@@ -79,12 +80,7 @@ class ManyUnits:
         self.local = plan.selection.spec
         self.frame = plan.selection.frame or self.local
         self.blocks = [block for unit in plan.units for block in unit.blocks]
-        self.folds: list[Alignment] = []
-        for model in models:
-            read = self._reader(model)
-            if any(self.frame.spaces[s].group_name == self.frame.spaces[s].folded for s in self.frame.streams):
-                check_folded(self.frame, self.blocks, read, model.ref)
-            self.folds.append(folded_gains(self.frame, self.blocks, read))
+        self.folds = [folding(model, self.frame, self.blocks, dtype) for model in models]
         self.activations = activations
         self.evidence = streams.SHARES[evidence] if activations else streams.SHARES["weights"]
         self.weights: dict[str, float] = {}
@@ -95,19 +91,9 @@ class ManyUnits:
         self._cache: dict[str, list[Tensors]] = {}
         self._room = streams.CACHE
 
-    def _reader(self, model: Model) -> Callable[[Block], Tensor]:
-        return lambda block: model.assemble(block, self.dtype)
-
     def folded(self, m: int, block: Block) -> Tensor:
         """A block of one model with gains folded."""
-        tensor = self.models[m].assemble(block, self.dtype)
-        if tensor.is_floating_point():
-            self.folds[m].act_linearly(block, tensor)
-        return tensor
-
-    def is_matched(self, unit: Unit) -> bool:
-        """Whether a unit has elements to find, and its layer was chosen."""
-        return unit.key not in self.plan.skipped and bool(unit.elements or unit.votes)
+        return read_moved(self.models[m], block, self.dtype, self.folds[m])
 
     def canonical(self, unit: Unit) -> list[Tensors]:
         """A unit of every model, floating point only; not to be changed."""
@@ -115,7 +101,7 @@ class ManyUnits:
             return self._cache[unit.key]
         every = [{b: t for b in unit.blocks if (t := self.folded(m, b)).is_floating_point()} for m in self._all]
         gauges = [Alignment(self.local) for _ in self._all]
-        if self.is_matched(unit):
+        if self.plan.is_matched(unit):
             gauges = []
             for tensors in every:
                 to, dead = canonical_gauge(self.local, tensors)
@@ -187,12 +173,7 @@ class ManyUnits:
 
     def rooted(self, tensors: Mapping[Key, Tensor]) -> dict[Block, Tensor]:
         """The blocks of a unit times the roots of their weights, as local solvers take them."""
-        found = {}
-        for key, t in tensors.items():
-            if isinstance(key, Block):
-                root = self.weight(key) ** 0.5
-                found[key] = t if root == 1.0 or root == 0.0 else t * root
-        return found
+        return rooted({key: t for key, t in tensors.items() if isinstance(key, Block)}, self.weight)
 
     def rooted_taps(
         self, x: Mapping[Key, Tensor], y: Mapping[Key, Tensor]
@@ -207,8 +188,3 @@ class ManyUnits:
     def canonical_order(self) -> list[int]:
         """The models in an order that their orbits decide, wherever they were given: by norms in canonical gauges."""
         return sorted(self._all, key=lambda m: ([norms[m] for norms in self.norms.values()], m))
-
-
-def groups(spec: Spec, names: Iterable[str]) -> dict[str, str]:
-    """The group that acts on every stream."""
-    return {name: spec.spaces[name].group_name for name in names}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from isomerge.engine.matched_line import untied_module
+from isomerge.engine.learning import batch_size_of, counted
 from isomerge.engine.modules import parameter_names
 from isomerge.engine.streams import Canonical, StreamSolver
+from isomerge.engine.substitution import untied_module
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from isomerge.data.examples import Examples
 
-# Tokens in one batch of text; images come 64 at a time.
-TOKENS, IMAGES = 2048, 64
+# Images in one batch.
+IMAGES = 64
 # No more than so many examples are judged by, and so many numbers of targets kept: half a gigabyte of float32.
 JUDGED, LARGEST = 256, 1 << 27
 # A change that is worse by this factor on the first batches is not judged on the others.
@@ -37,8 +38,7 @@ class Judged:
 
 def batches_of(examples: Examples) -> list[dict[str, Tensor]]:
     """Examples in batches of a size that one core likes."""
-    ids = examples.tensors.get("input_ids")
-    return list(examples.batches(IMAGES if ids is None else max(1, TOKENS // ids.shape[1])))
+    return list(examples.batches(batch_size_of(examples, IMAGES)))
 
 
 class Midpoint:
@@ -137,11 +137,7 @@ class Midpoint:
         sums: list[float] = []
         for batch, target in zip(judged.batches, judged.targets, strict=True):
             logits = logits_of(self.module, batch)
-            mask = batch.get("attention_mask")
-            kept = None
-            if mask is not None and logits.ndim == 3 and mask.shape == logits.shape[:-1]:
-                kept = mask.to(logits.device) == 1
-            sums.append(float(divergence([target], logits, kept).sum()))
+            sums.append(float(divergence([target], logits, counted(batch, logits)).sum()))
             if known is not None and not sum(sums) <= sum(known[: len(sums)]) * SLACK:
                 break
         return sums
@@ -152,27 +148,17 @@ class Midpoint:
         """What submodules are given, [n, width] float32, up to ``rows`` rows each, spread evenly over the batches."""
         import torch
 
-        from isomerge.engine.taps import spread_rows
+        from isomerge.engine.taps import listening, spread_rows
         from isomerge.evidence.losses import logits_of
 
         share = -(-rows // len(batches))
         found: dict[str, list[Tensor]] = {path: [] for path in paths}
-        mask: list[Tensor | None] = [None]
-        hooks = []
+        for batch in batches:
+            mask = batch.get("attention_mask")
 
-        def keep(path: str) -> Any:
-            def hook(_module: Any, given: tuple[Any, ...]) -> None:
-                found[path].append(spread_rows(given[0], mask[0], share))
+            def keep(path: str, x: Tensor, mask: Tensor | None = mask) -> None:
+                found[path].append(spread_rows(x, mask, share))
 
-            return hook
-
-        try:
-            for path in paths:
-                hooks.append(self.module.get_submodule(path).register_forward_pre_hook(keep(path)))
-            for batch in batches:
-                mask[0] = batch.get("attention_mask")
+            with listening(self.module, [(path, path, "in") for path in paths], keep):
                 logits_of(self.module, batch)
-        finally:
-            for hook in hooks:
-                hook.remove()
         return {path: torch.cat(parts)[:rows] for path, parts in found.items() if parts}

@@ -56,7 +56,7 @@ class Moves:
 
     def units(self) -> tuple[list[Unit], list[Unit]]:
         """The matched units with heads of their own, in a drawn order, and those without, in theirs."""
-        matched = [unit for unit in self.midpoint.units.values() if self.solver.is_matched(unit)]
+        matched = [unit for unit in self.midpoint.units.values() if self.solver.pair.plan.is_matched(unit)]
         heads = [unit for unit in matched if self.head_keys(unit)]
         return self._shuffled(heads), [unit for unit in matched if unit not in heads]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.canonical_frame import read_moved
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, gives_out_streams, unit_layer
 from isomerge.errors import IsomergeError
@@ -74,10 +75,7 @@ class PairSolver:
 
     def load_block(self, model: Model, block: Block) -> Tensor:
         """One block in the working dtype, in its frame."""
-        tensor = model.assemble(block, self.dtype)
-        if model in self.frames and tensor.is_floating_point():
-            self.frames[model].act_linearly(block, tensor)
-        return tensor
+        return read_moved(model, block, self.dtype, self.frames.get(model))
 
     def frame_residual_stream(self, observer: Callable[[str, int, int], None]) -> None:
         """From now on, load both models with gains folded, the source's streams in the anchor's basis.
@@ -128,7 +126,7 @@ class PairSolver:
         before = {block: squared_distance(anchor[block], source[block]) for block in unit.blocks}
         if self.given is not None:
             self.given.act(source)
-        elif unit.key not in self.plan.skipped and (unit.elements or unit.votes):
+        elif self.plan.is_matched(unit):
             votes = {name: self.votes[name] for name in unit.votes}
             alignment, result.dead = match_unit(self.plan.selection, anchor, source, votes, guard=self.guard)
             alignment.act(source)

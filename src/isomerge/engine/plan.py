@@ -32,6 +32,10 @@ class Plan:
     alone: tuple[Block, ...]
     """The donor's blocks that another model lacks (task heads, poolers)."""
 
+    def is_matched(self, unit: Unit) -> bool:
+        """Whether a unit has elements to find, and its layer was chosen."""
+        return unit.key not in self.skipped and bool(unit.elements or unit.votes)
+
 
 def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", layers: str | None = None) -> Plan:
     """Plan a run over the donor's tensors.
@@ -128,7 +132,7 @@ def estimate(plan: Plan, models: Sequence[Model], *, guard: bool) -> dict[str, f
     largest, flops = 0.0, 0.0
     for unit in plan.units:
         numel = sum(_numel(donor, block) for block in unit.blocks)
-        active = unit.key not in plan.skipped and bool(unit.elements or unit.votes)
+        active = plan.is_matched(unit)
         wide = max(
             (spec.sizes[k.partition("[")[0]] for k in unit.elements if not k.startswith("shift.")), default=0
         )

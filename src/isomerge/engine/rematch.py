@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.canonical_frame import rooted
 from isomerge.engine.midpoint import Midpoint
 from isomerge.engine.streams import SHARES, Canonical, StreamSolver
 from isomerge.matching.functional import (
@@ -52,10 +53,7 @@ def solve_again(
     rest = spec.restrict([*(n for n in spec.spaces if n not in given), *(s.name for s in spec.shifts)])
     moved = solver.act(first, turned)
     weights, taps = (share / own if own else 0.0 for share, own in zip(SHARES[evidence], solver.share, strict=True))
-    a, b = {}, {}
-    for block in turned.anchor:
-        root = (solver.weight(block) * weights) ** 0.5
-        a[block], b[block] = (t * root if root else t for t in (moved.anchor[block], moved.source[block]))
+    a, b = (rooted(x, lambda block: solver.weight(block) * weights) for x in (moved.anchor, moved.source))
     more = [
         (u * (w * taps) ** 0.5, v * (w * taps) ** 0.5, at)
         for u, v, at, w in solver.tap_leaves(rest, moved.taps)
@@ -98,7 +96,7 @@ class FunctionalMatch:
         for key, unit in midpoint.units.items():
             layer = feed_forward(self.spec, unit.blocks)
             known = layer is not None and layer.space in self.solver.local.spaces
-            if layer is not None and known and self.act is not None and self.solver.is_matched(unit):
+            if layer is not None and known and self.act is not None and self.solver.pair.plan.is_matched(unit):
                 self.layers[key] = layer
         self._anchor = self._own(0.0) if self.layers else {}
         self._source: dict[str, Tensor] = {}

@@ -13,7 +13,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.inputs import check_labels, check_statistics, inputs_key, open_given
+from isomerge.engine.inputs import check_labels, check_statistics, inputs_key
+from isomerge.engine.match_evidence import MatchEvidence
 from isomerge.engine.pair import PairSolver
 from isomerge.engine.places import load_places, save_places
 from isomerge.engine.streams import SHARES, StreamSolver
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from isomerge.engine.learning import LearnSettings
     from isomerge.engine.models import Model
     from isomerge.engine.run import Observer, StreamWriter
-    from isomerge.engine.taps import Activations
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Matching:
             raise IsomergeError(
                 f"--spaces {spaces} is an algorithm of weights alone: leave data away, or choose other spaces"
             )
-        if self.settings is not None and self.settings.device != "cpu" and self.needs_models:
+        if self.device != "cpu" and self.needs_models:
             from isomerge.engine.modules import check_device
 
-            check_device(self.settings.device)
+            check_device(self.device)
         if self.stats and len(self.stats) != sources + 1:
             raise IsomergeError(
                 f"{len(self.stats)} statistics files are given, but there are {sources + 1} models: name one for each"
@@ -96,6 +96,11 @@ class Matching:
     def needs_models(self) -> bool:
         """Whether anything beside weights is looked at."""
         return bool(self.data or self.stats or self.learn or self.search)
+
+    @property
+    def device(self) -> str:
+        """Where models run."""
+        return self.settings.device if self.settings else "cpu"
 
 
 WEIGHTS = Matching()
@@ -168,7 +173,7 @@ class Solver:
     """Solves one pair; ``state`` is where a learning run keeps its own."""
 
     pair: PairSolver
-    matching: Matching
+    evidence: MatchEvidence
     state: Path
     observer: Observer
     number: int = 0
@@ -176,18 +181,20 @@ class Solver:
 
     def solve(self) -> Alignment:
         """The element of the whole source."""
-        how = self.matching
-        learn = None if how.learn is None else self.examples(how.learn)
+        how, learn = self.evidence.matching, self.evidence.learned_from
         if learn is not None:
             check_labels(how, learn)
-        search = StreamSolver(self.pair, self.observer, self.activations(), how.evidence)
+        anchor, source = self.evidence.of_anchor, self.evidence.of_source(self.pair.source, self.number)
+        activations = None if anchor is None or source is None else (anchor, source)
+        search = StreamSolver(self.pair, self.observer, activations, how.evidence)
         found = search.solve()
         self.report = dict(found.report)
-        if how.functional and (how.data or how.learn) and how.evidence == "both":
-            self.report["functional"] = self.matched_functionally(search)
+        examples = self.evidence.examples
+        if how.functional and examples is not None and how.evidence == "both":
+            self.report["functional"] = self.matched_functionally(search, examples)
             found.alignment = search.alignment()
-        if how.search is not None:
-            self.report["search"] = self.searched(search, how.search)
+        if how.search is not None and examples is not None:
+            self.report["search"] = self.searched(search, examples, how.search)
             found.alignment = search.alignment()
         if learn is None:
             return found.alignment
@@ -198,64 +205,27 @@ class Solver:
         line = MatchedLine(search, how.settings or LearnSettings())
         learned = Learner(line, learn, self.state, self.observer).run()
         self.report["learned"] = learned.report
-        return search.alignment(learned.elements)
+        return search.alignment(learned.elements[0])
 
-    def matched_functionally(self, solver: StreamSolver) -> list[str]:
+    def matched_functionally(self, solver: StreamSolver, examples: Examples) -> list[str]:
         """Match feed-forward layers once more, by what averaging their neurons costs; returns the units that were."""
         from isomerge.engine.rematch import match_functionally
 
         self.observer("matching neurons by what they compute", 0, 1)
-        device = self.matching.settings.device if self.matching.settings else "cpu"
-        return match_functionally(solver, self.examples(self.matching.data or self.matching.learn), device)
+        return match_functionally(solver, examples, self.evidence.matching.device)
 
-    def searched(self, solver: StreamSolver, seconds: float) -> dict[str, Any]:
+    def searched(self, solver: StreamSolver, examples: Examples, seconds: float) -> dict[str, Any]:
         """Search forward from a solver's solution, once: an interrupted run takes what was found, for learning from there."""
         from isomerge.engine.search import search_forward
 
         kept = self.state.with_name(f"search-{self.number}.safetensors")
         report = load_places(kept, solver)
         if report is None:
-            how = self.matching
-            device, seed = (how.settings.device, how.settings.seed) if how.settings else ("cpu", 0)
-            examples = self.examples(how.data or how.learn)
-            report = search_forward(solver, examples, seconds, self.observer, seed=seed, device=device)
+            how = self.evidence.matching
+            seed = how.settings.seed if how.settings else 0
+            report = search_forward(solver, examples, seconds, self.observer, seed=seed, device=how.device)
             save_places(kept, solver, report)
         return report
-
-    def examples(self, ref: str | Path | Examples | None) -> Examples:
-        """Examples through the anchor's tokenizer or image processor."""
-        assert ref is not None
-        return open_given(ref, self.pair.anchor, self.matching)
-
-    def activations(self) -> tuple[Activations, Activations] | None:
-        """Centred activations of both models, from files or from runs over the same examples."""
-        how, models = self.matching, (self.pair.anchor, self.pair.source)
-        if how.stats:
-            from isomerge.engine.statistics import read_activations
-
-            files = (how.stats[0], how.stats[self.number + 1])
-            a, b = (read_activations(Path(file), model) for file, model in zip(files, models, strict=True))
-            if a.fingerprint != b.fingerprint:
-                raise IsomergeError(
-                    f"{files[0]} and {files[1]} are of different data: make both with the same --data, --limit and --length"
-                )
-            return a.centred(), b.centred()
-        if not (how.data or how.learn):
-            return None
-        from isomerge.engine.taps import capture
-
-        examples = self.examples(how.data or how.learn)
-        examples = examples.head(min(len(examples), how.rows))
-        a, b = (capture(model, self.module(model), examples, rows=how.rows).centred() for model in models)
-        return a, b
-
-    def module(self, model: Model) -> Any:
-        """A live module."""
-        from isomerge.engine.modules import load_module
-
-        device = self.matching.settings.device if self.matching.settings else "cpu"
-        self.observer(f"reading activations of {model.ref}", 0, 1)
-        return load_module(model, device=device)
 
 
 def prepare_solutions(
@@ -266,6 +236,7 @@ def prepare_solutions(
     Without residual streams, data or learning there is nothing to do: units are then matched as they are written.
     """
     reports = []
+    evidence = MatchEvidence(matching, solvers[0].anchor, stream.output.observer)
     for k, pair in enumerate(solvers):
         if pair.plan.selection.frame is None and not matching.needs_models:
             continue
@@ -273,7 +244,7 @@ def prepare_solutions(
         record = stream.done(key)
         if record is None:
             state = stream.writer.blob(f"learning-{k}.safetensors")
-            solver = Solver(pair, matching, state, stream.output.observer, k)
+            solver = Solver(pair, evidence, state, stream.output.observer, k)
             pair.given = solver.solve()
             pair.given.save(path)
             stream.writer.commit(key, record := solver.report)

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.canonical_frame import folding, read_moved, rooted, whole_alignment
 from isomerge.engine.plan import unit_bytes
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import (
     WeightedLeaf,
-    check_folded,
-    folded_gains,
     has_shared_meaning,
     stream_crosses,
     weighted_leaves,
@@ -62,10 +61,9 @@ class Canonical:
 
 @dataclass
 class StreamSolution:
-    """What was found: the element of the whole model, and the objective after every half step."""
+    """What was found: the element of the whole model, and a report, with the objective after every half step."""
 
     alignment: Alignment
-    objective: list[float]
     report: dict[str, Any] = field(default_factory=dict)
 
 
@@ -92,29 +90,19 @@ class StreamSolver:
         self.blocks = [block for unit in pair.plan.units for block in unit.blocks]
         self.folds: dict[Model, Alignment] = {}
         for model in (pair.anchor, pair.source):
-            read = self._reader(model)
-            if any(frame.spaces[s].group_name == frame.spaces[s].folded for s in frame.streams):
-                check_folded(frame, self.blocks, read, model.ref)
-            self.folds[model] = folded_gains(frame, self.blocks, read)
+            self.folds[model] = folding(model, frame, self.blocks, pair.dtype)
         self.weights: dict[str, float] = {}
         self.turn = Alignment(frame)
         self.inner: dict[str, dict[str, Tensor]] = {}
         self.gauges: dict[str, tuple[Alignment, Alignment]] = {}
-        self.dead: set[str] = set()
         self._cache: dict[str, Canonical] = {}
         self.activations = activations
         self.share = SHARES[evidence] if activations else SHARES["weights"]
         self._room = CACHE
 
-    def _reader(self, model: Model) -> Callable[[Block], Tensor]:
-        return lambda block: model.assemble(block, self.pair.dtype)
-
     def folded(self, model: Model, block: Block) -> Tensor:
         """A block with gains folded."""
-        tensor = model.assemble(block, self.pair.dtype)
-        if tensor.is_floating_point():
-            self.folds[model].act_linearly(block, tensor)
-        return tensor
+        return read_moved(model, block, self.pair.dtype, self.folds[model])
 
     def weight(self, block: Block) -> float:
         """How much a block counts: by the inverse of the anchor's norm, so that no embedding outvotes a layer."""
@@ -127,11 +115,10 @@ class StreamSolver:
         pair = self.pair
         a, b = ({block: self.folded(m, block) for block in unit.blocks} for m in (pair.anchor, pair.source))
         to_a = to_b = Alignment(self.local)
-        if self.is_matched(unit):
-            to_a, dead_a = canonical_gauge(self.local, a)
-            to_b, dead_b = canonical_gauge(self.local, b)
+        if self.pair.plan.is_matched(unit):
+            to_a, _ = canonical_gauge(self.local, a)
+            to_b, _ = canonical_gauge(self.local, b)
             self.gauges[unit.key] = (to_a, to_b)
-            self.dead |= {*dead_a, *dead_b}
         counts: dict[str, float] = {}
         for block, tensor in a.items():
             norm = squared_norm(tensor) ** 0.5
@@ -157,9 +144,6 @@ class StreamSolver:
             norm, tap = squared_norm(x), a.taps[key]
             if key in b.values and norm > 0:
                 yield tap, x, b.values[key], self.share[1] * counts[tap.block] / norm
-
-    def is_matched(self, unit: Unit) -> bool:
-        return unit.key not in self.pair.plan.skipped and bool(unit.elements or unit.votes)
 
     # ------------------------------------------------------------------ descent
 
@@ -222,18 +206,17 @@ class StreamSolver:
     def matched_unit(self, unit: Unit) -> Canonical:
         """The unit with the source turned and matched inside (by the better of the new elements and the old)."""
         turned = self.act(self.turn, self.canonical(unit))
-        if not self.is_matched(unit):
+        if not self.pair.plan.is_matched(unit):
             return turned
         votes = {name: self.pair.votes[name] for name in unit.votes}
-        root = {block: self.weight(block) ** 0.5 for block in unit.blocks}
-        a, b = ({k: t * root[k] if root[k] else t for k, t in x.items()} for x in (turned.anchor, turned.source))
+        a, b = (rooted(x, self.weight) for x in (turned.anchor, turned.source))
         more = [(u * w**0.5, v * w**0.5, here) for u, v, here, w in self.tap_leaves(self.local, turned.taps)]
         found = compact_solution(self.local, a, b, votes, more).elements
         best, distance = turned, float("inf")
         for elements in (found, self.inner.get(unit.key)):
             if elements is None:
                 continue
-            trial = self.act(Alignment(self.local, {**elements, **self._voted(elements)}), turned)
+            trial = self.act(self._inner(elements), turned)
             there = self._distance(trial)
             if there < distance:
                 best, distance, self.inner[unit.key] = trial, there, elements
@@ -245,7 +228,7 @@ class StreamSolver:
         elements = self.inner.get(unit.key)
         if elements is None:
             return turned
-        return self.act(Alignment(self.local, {**elements, **self._voted(elements)}), turned)
+        return self.act(self._inner(elements), turned)
 
     def act(self, g: Alignment, unit: Canonical) -> Canonical:
         """The unit with its source moved."""
@@ -265,9 +248,10 @@ class StreamSolver:
         taps = ((x, y, w) for _, x, y, w in unit.taps)
         return sum(w * squared_distance(x, y) for x, y, w in chain(parts, taps) if w)
 
-    def _voted(self, elements: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Stack-wide elements replace what an older solution of the unit had of them."""
-        return {name: self.pair.votes[name] for name in elements if name in self.pair.votes}
+    def _inner(self, elements: Mapping[str, Tensor]) -> Alignment:
+        """A unit's elements; stack-wide ones replace what an older solution had of them."""
+        votes = self.pair.votes
+        return Alignment(self.local, {**elements, **{name: votes[name] for name in elements if name in votes}})
 
     def _vote(self) -> None:
         """Decide the stack-wide spaces with the streams as they are."""
@@ -276,10 +260,7 @@ class StreamSolver:
             if not unit.votes:
                 continue
             turned = self.act(self.turn, self.canonical(unit))
-            root = {block: self.weight(block) ** 0.5 for block in unit.blocks}
-            a, b = (
-                {k: t * root[k] if root[k] else t for k, t in x.items()} for x in (turned.anchor, turned.source)
-            )
+            a, b = (rooted(x, self.weight) for x in (turned.anchor, turned.source))
             for name in unit.votes:
                 profit = vote(self.local, a, b, name)
                 profits[name] = profits[name] + profit if name in profits else profit
@@ -305,30 +286,24 @@ class StreamSolver:
                 self.turn, self.inner, self.pair.votes = kept[0], kept[1], kept[2]
                 break
             objective += [value, after]
-        report = {"start": kind, "objective": objective, "sweeps": len(objective) // 2, "groups": self.groups()}
-        return StreamSolution(self.alignment(), objective, report)
-
-    def groups(self) -> dict[str, str]:
-        """The group that acts on every stream."""
-        return {name: self.frame.spaces[name].group_name for name in self.frame.streams}
+        report = {
+            "start": kind,
+            "objective": objective,
+            "sweeps": len(objective) // 2,
+            "groups": self.frame.stream_groups,
+        }
+        return StreamSolution(self.alignment(), report)
 
     def alignment(self, learned: Mapping[str, Tensor] | None = None) -> Alignment:
         """The element of the whole model: fold, turn, match, and take on the anchor's gains.
 
         ``learned`` are elements that act after those that were found here, in the same frame.
         """
-        fold = self.folds[self.pair.anchor]
-        further = dict(learned or {})
-        turn = Alignment(self.frame, {k: further.pop(k) for k in self.frame.streams if k in further})
-        found: dict[str, Tensor] = {}
+        units = []
         for unit in self.pair.plan.units:
-            if unit.key not in self.inner:
-                continue
-            if unit.key not in self.gauges:
-                self.canonical(unit)
-            to_a, to_b = self.gauges[unit.key]
-            inner = Alignment(self.local, {**self.inner[unit.key], **self._voted(self.inner[unit.key])})
-            last = Alignment(self.local, {k: further[k] for k in unit.elements if k in further})
-            found |= (to_a.inverse() @ last @ inner @ to_b).elements
-        local = Alignment(self.local, found)
-        return fold.inverse() @ local @ turn @ self.turn @ self.folds[self.pair.source]
+            if unit.key in self.inner:
+                if unit.key not in self.gauges:
+                    self.canonical(unit)
+                units.append((unit, self._inner(self.inner[unit.key]), self.gauges[unit.key]))
+        folds = (self.folds[self.pair.anchor], self.folds[self.pair.source])
+        return whole_alignment(self.frame, self.local, units, self.turn, folds, learned)

@@ -7,8 +7,8 @@ typed axes: a change of basis moves it as it moves weights, and matching needs i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from isomerge.engine.models import Model
 from isomerge.engine.modules import parameter_names
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, Axis, Concat, Product, atoms, views
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
@@ -59,16 +60,11 @@ def plan_taps(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
     Norms are read at their outputs, linear layers at outputs and inputs that do not lie in a residual stream (what does
     is read at the norms; sums of many writers say less).
     """
-    spec, names = model.spec, parameter_names(module, model.spec)
-    found = []
-    for block in model.blocks:
-        place = names.get(block.canonical[0], "")
-        if block.lead or block.axes is None or not place.endswith(".weight"):
-            continue
-        path = place.removesuffix(".weight")
-        for side, axis in _sides(spec, module.get_submodule(path), block.axes):
-            found.append((Tap(f"{block.key}:{side}", block.key, axis, block.scope, side), path))
-    return found
+    return [
+        (_tap(block, side, axis), path)
+        for block, axes, path in _weights(model, module)
+        for side, axis in _sides(model.spec, module.get_submodule(path), axes)
+    ]
 
 
 def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
@@ -76,17 +72,29 @@ def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
 
     Layers that read the same tensor have a tap each; `plan_taps` has the norms that feed most of them.
     """
-    spec, names = model.spec, parameter_names(module, model.spec)
-    found = []
+    spec, found = model.spec, []
+    for block, axes, path in _weights(model, module):
+        linear = _out_and_in(module.get_submodule(path), axes)
+        if (
+            linear is not None
+            and any(a.name in spec.streams for a in atoms(linear[1:]))
+            and _sized(linear[1], spec)
+        ):
+            found.append((_tap(block, "in", plain(linear[1], flip=True)), path))
+    return found
+
+
+def _weights(model: Model, module: nn.Module) -> Iterator[tuple[Block, tuple[Axis, ...], str]]:
+    """The blocks that are the whole weight of a submodule, with their axes and the submodule's name."""
+    names = parameter_names(module, model.spec)
     for block in model.blocks:
         place = names.get(block.canonical[0], "")
-        if block.lead or block.axes is None or not place.endswith(".weight"):
-            continue
-        path = place.removesuffix(".weight")
-        axes = _out_and_in(module.get_submodule(path), block.axes)
-        if axes is not None and any(a.name in spec.streams for a in atoms(axes[1:])) and _sized(axes[1], spec):
-            found.append((Tap(f"{block.key}:in", block.key, plain(axes[1], flip=True), block.scope, "in"), path))
-    return found
+        if not block.lead and block.axes is not None and place.endswith(".weight"):
+            yield block, block.axes, place.removesuffix(".weight")
+
+
+def _tap(block: Block, side: str, axis: Axis) -> Tap:
+    return Tap(f"{block.key}:{side}", block.key, axis, block.scope, side)
 
 
 def _out_and_in(module: nn.Module, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
@@ -151,27 +159,46 @@ class Activations:
 
 
 @contextmanager
-def reading(module: nn.Module, places: Sequence[tuple[Tap, str]], into: dict[str, list[Any]]) -> Iterator[None]:
-    """While it lasts, every run of the module appends what its taps see ([..., width]) to ``into``."""
+def listening(
+    module: nn.Module, places: Sequence[tuple[str, str, str]], tell: Callable[[str, Tensor], None]
+) -> Iterator[None]:
+    """While it lasts, every run of the module tells what it has at some places, [..., width], as it gets there.
+
+    Args:
+        module: a live module.
+        places: keys, submodules by name, and their sides (``in`` or ``out``).
+        tell: is given keys and tensors.
+    """
     hooks = []
 
     def after(key: str, _module: Any, _given: Any, found: Any) -> None:
-        into.setdefault(key, []).append(found)
+        tell(key, found)
 
     def before(key: str, _module: Any, given: tuple[Any, ...]) -> None:
-        into.setdefault(key, []).append(given[0])
+        tell(key, given[0])
 
     try:
-        for tap, path in places:
+        for key, path, side in places:
             place = module.get_submodule(path)
-            if tap.side == "out":
-                hooks.append(place.register_forward_hook(partial(after, tap.key)))
+            if side == "out":
+                hooks.append(place.register_forward_hook(partial(after, key)))
             else:
-                hooks.append(place.register_forward_pre_hook(partial(before, tap.key)))
+                hooks.append(place.register_forward_pre_hook(partial(before, key)))
         yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def reading(
+    module: nn.Module, places: Sequence[tuple[Tap, str]], into: dict[str, list[Any]]
+) -> AbstractContextManager[None]:
+    """While it lasts, every run of the module appends what its taps see ([..., width]) to ``into``."""
+
+    def keep(key: str, x: Tensor) -> None:
+        into.setdefault(key, []).append(x)
+
+    return listening(module, [(tap.key, path, tap.side) for tap, path in places], keep)
 
 
 def capture(

@@ -183,6 +183,11 @@ class Spec:
         """The residual streams: residual spaces that are no fibres and have no index."""
         return tuple(n for n, s in self.spaces.items() if s.residual and not s.index and s.group_name != "Scale")
 
+    @property
+    def stream_groups(self) -> dict[str, str]:
+        """The group that acts on every residual stream."""
+        return {name: self.spaces[name].group_name for name in self.streams}
+
     def can_fold(self, stream: str) -> bool:
         """Whether every gain over a stream has a scale that can take it into its readers."""
         for line in self.lines:

@@ -1,0 +1,75 @@
+"""From a stored model to its canonical frame, where gains are folded and gauges balanced, and back.
+
+All that is left to find there keeps lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.engine.models import Model
+from isomerge.matching.frame import check_folded, folded_gains
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def folding(model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype) -> Alignment:
+    """The residual scales that make every gain of a model one.
+
+    Raises:
+        IsomergeError: a gain has zeros, and a stream is to be turned by what acts on folded gains only.
+    """
+
+    def read(block: Block) -> Tensor:
+        return model.assemble(block, dtype)
+
+    if any(frame.spaces[s].group_name == frame.spaces[s].folded for s in frame.streams):
+        check_folded(frame, blocks, read, model.ref)
+    return folded_gains(frame, blocks, read)
+
+
+def read_moved(model: Model, block: Block, dtype: torch.dtype, g: Alignment | None) -> Tensor:
+    """One block in the working dtype, moved by the spaces of an element; integers as they are."""
+    tensor = model.assemble(block, dtype)
+    if g is not None and tensor.is_floating_point():
+        g.act_linearly(block, tensor)
+    return tensor
+
+
+def rooted(tensors: Mapping[Block, Tensor], weight: Callable[[Block], float]) -> dict[Block, Tensor]:
+    """Blocks times the roots of their weights, as local solvers take them; those that count nothing as they are."""
+    roots = {block: weight(block) ** 0.5 for block in tensors}
+    return {block: t if roots[block] in (0.0, 1.0) else t * roots[block] for block, t in tensors.items()}
+
+
+def whole_alignment(
+    frame: Spec,
+    local: Spec,
+    units: Iterable[tuple[Unit, Alignment, tuple[Alignment, Alignment]]],
+    turn: Alignment,
+    folds: tuple[Alignment, Alignment],
+    learned: Mapping[str, Tensor] | None = None,
+) -> Alignment:
+    """The element of a whole model: fold, turn, match, and take on the anchor's gains and gauges.
+
+    Args:
+        frame, local: the specs of the streams and of the block-local spaces.
+        units: matched units, what was found inside them, and what brings the anchor and the source to their gauges.
+        turn: of the streams.
+        folds: of the anchor and of the source.
+        learned: elements that act after those that were found, in the same frame.
+    """
+    further = dict(learned or {})
+    turned = Alignment(frame, {k: further.pop(k) for k in frame.streams if k in further})
+    found: dict[str, Tensor] = {}
+    for unit, inner, (to_anchor, to_source) in units:
+        last = Alignment(local, {k: further[k] for k in unit.elements if k in further})
+        found |= (to_anchor.inverse() @ last @ inner @ to_source).elements
+    return folds[0].inverse() @ Alignment(local, found) @ turned @ turn @ folds[1]

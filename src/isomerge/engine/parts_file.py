@@ -1,0 +1,43 @@
+"""Files of several named parts of tensors, with a record: the state of what may be interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Mapping[str, Any]) -> None:
+    """Write parts as a safetensors file, complete or not at all.
+
+    Args:
+        path: the file; one beside it with the suffix ``.new`` is written first.
+        parts: tensors by name, by part; names of tensors have no slash. Empty parts leave no trace.
+        about: what JSON can tell.
+    """
+    from safetensors.torch import save_file
+
+    tensors = {f"{part}/{key}": x.contiguous() for part, found in parts.items() for key, x in found.items()}
+    beside = path.with_suffix(".new")
+    save_file(tensors, str(beside), metadata={"isomerge": json.dumps(about)})
+    os.replace(beside, path)
+
+
+def load_parts(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+    """What `save_parts` has written: parts and record; None without a file."""
+    from safetensors import safe_open
+
+    if not path.exists():
+        return None
+    parts: dict[str, dict[str, Tensor]] = {}
+    with safe_open(str(path), "pt") as file:
+        about = json.loads((file.metadata() or {})["isomerge"])
+        for name in file.keys():  # noqa: SIM118
+            part, _, key = name.rpartition("/")
+            parts.setdefault(part, {})[key] = file.get_tensor(name)
+    return parts, about
