@@ -189,3 +189,25 @@ def test_regression_and_repair_run(tmp_path: Path) -> None:
     report = isomerge.merge([model, twin], out=tmp_path / "re", repair=tokens(tmp_path))
     assert relative(outputs(tmp_path / "re"), outputs(model)) <= 1e-3
     assert report["forward"]["repair"]["layers"]
+
+
+@pytest.mark.parametrize("match", ["git-rebasin", "otfusion", "ot-wts", "ot-acts", "ot-acts-emd"])
+def test_baselines_of_matching(match: str, tmp_path: Path) -> None:
+    """Equal models are the identity, whatever the method; the exact ones keep the function of another model as well."""
+    a, b = (single("gpt2", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5)))
+    data = {"data": tokens(tmp_path)} if "acts" in match else {}
+    report = isomerge.merge([a, a], out=tmp_path / "same", match=match, **data)
+    assert report["match"]["name"] == match
+    for file in (tmp_path / "same").glob("alignment*"):
+        file.unlink()
+    if match in ("git-rebasin", "otfusion"):
+        assert relative(outputs(tmp_path / "same"), outputs(a)) <= 1e-6
+        alignment, found = isomerge.align(b, onto=a, out=tmp_path / "moved", match=match)
+        (tmp_path / "moved" / "alignment.safetensors").unlink()
+        assert alignment
+        assert relative(outputs(tmp_path / "moved"), outputs(b)) <= 1e-5
+        assert found["distance"]["after"] < found["distance"]["before"]
+    else:
+        with pytest.raises(IsomergeError, match="does not preserve the function"):
+            isomerge.align(b, onto=a, match=match, **data)
+        assert relative(outputs(tmp_path / "same"), outputs(a)) <= (0.2 if match != "ot-acts-emd" else 1e-6)

@@ -56,6 +56,13 @@ def _declared(
     limit: Annotated[int | None, _option("Read no more than so many examples.")] = None,
     length: Annotated[int, _option("Tokens per example of text.")] = 128,
     seed: Annotated[int, _option("Of everything that is drawn.")] = 0,
+    match: Annotated[
+        str,
+        _option(
+            "isomerge, or a published baseline: git-rebasin, otfusion; for merges also ot-wts, ot-acts, ot-acts-emd, which do "
+            "not preserve functions."
+        ),
+    ] = "isomerge",
 ) -> dict[str, Any]:
     return {
         "data": data,
@@ -76,6 +83,7 @@ def _declared(
         "limit": limit,
         "length": length,
         "seed": seed,
+        "match": match,
     }
 
 

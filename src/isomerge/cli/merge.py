@@ -195,6 +195,10 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
 
     for note in job.fusion.notes:
         voice.warn(note)
+    if "match" in report and not all(found.get("preserves_function", True) for found in report["match"]["sources"]):
+        voice.warn(
+            f"--match {report['match']['name']} does not preserve functions: the transported models are other models"
+        )
     stream_table(voice, report)
     distance_table(voice, report["distance"])
     names = report["models"]

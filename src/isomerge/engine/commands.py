@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.baselines import OURS, SOFT
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver
 from isomerge.engine.plan import gives_out_streams, make_plan, unit_layer
@@ -42,6 +43,10 @@ def run_align(
     """Write the source in the weights closest to the anchor's; returns the alignment and the report."""
     check_compatible(anchor, [source])
     matching.check(1, spaces)
+    if matching.match in SOFT:
+        raise IsomergeError(
+            f"--match {matching.match} does not preserve the function, so that it aligns nothing: merge with it"
+        )
     matching.check_files([anchor, source])
     plan = make_plan(source, [anchor], spaces, layers)
     dtype = working_dtype([anchor, source])
@@ -69,7 +74,8 @@ def run_align(
             results,
             spaces=spaces,
             layers=layers,
-            streams=streams,
+            streams=streams if matching.match == OURS else [],
+            **({} if matching.match == OURS else {"match": {"name": matching.match, "sources": streams}}),
             notes=list(plan.selection.notes),
         )
         text = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.baselines import OURS
 from isomerge.engine.many import ManySolver
 from isomerge.engine.many_units import ManyUnits
 from isomerge.engine.match_evidence import MatchEvidence
@@ -30,6 +31,8 @@ def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
         raise IsomergeError(f"--anchor {anchor}: choose from {', '.join(ANCHORS)}")
     if anchor == "first":
         return
+    if matching.match != OURS:
+        raise IsomergeError(f"--match {matching.match} matches onto one anchor: leave --anchor none away")
     if spaces.startswith("paper"):
         raise IsomergeError(
             f"--spaces {spaces} matches onto one anchor: leave --anchor none away, or choose other spaces"

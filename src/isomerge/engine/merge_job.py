@@ -128,7 +128,7 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     block = recipe.align
     options: dict[str, Any] = {"align": block.enabled, "anchor": block.anchor, "spaces": block.spaces}
     options |= {"layers": block.layers, "untie": block.untie, "dtype": recipe.written_dtype}
-    options |= {"match": block.match, "onto": block.onto, "repair": block.repair}
+    options |= {"onto": block.onto, "repair": block.repair}
     names = tuple(stack[0][0] for stack in stacks)
     files = _statistics(recipe, [source.model for source in arranged[0][1]], path)
     return MergeJob(

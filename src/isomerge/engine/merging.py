@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.baselines import OURS, SOFT, prepare_transport
 from isomerge.engine.many_solutions import check_anchor, prepare_mean
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import Blocks, PairSolver, UnitResult
@@ -16,6 +17,7 @@ from isomerge.engine.plan import Plan, layer_of, make_plan, stacks_of
 from isomerge.engine.run import (
     Output,
     StreamWriter,
+    UnitSolver,
     elements_of_results,
     prepare_votes,
     report_of,
@@ -152,6 +154,10 @@ def run_merge(
     """
     fusion = fusion or fusion_of(len(models))
     check_anchor(anchor, matching, spaces)
+    if matching.match in SOFT and (fusion.method.forward or fusion.method.statistics or repair is not None):
+        raise IsomergeError(
+            f"--match {matching.match} does not preserve functions, which the method {fusion.method.name} needs: choose another"
+        )
     donor, *others = models
     check_compatible(donor, others)
     chosen = spaces if align else "none"
@@ -177,21 +183,33 @@ def run_merge(
     with StreamWriter(donor, output, key) as stream:
         weights = fusion.weights(len(models))
         mean = prepare_mean(stream, solvers, matching, weights) if align and anchor == "none" else None
-        streams = prepare_solutions(stream, solvers, matching) if mean is None and align else []
+        used: Sequence[UnitSolver] = solvers
+        streams: list[dict[str, Any]] = []
+        if align and matching.match in SOFT:
+            used, streams = prepare_transport(stream, solvers, matching)
+        elif align and mean is None:
+            streams = prepare_solutions(stream, solvers, matching)
         if not streams and mean is None:
             prepare_votes(stream, solvers)
-        how: dict[str, Any] = {"align": align, "spaces": chosen, "layers": layers, "streams": streams}
+        ours = matching.match == OURS
+        how: dict[str, Any] = {
+            "align": align,
+            "spaces": chosen,
+            "layers": layers,
+            "streams": streams if ours else [],
+        }
+        how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
         how |= {"anchor": "none", "mean": mean} if mean is not None else {}
         gathers = fusion.method.statistics is not None and statistics is None
         if fusion.method.forward or gathers or repair is not None:
             results = fuse_forward(stream, solvers, fuser, matching, key, aligned=align, repair=repair)
             how |= {"forward": fuser.report}
         else:
-            results = stream_units(stream, solvers, plan, fuser.fuse, donor)
+            results = stream_units(stream, used, plan, fuser.fuse, donor)
         write_alone(stream, plan, donor, dtype)
         report = report_of("merge", models, results, **fuser.described(len(models)), **how)
         alignments: dict[str, Alignment] = {}
-        if align:
+        if align and matching.match not in SOFT:
             for k, (solver, result) in enumerate(zip(solvers, results, strict=True), 2):
                 name = "alignment.safetensors" if len(solvers) == 1 else f"alignment-{k}.safetensors"
                 alignments[name] = solver.alignment(elements_of_results(result))

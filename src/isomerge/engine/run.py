@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
@@ -137,9 +137,32 @@ def cast(tensor: Tensor, code: str, name: str) -> Tensor:
     return found
 
 
+class UnitSolver(Protocol):
+    """What brings the units of a source to an anchor: `PairSolver`, or one that transports."""
+
+    @property
+    def source(self) -> Model:
+        """The model that is moved."""
+        ...
+
+    def load(self, model: Model, unit: Unit) -> dict[Block, Tensor]:
+        """A unit's blocks of one model in the working dtype."""
+        ...
+
+    def solve(
+        self, unit: Unit, anchor: dict[Block, Tensor], source: dict[Block, Tensor]
+    ) -> tuple[UnitResult, dict[Block, Tensor]]:
+        """What was found for a unit, and its blocks moved."""
+        ...
+
+    def alignment(self, elements: dict[str, Tensor]) -> Alignment | None:
+        """The group element of the whole model; None where what moves it is none."""
+        ...
+
+
 def stream_units(
     stream: StreamWriter,
-    solvers: Sequence[PairSolver],
+    solvers: Sequence[UnitSolver],
     plan: Plan,
     fuse: Fuse,
     anchor: Model,
@@ -169,7 +192,7 @@ def stream_units(
 
 def _one_unit(
     stream: StreamWriter,
-    solvers: Sequence[PairSolver],
+    solvers: Sequence[UnitSolver],
     unit: Unit,
     fuse: Fuse,
     anchor: Model,

@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.baselines import OURS, check_match, prepare_baseline
 from isomerge.engine.inputs import check_labels, check_statistics, inputs_key
 from isomerge.engine.match_evidence import MatchEvidence
 from isomerge.engine.pair import PairSolver
@@ -47,6 +48,8 @@ class Matching:
     rows: int = 1024
     functional: bool = True
     """Where data are given, match neurons once more by what averaging a pair would cost."""
+    match: str = "isomerge"
+    """By what: our own solvers, or a published baseline (`isomerge.engine.baselines`)."""
 
     def check(self, sources: int, spaces: str = "") -> None:
         """Refuse contradictions before anything is read.
@@ -54,6 +57,11 @@ class Matching:
         Raises:
             IsomergeError: naming the options.
         """
+        check_match(self)
+        if self.match != OURS and spaces.startswith("paper"):
+            raise IsomergeError(
+                f"--spaces {spaces} is another algorithm than --match {self.match}: choose one of them"
+            )
         if self.needs_models and spaces.startswith("paper"):
             raise IsomergeError(
                 f"--spaces {spaces} is an algorithm of weights alone: leave data away, or choose other spaces"
@@ -90,7 +98,7 @@ class Matching:
 
     def spaces(self, asked: str | None) -> str:
         """The choice of spaces: what was asked for, else all of them when there is something to decide them by."""
-        return asked if asked is not None else ("all" if self.needs_models else "default")
+        return asked if asked is not None else ("all" if self.needs_models or self.match != OURS else "default")
 
     @property
     def needs_models(self) -> bool:
@@ -127,6 +135,7 @@ def matching_of(
     length: int = 128,
     rows: int = 1024,
     seed: int = 0,
+    match: str = "isomerge",
 ) -> Matching:
     """A `Matching` from the options of the command line.
 
@@ -144,6 +153,7 @@ def matching_of(
         device, precision, gradient_checkpointing: where and how models run.
         limit, length, rows: examples, tokens per example, and activation rows that are kept.
         seed: of everything that is drawn.
+        match: ``isomerge``, or a baseline: ``git-rebasin``, ``otfusion``, and for merges ``ot-wts``, ``ot-acts``, ``ot-acts-emd``.
 
     Raises:
         IsomergeError: an unknown or impossible value.
@@ -165,7 +175,7 @@ def matching_of(
     if learn is None and (idle := [name for name, value in given.items() if value not in (None, False)]):
         raise IsomergeError(f"{idle[0]} is for learning: add --learn DATA")
     stats = (str(stats_anchor), *map(str, sources)) if sources else ()
-    return Matching(data, stats, evidence, learn, settings, search, limit, length, rows, functional)
+    return Matching(data, stats, evidence, learn, settings, search, limit, length, rows, functional, match)
 
 
 @dataclass
@@ -235,6 +245,8 @@ def prepare_solutions(
 
     Without residual streams, data or learning there is nothing to do: units are then matched as they are written.
     """
+    if matching.match != OURS:
+        return prepare_baseline(stream, solvers, matching)
     reports = []
     evidence = MatchEvidence(matching, solvers[0].anchor, stream.output.observer)
     for k, pair in enumerate(solvers):

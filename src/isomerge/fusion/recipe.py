@@ -95,7 +95,7 @@ class AlignBlock(_Strict):
     enabled: bool = True
     anchor: Literal["first", "none"] = "first"
     onto: str | None = None
-    match: str = "isomerge"
+    match: str | None = None
     repair: str | None = None
     spaces: str | None = None
     layers: str | None = None
@@ -120,7 +120,7 @@ class AlignBlock(_Strict):
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = {"enabled", "anchor", "onto", "match", "repair", "spaces", "layers", "untie", "stats"}
+        own = {"enabled", "anchor", "onto", "repair", "spaces", "layers", "untie", "stats"}
         found = self.model_dump(exclude=own, exclude_none=True)
         if self.stats:
             found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
