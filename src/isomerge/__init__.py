@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is eleven names; heavy imports happen when they are used.
+The Python API is twelve names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from isomerge.api import apply as apply
     from isomerge.api import barrier as barrier
     from isomerge.api import distance as distance
+    from isomerge.api import extract_lora as extract_lora
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
     from isomerge.api import open as open
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(
-        ("align", "apply", "barrier", "distance", "inspect", "merge", "open", "stats", "verify"), "isomerge.api"
+        ("align", "apply", "barrier", "distance", "extract_lora", "inspect", "merge", "open", "stats", "verify"),
+        "isomerge.api",
     ),
     "Alignment": "isomerge.symmetry.alignment",
     "IsomergeError": "isomerge.errors",
@@ -37,6 +39,7 @@ __all__ = [
     "apply",
     "barrier",
     "distance",
+    "extract_lora",
     "inspect",
     "merge",
     "open",

@@ -156,6 +156,7 @@ def merge(
     tokenizer_source: str | None = None,
     align: bool = True,
     anchor: str = "first",
+    onto: Any = None,
     spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
@@ -183,13 +184,14 @@ def merge(
         repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al. 2023).
         tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or one of the models.
         align: whether to align at all.
+        onto: the model that the others are aligned onto, where it is not the first.
         matching: see `align`; ``spaces``, ``layers`` and ``untie`` are those of `align`. ``seed`` is that of random methods
             as well.
 
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.merge_job import job_of_models, job_of_recipe, opened
+    from isomerge.engine.merge_job import job_of_models, job_of_recipe, number_of, opened
     from isomerge.engine.merging import run_merge
     from isomerge.engine.solutions import matching_of
 
@@ -197,7 +199,7 @@ def merge(
     seed = int(matching.get("seed", 0))
     if isinstance(models, (str, Path)):
         job = job_of_recipe(models, seed=seed)
-        how = {name: job.options[name] for name in how}
+        how = {name: job.options[name] for name in (*how, "onto")}
         untie, dtype, repair = job.options["untie"], dtype or job.options["dtype"], repair or job.options["repair"]
         matching = {**job.matching, **matching}
     else:
@@ -211,6 +213,7 @@ def merge(
             tokenizer_source=tokenizer_source,
             seed=seed,
         )
+        how["onto"] = number_of(onto, job)
     match = matching_of(**matching)
     how["spaces"] = match.spaces(how["spaces"])
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
@@ -373,6 +376,52 @@ def stats(
         if not isinstance(data, Examples):
             data = open_data(str(data), found.checkpoint.folder, limit=limit, length=length, config=found.config)
         return run_stats(found, data, options)
+
+
+def extract_lora(
+    finetuned: Any,
+    base: Any,
+    *,
+    out: str | Path,
+    rank: int = 16,
+    energy: float = 1.0,
+    epsilon: float = 0.0,
+    include: str | None = None,
+    exclude: str | None = None,
+    embeddings: bool = False,
+    save_modules: bool = False,
+    seed: int = 0,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write ``finetuned`` minus ``base`` as a LoRA adapter in peft's format; ``base+out`` is then the fine-tune.
+
+    Args:
+        finetuned, base: folders, hub ids, open checkpoints or live modules of one architecture and equal shapes.
+        out: the adapter's folder.
+        rank: the largest rank of a layer; ``energy`` keeps the fewest ranks with this share of the squared singular
+            values, ``epsilon`` drops singular values below this share of the largest.
+        include, exclude: regular expressions for module names.
+        embeddings: describe tables of tokens by factors as well.
+        save_modules: keep whole what has no factors and differs.
+
+    Returns:
+        ``rank``, per tensor that differs ``kept`` (``lora``, ``saved`` or ``lost``), ``rank``, ``norm`` and ``lost``, and over
+        all of them ``norm``, ``lost`` and ``share`` (Frobenius); see `isomerge.engine.extract_lora`.
+
+    Raises:
+        IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.
+    """
+    from isomerge.engine.extract_lora import extract_lora as extract
+
+    folder = Path(os.path.expanduser(out))
+    with _recognised([finetuned, base], spec, allow_pickle) as (one, two):
+        report = extract(
+            one, two, folder, rank=rank, energy=energy, epsilon=epsilon, include=include, exclude=exclude,
+            embeddings=embeddings, save_modules=save_modules, force=force, seed=seed,
+        )  # fmt: skip
+        return {"command": "extract-lora", "models": [one.ref, two.ref], **report}
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from engine.disguises import single
-from isomerge.engine import learned, learning, live
+from isomerge.engine import learned, learning, substitution
 from isomerge.engine.learned import Learner
 from isomerge.engine.learning import LearnSettings
 from isomerge.engine.matched_line import MatchedLine
@@ -229,7 +229,7 @@ def test_nothing_is_drawn_where_activations_are_recomputed(tmp_path: Path) -> No
         before = module(pixel_values=pixels).logits
     for part in module.modules():
         part.drop_prob, part.layerdrop, part.router_jitter_noise = 0.5, 0.5, 0.5
-    live.enable_checkpointing(module)
+    substitution.enable_checkpointing(module)
     assert module.training
     assert not any(
         p for part in module.modules() for p in (part.drop_prob, part.layerdrop, part.router_jitter_noise)

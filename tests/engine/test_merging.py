@@ -211,3 +211,25 @@ def test_baselines_of_matching(match: str, tmp_path: Path) -> None:
         with pytest.raises(IsomergeError, match="does not preserve the function"):
             isomerge.align(b, onto=a, match=match, **data)
         assert relative(outputs(tmp_path / "same"), outputs(a)) <= (0.2 if match != "ot-acts-emd" else 1e-6)
+
+
+def test_onto_another_model_than_the_first(tmp_path: Path) -> None:
+    """The first gives the config, another one the coordinates; the function is that of the merge onto the first."""
+    a, b, c = (single("llama", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5), ("c", 6)))
+    twins = [disguise("llama", m, tmp_path / f"twin-{m.name}", 30 + k) for k, m in enumerate((a, b, c))]
+    for tag, models in (("stored", [a, b, c]), ("moved", twins)):
+        report = isomerge.merge(models, out=tmp_path / tag, onto=models[2], weights=[0.5, 0.2, 0.3])
+        assert report["models"] == [str(models[k]) for k in (2, 0, 1)]
+        for file in (tmp_path / tag).glob("alignment*"):
+            file.unlink()
+    assert relative(outputs(tmp_path / "moved"), outputs(tmp_path / "stored")) <= 1e-5
+    plain = (tmp_path / "r.yml").write_text(
+        f"models: [{{model: {a}}}, {{model: {twins[0]}}}]\nmerge_method: linear\nalign: {{onto: {twins[0]}}}\n"
+    )
+    assert plain
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "out")
+    ours, theirs = (load_file(f / "model.safetensors") for f in (tmp_path / "out", twins[0]))
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+    with pytest.raises(IsomergeError, match="--onto d: name one of the models"):
+        isomerge.merge([a, b], out=tmp_path / "no", onto="d")

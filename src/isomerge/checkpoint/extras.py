@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +26,12 @@ def check_extras(out: Path, files: Mapping[str, bytes | Path], reserved: set[str
             raise IsomergeError(f"{content}, to be copied to {out / name}, does not exist; check the path")
 
 
-def write_extras(folder: Path, files: Mapping[str, bytes | Path], *, keep: set[str]) -> None:
+def write_extras(
+    folder: Path, files: Mapping[str, bytes | Path], *, keep: set[str], links: Mapping[str, Path] | None = None
+) -> None:
     """Writes ``files`` into ``folder`` durably, after removing all but the files ``keep`` from it.
+
+    ``links`` are further names for files that are there: hard links, or copies where the file system has none.
 
     What an interrupted run left there may be of other content, hence the removal. Raises OSError.
     """
@@ -44,6 +49,15 @@ def write_extras(folder: Path, files: Mapping[str, bytes | Path], *, keep: set[s
         else:
             path.write_bytes(content)
         flush(path)
+        folders.add(path.parent)
+    for name, source in (links or {}).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, path)
+        except OSError:  # a file system without hard links, or with too many of them
+            shutil.copyfile(source, path)
+            flush(path)
         folders.add(path.parent)
     for path in sorted(folders):
         flush(path)

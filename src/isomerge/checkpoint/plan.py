@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from isomerge.checkpoint.dtypes import BITS, byte_size
@@ -37,11 +37,12 @@ class Shard:
     size: int
 
 
-def shard_plan(tensors: Sequence[OutTensor], shard_size: int) -> list[Shard]:
+def shard_plan(tensors: Sequence[OutTensor], shard_size: int, apart: Collection[str] = ()) -> list[Shard]:
     """The files for ``tensors``, at most ``shard_size`` bytes of tensor data each.
 
     Tensors are dealt out in the order given; one larger than ``shard_size`` gets a file of its own, numbered
-    before the file being filled, as in huggingface_hub. Within a file wider dtypes come first (then the order
+    before the file being filled, as in huggingface_hub. Tensors whose names are in ``apart`` come last, in files that hold
+    nothing else. Within a file wider dtypes come first (then the order
     given), so that every tensor is aligned to its element. One file is called model.safetensors, several
     model-00001-of-0000N.safetensors. Raises IsomergeError on a duplicate or unusable name, an unknown dtype,
     an impossible shape, a ``shard_size`` under 1 or a header over MAX_HEADER bytes.
@@ -49,6 +50,19 @@ def shard_plan(tensors: Sequence[OutTensor], shard_size: int) -> list[Shard]:
     if shard_size < 1:
         raise IsomergeError(f"the shard size is {shard_size} bytes, expected at least 1; give e.g. 5GB")
     sizes = _sizes(tensors)
+    groups = _dealt([t for t in tensors if t.name not in apart], sizes, shard_size)
+    groups += _dealt([t for t in tensors if t.name in apart], sizes, shard_size)
+    groups = groups or [[]]
+    count = len(groups)
+    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    return [
+        _shard(name, group, sizes)
+        for name, group in zip(names if count > 1 else [SAFETENSORS], groups, strict=True)
+    ]
+
+
+def _dealt(tensors: Sequence[OutTensor], sizes: Mapping[str, int], shard_size: int) -> list[list[OutTensor]]:
+    """Tensors in groups of at most ``shard_size`` bytes, larger ones alone."""
     groups: list[list[OutTensor]] = []
     filling: list[OutTensor] = []
     filled = 0
@@ -62,14 +76,7 @@ def shard_plan(tensors: Sequence[OutTensor], shard_size: int) -> list[Shard]:
             filling, filled = [], 0
         filling.append(tensor)
         filled += nbytes
-    if filling or not groups:
-        groups.append(filling)
-    count = len(groups)
-    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-    return [
-        _shard(name, group, sizes)
-        for name, group in zip(names if count > 1 else [SAFETENSORS], groups, strict=True)
-    ]
+    return [*groups, filling] if filling else groups
 
 
 def _sizes(tensors: Sequence[OutTensor]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,15 +41,16 @@ class CheckpointWriter:
         key: str,
         shard_size: int = 5_000_000_000,
         force: bool = False,
+        apart: Collection[str] = (),
     ) -> None:
         """Plans the files and takes the lock on ``out``; resumes or begins the partial folder beside it.
 
         ``key`` is a digest of everything that determines the output; ``shard_size`` is in bytes of tensor
-        data per file. Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``force``,
+        data per file, ``apart`` the tensors that have files of their own. Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``force``,
         which replaces it at the very end), when another process is writing it, when the tensors cannot be
         stored (see `shard_plan`), or when the disk lacks room.
         """
-        self.shards = shard_plan(tensors, shard_size)
+        self.shards = shard_plan(tensors, shard_size, apart)
         self._tensors = {tensor.name: tensor for tensor in tensors}
         self._shard_of = {name: shard for shard in self.shards for name in shard.spans}
         self.out = Path(os.path.realpath(out))
@@ -175,11 +176,12 @@ class CheckpointWriter:
         self._pending_blobs.add(path)
         return path
 
-    def finish(self, files: Mapping[str, bytes | Path]) -> Path:
+    def finish(self, files: Mapping[str, bytes | Path], links: Mapping[str, str] | None = None) -> Path:
         """Completes the checkpoint and renames it to ``out``, which is returned; the writer is closed.
 
         ``files`` maps relative names ("config.json", "1_Pooling/config.json") to bytes, or to a file that is
-        copied. Raises IsomergeError, leaving the partial folder to be resumed, when tensors are missing, a
+        copied. ``links`` maps further names to weights files of this checkpoint, which are hard links where the file
+        system has them, else copies. Raises IsomergeError, leaving the partial folder to be resumed, when tensors are missing, a
         name of ``files`` leaves the folder or is a weights file, a source is missing, the disk is full, or
         ``out`` was filled meanwhile.
         """
@@ -191,14 +193,15 @@ class CheckpointWriter:
                 "write every planned tensor before finishing"
             )
         weights = {shard.file for shard in self.shards}
-        check_extras(self.out, files, weights | {SAFETENSORS_INDEX})
+        linked = {name: self._partial.model / file for name, file in (links or {}).items()}
+        check_extras(self.out, {**files, **linked}, weights | {SAFETENSORS_INDEX})
         extras = dict(files)
         if len(self.shards) > 1:
             extras[SAFETENSORS_INDEX] = index_bytes(self.shards)
         with disk_errors(self.out):
             for file in sorted(weights):
                 flush(self._partial.model / file)
-            write_extras(self._partial.model, extras, keep=weights)
+            write_extras(self._partial.model, extras, keep=weights, links=linked)
         self._partial.publish()
         self.close()
         return self.out

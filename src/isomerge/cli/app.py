@@ -11,6 +11,7 @@ from isomerge.cli.apply import apply
 from isomerge.cli.barrier import barrier
 from isomerge.cli.demo import demo
 from isomerge.cli.diff import diff
+from isomerge.cli.extract_lora import extract_lora
 from isomerge.cli.inspect import inspect
 from isomerge.cli.merge import merge
 from isomerge.cli.methods import methods
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (merge, methods, align, apply, diff, verify, barrier, stats, inspect, demo):
+for command in (merge, methods, align, apply, diff, verify, barrier, stats, extract_lora, inspect, demo):
     app.command()(command)
 
 

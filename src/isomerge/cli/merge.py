@@ -64,6 +64,9 @@ def merge(
             help="What the models are aligned onto: the first model, or none of them (their common mean)."
         ),
     ] = "first",
+    onto: Annotated[
+        str | None, typer.Option("--onto", help="The model that all are aligned onto, where it is not the first.")
+    ] = None,
     spaces: o.Spaces = None,
     layers: o.Layers = None,
     untie: o.Untie = False,
@@ -93,7 +96,7 @@ def merge(
         "stats": [str(file) for file in stats or ()],
         "tokenizer_source": tokenizer_source,
     }
-    given |= {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "untie": untie}
+    given |= {"align": align, "anchor": anchor, "onto": onto, "spaces": spaces, "layers": layers, "untie": untie}
     job, how = _job(models, given, int(matching["seed"]))
     if job.recipe is not None:
         out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]
@@ -120,7 +123,7 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
     from isomerge.engine.merge_job import job_of_models, job_of_recipe
     from isomerge.errors import IsomergeError
 
-    how = {name: given[name] for name in ("align", "anchor", "spaces", "layers", "untie")}
+    how = {name: given[name] for name in ("align", "anchor", "onto", "spaces", "layers", "untie")}
     method = {name: value for name, value in given.items() if name not in how}
     if not models[0].endswith((".yml", ".yaml")):
         return job_of_models(models, seed=seed, **method), how
@@ -132,10 +135,10 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
         "stats": [],
         "tokenizer_source": None,
     }
-    silent |= {"align": True, "anchor": "first", "spaces": None, "layers": None, "untie": False}
+    silent |= {"align": True, "anchor": "first", "onto": None, "spaces": None, "layers": None, "untie": False}
     if given != silent:
         raise IsomergeError(
-            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --align, --anchor, --spaces, --layers and --untie into it"
+            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --align, --anchor, --onto, --spaces, --layers and --untie into it"
         )
     job = job_of_recipe(models[0], seed=seed)
     return job, {name: job.options[name] for name in how}

@@ -128,7 +128,7 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     block = recipe.align
     options: dict[str, Any] = {"align": block.enabled, "anchor": block.anchor, "spaces": block.spaces}
     options |= {"layers": block.layers, "untie": block.untie, "dtype": recipe.written_dtype}
-    options |= {"onto": block.onto, "repair": block.repair}
+    options |= {"onto": _number(block.onto, [stack[0][0] for stack in stacks], path), "repair": block.repair}
     names = tuple(stack[0][0] for stack in stacks)
     files = _statistics(recipe, [source.model for source in arranged[0][1]], path)
     return MergeJob(
@@ -141,6 +141,29 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
         files,
         tokenizer_of(recipe),
     )
+
+
+def _number(onto: str | None, names: Sequence[Any], path: str | Path) -> int:
+    """Which of the run's models all are aligned onto."""
+    if onto is None:
+        return 0
+    if onto not in names:
+        raise IsomergeError(
+            f"{path}: `align.onto` is {onto}: name one of {', '.join(map(str, dict.fromkeys(names)))}"
+        )
+    return list(names).index(onto)
+
+
+def number_of(onto: Any, job: MergeJob) -> int:
+    """Which of a job's models all are aligned onto.
+
+    Raises:
+        IsomergeError: none of them.
+    """
+    found = [k for k, model in enumerate(job.models) if _same(model, onto)]
+    if onto is not None and not found:
+        raise IsomergeError(f"--onto {onto}: name one of the models, {', '.join(map(str, job.models))}")
+    return found[0] if found else 0
 
 
 def _statistics(recipe: Recipe, order: Sequence[str], path: str | Path) -> tuple[str, ...]:

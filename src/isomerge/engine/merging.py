@@ -10,6 +10,16 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.baselines import OURS, SOFT, prepare_transport
+from isomerge.engine.heads import (
+    apart_names,
+    arrange,
+    check_heads,
+    head_lines,
+    heads_of,
+    separate_heads,
+    write_kept,
+)
+from isomerge.engine.inputs import shown
 from isomerge.engine.many_solutions import check_anchor, prepare_mean
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import Blocks, PairSolver, UnitResult
@@ -142,29 +152,41 @@ def run_merge(
     layers: str | None = None,
     matching: Matching = WEIGHTS,
     anchor: str = "first",
+    onto: int = 0,
     stats: Sequence[str] = (),
     repair: Any = None,
+    heads: str = "average",
+    recipe: str | None = None,
 ) -> dict[str, Any]:
-    """Align every model onto the first, fuse them, and write the result; returns the report.
+    """Align every model onto the first (or another: ``onto`` is its number), fuse them, and write the result in the first
+    model's names, with its config; returns the report.
 
     With ``anchor="none"`` all models are matched onto their common mean instead (`isomerge.engine.many`), which is
     written in the first model's coordinates. ``stats`` are files of `isomerge stats` for methods that ask for statistics,
     one per model that is fused; without them those of the match are taken, or the statistics are gathered on its data.
     ``repair`` are data for REPAIR (`isomerge.engine.repair`), which re-normalises the merged model's activations.
+    ``heads`` says whose classifier heads are written (`isomerge.engine.heads`); ``recipe`` is the YAML that is kept with the
+    output.
     """
     fusion = fusion or fusion_of(len(models))
     check_anchor(anchor, matching, spaces)
+    if anchor != "first" and onto:
+        raise IsomergeError(
+            "--onto names an anchor, and --anchor none says that there is none: leave one of them away"
+        )
     if matching.match in SOFT and (fusion.method.forward or fusion.method.statistics or repair is not None):
         raise IsomergeError(
             f"--match {matching.match} does not preserve functions, which the method {fusion.method.name} needs: choose another"
         )
     donor, *others = models
-    check_compatible(donor, others)
+    wanted = heads_of(heads, models)
+    check_compatible(donor, others, apart=head_lines(donor.spec) if wanted.apart else ())
     chosen = spaces if align else "none"
-    plan = make_plan(donor, others, chosen, layers)
+    template, plan = arrange(wanted, models, make_plan(donor, others, chosen, layers))
     dtype = working_dtype(models)
     # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
-    solvers = [PairSolver(donor, other, plan, dtype, guard=False) for other in others]
+    target, sources = models[onto], [model for k, model in enumerate(models) if k != onto]
+    solvers = [PairSolver(target, source, plan, dtype, guard=False) for source in sources]
     check_aligned(align, matching, fusion)
     matching.check(len(others), chosen)
     matching.check_files(models)
@@ -177,10 +199,19 @@ def run_merge(
         output.shard_size,
         matching.key(donor),
         anchor,
+        onto,
+        shown(repair),
+        heads,
+        recipe,
     )
     key = run_key("merge", models, *fusion.key(), *settings)
     fuser = Fuser(fusion, plan, donor, statistics, dtype)
-    with StreamWriter(donor, output, key) as stream:
+    # the anchor comes first in what solvers give; the fusion wants the run's order
+    fuser.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
+    gathers = fusion.method.statistics is not None and statistics is None
+    runs = fusion.method.forward or gathers or repair is not None
+    check_heads(wanted, matching.match, runs=runs)
+    with StreamWriter(template, output, key, apart=apart_names(wanted, donor)) as stream:
         weights = fusion.weights(len(models))
         mean = prepare_mean(stream, solvers, matching, weights) if align and anchor == "none" else None
         used: Sequence[UnitSolver] = solvers
@@ -200,14 +231,14 @@ def run_merge(
         }
         how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
         how |= {"anchor": "none", "mean": mean} if mean is not None else {}
-        gathers = fusion.method.statistics is not None and statistics is None
-        if fusion.method.forward or gathers or repair is not None:
+        if runs:
             results = fuse_forward(stream, solvers, fuser, matching, key, aligned=align, repair=repair)
             how |= {"forward": fuser.report}
         else:
-            results = stream_units(stream, used, plan, fuser.fuse, donor)
-        write_alone(stream, plan, donor, dtype)
-        report = report_of("merge", models, results, **fuser.described(len(models)), **how)
+            results = stream_units(stream, used, plan, fuser.fuse, target)
+        moved = solvers[0].alignment(elements_of_results(results[0])) if onto and align else None
+        write_alone(stream, plan, donor, dtype, moved)
+        report = report_of("merge", [target, *sources], results, **fuser.described(len(models)), **how)
         alignments: dict[str, Alignment] = {}
         if align and matching.match not in SOFT:
             for k, (solver, result) in enumerate(zip(solvers, results, strict=True), 2):
@@ -239,8 +270,12 @@ def fuse_forward(
 
     fusion, donor, observer = fuser.fusion, stream.donor, stream.output.observer
     device = matching.settings.device if matching.settings else "cpu"
-    stored = [donor, *(solver.source for solver in solvers)]
-    models, results = write_endpoints(stream, solvers, key) if aligned else (stored, [[] for _ in solvers])
+    stored = [solvers[0].anchor, *(solver.source for solver in solvers)] if solvers else [donor]
+    stored = [stored[k] for k in fuser.places]
+    models, results = stored, [[] for _ in solvers]
+    if aligned:
+        models, results = write_endpoints(stream, solvers, key)
+        models, fuser.places = [models[k] for k in fuser.places], list(range(len(models)))
     examples = open_given(repair if matching.data is None else matching.data, donor, matching)
     run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, observer, aligned)
     if fusion.method.forward:
@@ -348,6 +383,8 @@ class Fuser:
         self, fusion: Fusion, plan: Plan, donor: Model, statistics: FusionStatistics | None, dtype: torch.dtype
     ) -> None:
         self.fusion, self.plan, self.donor, self.statistics, self.dtype = fusion, plan, donor, statistics, dtype
+        self.places: list[int] = []
+        """Where the run's models are in what solvers give, the anchor first; empty: in the same order."""
         self.report: dict[str, Any] = {}
         """What a method that runs models has to tell."""
         self._depths = stacks_of(donor.blocks)
@@ -357,6 +394,8 @@ class Fuser:
 
     def fuse(self, unit: Unit, blocks: list[Blocks], by: list[Alignment | None]) -> Blocks:
         """The blocks that are written of one unit, from those of every model in the run's order and what moved them."""
+        if self.places:
+            blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
         found = self._by_unit(unit, blocks) if self.fusion.method.unit else {}
         for block in unit.blocks:
             tensors = [part[block] for part in blocks]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,10 @@ from isomerge.symmetry.ties import broken_ties, without_broken_ties
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+LABELS = "labels"
+"""The axis of a classifier's classes."""
 
 
 @dataclass(eq=False)
@@ -139,8 +143,10 @@ def _untied(spec: Spec, config: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def check_compatible(anchor: Model, others: Sequence[Model]) -> None:
+def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collection[str] = ()) -> None:
     """Refuse models that cannot become one, before anything is computed.
+
+    ``apart`` are the names of lines that are not compared: heads that are not merged, of any number of labels.
 
     Raises:
         IsomergeError: different architectures, sizes, vocabularies, rotary positions, activation functions, or a
@@ -155,7 +161,7 @@ def check_compatible(anchor: Model, others: Sequence[Model]) -> None:
             )
         for size, value in anchor.spec.sizes.items():
             theirs = other.spec.sizes[size]
-            if theirs != value:
+            if theirs != value and not (apart and size == LABELS):
                 what = "vocabularies" if size == "vocab" else "shapes"
                 raise IsomergeError(
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal"
@@ -169,12 +175,14 @@ def check_compatible(anchor: Model, others: Sequence[Model]) -> None:
                     f"{pair} differ in config.json: {key} is {mine!r} and {theirs!r}; models that compute different "
                     f"functions of equal weights cannot be averaged{hint}"
                 )
-        _check_tensors(anchor, other)
+        _check_tensors(anchor, other, apart)
 
 
-def _check_tensors(anchor: Model, other: Model) -> None:
+def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
     for one, two in ((anchor, other), (other, anchor)):
         for name, match in one.matches.items():
+            if match.line.name in apart:
+                continue
             theirs = two.source_of(match.canonical, match)
             if theirs is None and not match.line.optional:
                 raise IsomergeError(

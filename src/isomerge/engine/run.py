@@ -17,6 +17,7 @@ from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan, unit_bytes
 from isomerge.errors import DiskFullError, IsomergeError
 from isomerge.evidence.distance import summarise
+from isomerge.evidence.distances_figure import PICTURE, distances_picture
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
@@ -71,8 +72,8 @@ def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
 class StreamWriter:
     """A checkpoint being written unit by unit, with its report and alignments."""
 
-    def __init__(self, donor: Model, output: Output, key: str) -> None:
-        self.donor, self.output = donor, output
+    def __init__(self, donor: Model, output: Output, key: str, *, apart: frozenset[str] = frozenset()) -> None:
+        self.donor, self.output, self.apart = donor, output, apart
         self.partial = output.out.absolute().parent / f".{output.out.name}.partial"
         self.writer = CheckpointWriter(
             output.out,
@@ -80,6 +81,7 @@ class StreamWriter:
             key=key,
             shard_size=output.shard_size,
             force=output.force,
+            apart=apart,
         )
 
     def __enter__(self) -> StreamWriter:
@@ -97,29 +99,53 @@ class StreamWriter:
 
     def put(self, block: Block, tensor: Tensor) -> None:
         """Write one block under the donor's names, in the output dtype."""
-        for canonical, part in block.split(tensor):
-            name = self.donor.names[canonical]
-            stored = self.donor.checkpoint.tensors[name].dtype
-            self.writer.write(name, cast(part, out_code(stored, self.output.dtype), name))
+        for name, part in self.named(self.donor, {block: tensor}).items():
+            self.writer.write(name, part)
 
-    def finish(self, report: dict[str, Any], alignments: Mapping[str, Alignment], card: str) -> Path:
-        """Companion files, config, report, card and alignments; then the rename."""
+    def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
+        """Blocks under a model's names, in the output dtype, or in that in which the model stores them."""
+        found = {}
+        for block, tensor in blocks.items():
+            for canonical, part in block.split(tensor):
+                name = model.names[canonical]
+                found[name] = cast(part, out_code(model.checkpoint.tensors[name].dtype, self.output.dtype), name)
+        return found
+
+    def config(self) -> dict[str, Any]:
+        """The config that is written."""
         changes: dict[str, Any] = {}
         if self.output.dtype:
             changes = {k: self.output.dtype for k in ("dtype", "torch_dtype") if k in self.donor.config} or {
                 "dtype": self.output.dtype
             }
-        files: dict[str, bytes | Path] = self.donor.checkpoint.companions()
         # `transformers_weights` names the donor's weights file, which the output does not have
         config = {key: value for key, value in self.donor.config.items() if key != "transformers_weights"}
-        files["config.json"] = config_bytes(config, **changes)
+        return {**config, **changes}
+
+    def finish(
+        self,
+        report: dict[str, Any],
+        alignments: Mapping[str, Alignment],
+        card: str,
+        *,
+        more: Mapping[str, bytes | Path] | None = None,
+        links: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Companion files, config, report, card, alignments and ``more`` files; then the rename.
+
+        ``links`` are further names for the weights files (see `CheckpointWriter.finish`).
+        """
+        files: dict[str, bytes | Path] = self.donor.checkpoint.companions()
+        files["config.json"] = config_bytes(self.config())
+        if (picture := distances_picture(report)) is not None:
+            files[PICTURE] = picture
         files["README.md"] = card.encode()
         files["isomerge.json"] = (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()
         for name, alignment in alignments.items():
             path = self.writer.blob(name)
             alignment.save(path)
             files[name] = path
-        return self.writer.finish(files)
+        return self.writer.finish({**files, **(more or {})}, links)
 
 
 def cast(tensor: Tensor, code: str, name: str) -> Tensor:

@@ -1,0 +1,49 @@
+"""The picture of an output: distance to the anchor, layer by layer, before and after alignment."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+PICTURE = "distances.png"
+
+
+def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
+    """Number of the layer, distance before and after (Frobenius, relative to the first model's norm there), in order.
+
+    Empty for reports of other commands than merge and align.
+    """
+    if report.get("command") not in ("merge", "align"):
+        return []
+    layers = report.get("distance", {}).get("layers", {})
+    numbered = sorted((int(name), d) for name, d in layers.items() if name.isdigit())
+    return [(n, *(d[key] / max(d["norm"], 1e-300) for key in ("before", "after"))) for n, d in numbered]
+
+
+def distances_picture(report: dict[str, Any]) -> bytes | None:
+    """A PNG, equal bytes for equal reports whatever the user's matplotlib settings; None where no layer was compared."""
+    rows = layer_distances(report)
+    if not rows:
+        return None
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with style.context("default", after_reset=True):
+        figure = Figure(figsize=(6.4, 3.2), dpi=100, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        numbers = [n for n, _, _ in rows]
+        axes.plot(numbers, [b for _, b, _ in rows], marker="o", color="#8c8c8c", label="before alignment")
+        axes.plot(numbers, [a for _, _, a in rows], marker="o", color="#1f5fa8", label="after")
+        axes.set_xlabel("layer")
+        axes.set_ylabel("distance / norm")
+        axes.set_ylim(bottom=0)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.3)
+        axes.legend(frameon=False)
+        written = BytesIO()
+        # the software's name would carry matplotlib's version
+        figure.savefig(written, format="png", metadata={"Software": None})
+    return written.getvalue()
