@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -67,7 +68,9 @@ def shapes() -> dict[str, tuple[int, ...]]:
         p = f"model.layers.{layer}."
         found |= {p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,)}
         found |= {f"{p}self_attn.{n}_proj.weight": (d, d) for n in "qkvo"}
-        found |= {f"{p}mlp.{n}_proj.weight": (ff, d) for n in ("gate", "up")} | {p + "mlp.down_proj.weight": (d, ff)}
+        found |= {f"{p}mlp.{n}_proj.weight": (ff, d) for n in ("gate", "up")} | {
+            p + "mlp.down_proj.weight": (d, ff)
+        }
     return {**found, "model.norm.weight": (d,), "lm_head.weight": (vocab, d)}
 
 
@@ -136,7 +139,7 @@ def measure(tool: Tool, recipe: Path, out: Path, threads: int) -> dict[str, Any]
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     settings = {**os.environ, **dict.fromkeys(names, str(threads)), "HF_HUB_OFFLINE": "1"}
     log = out.with_suffix(".log")
-    load = os.getloadavg()[0]
+    load, before = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
     with log.open("w") as stream:
         start, peak = time.perf_counter(), 0
         process = subprocess.Popen(
@@ -148,7 +151,14 @@ def measure(tool: Tool, recipe: Path, out: Path, threads: int) -> dict[str, Any]
         seconds = time.perf_counter() - start
     if process.returncode:
         raise RuntimeError(f"{tool.name} failed on {recipe}: see {log}")
-    return {"seconds": round(seconds, 2), "peak_anonymous_bytes": peak, "load": [load, os.getloadavg()[0]]}
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "seconds": round(seconds, 2),
+        "cpu_seconds": round(busy, 2),
+        "peak_anonymous_bytes": peak,
+        "load": [load, os.getloadavg()[0]],
+    }
 
 
 def difference(ours: Path, theirs: Path) -> dict[str, float]:
@@ -198,12 +208,13 @@ def run(repeats: dict[str, int], threads: int) -> list[dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per method and tool: median and range of the seconds, the largest peak."""
+    """Per method and tool: median and range of the seconds, median of the processor's, the largest peak."""
     found = []
     for method, tool in dict.fromkeys((row["method"], row["tool"]) for row in rows):
         here = [row for row in rows if (row["method"], row["tool"]) == (method, tool)]
         seconds = [row["seconds"] for row in here]
         spread = {"median_seconds": median(seconds), "least_seconds": min(seconds), "most_seconds": max(seconds)}
+        spread["median_cpu_seconds"] = median(row["cpu_seconds"] for row in here)
         peak = max(row["peak_anonymous_bytes"] for row in here)
         found.append({"method": method, "tool": tool, "runs": len(here), **spread, "peak_anonymous_bytes": peak})
     return found
@@ -216,15 +227,18 @@ def table(found: dict[str, Any]) -> str:
         f"`benchmarks/mergekit/speed.py`: two fine-tunes of a random {size:.2f}-billion-parameter Llama in bfloat16 "
         f"(and the base, for `ties` at density 0.5), {found['threads']} thread, both tools in turns on a shared machine of "
         f"{found['cores']} cores",
-        f"(load {min(loads):.1f} to {max(loads):.1f}). Seconds are those of the whole command, median and range; memory is "
-        "the peak of anonymous memory.",
+        f"(load {min(loads):.1f} to {max(loads):.1f}). Seconds are those of the whole command, median and range, and "
+        "of the processor (user and system, which other work disturbs less); memory is the peak of anonymous memory.",
         "",
-        "| method | tool | runs | seconds | memory (MB) |",
-        "|---|---|---|---|---|",
+        "| method | tool | runs | seconds | processor seconds | memory (MB) |",
+        "|---|---|---|---|---|---|",
     ]
     for row in found["summary"]:
         span = f" ({row['least_seconds']:.0f}–{row['most_seconds']:.0f})" if row["runs"] > 1 else ""
-        figures = f"{row['runs']} | {row['median_seconds']:.0f}{span} | {row['peak_anonymous_bytes'] / 1e6:.0f}"
+        busy = f"{row['median_cpu_seconds']:.0f}"
+        figures = (
+            f"{row['runs']} | {row['median_seconds']:.0f}{span} | {busy} | {row['peak_anonymous_bytes'] / 1e6:.0f}"
+        )
         lines.append(f"| `{row['method']}` | {row['tool']} | {figures} |")
     return "\n".join(lines)
 

@@ -153,7 +153,9 @@ def merge(
     base_model: Any = None,
     stats: Sequence[str | Path] = (),
     repair: str | Path | Examples | None = None,
+    heads: str = "average",
     tokenizer_source: str | None = None,
+    source_bases: Sequence[Any] = (),
     align: bool = True,
     anchor: str = "first",
     onto: Any = None,
@@ -182,6 +184,11 @@ def merge(
         stats: for methods that need statistics, one file of `isomerge.stats` per model; without them, ``data`` is read on the
             aligned models.
         repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al. 2023).
+        source_bases: what the models were tuned from (one for all, or one per model), where that is not ``base_model``: their
+            task vectors are moved onto it.
+        heads: classifier heads: ``average`` fuses them like all else, ``copy`` keeps the first model's, ``keep:MODEL`` that of
+            a model (its number from 1, or its reference), ``separate`` writes a checkpoint with every model's head under
+            ``heads/``. With any but ``average`` the numbers of labels may differ.
         tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or one of the models.
         align: whether to align at all.
         onto: the model that the others are aligned onto, where it is not the first.
@@ -192,10 +199,11 @@ def merge(
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.engine.merge_job import job_of_models, job_of_recipe, number_of, opened
+    from isomerge.engine.merge_recipe import recipe_text
     from isomerge.engine.merging import run_merge
     from isomerge.engine.solutions import matching_of
 
-    how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers}
+    how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
     seed = int(matching.get("seed", 0))
     if isinstance(models, (str, Path)):
         job = job_of_recipe(models, seed=seed)
@@ -211,15 +219,32 @@ def merge(
             base_model=base_model,
             stats=stats,
             tokenizer_source=tokenizer_source,
+            source_bases=source_bases,
             seed=seed,
         )
         how["onto"] = number_of(onto, job)
     match = matching_of(**matching)
-    how["spaces"] = match.spaces(how["spaces"])
+    how |= {"spaces": match.spaces(how["spaces"]), "repair": repair}
+    asked = {**how, "untie": untie, "dtype": dtype}
+    asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     models = opened(job, spec=spec, allow_pickle=allow_pickle)
-    with _recognised(models, spec, allow_pickle, untie) as found, _destination(out, options) as output:
-        return run_merge(found, output, fusion=job.fusion, matching=match, stats=job.stats, repair=repair, **how)
+    bases = [base for base in job.source_bases if base is not None]
+    with _recognised([*models, *bases], spec, allow_pickle, untie) as every, _destination(out, options) as output:
+        found, rest = every[: len(models)], iter(every[len(models) :])
+        origins = [None if base is None else next(rest) for base in job.source_bases]
+        named = [str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)]
+        recipe = recipe_text(job, named, asked, matching)
+        return run_merge(
+            found,
+            output,
+            fusion=job.fusion,
+            matching=match,
+            stats=job.stats,
+            source_bases=origins,
+            recipe=recipe,
+            **how,
+        )
 
 
 def distance(

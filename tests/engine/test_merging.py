@@ -233,3 +233,22 @@ def test_onto_another_model_than_the_first(tmp_path: Path) -> None:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
     with pytest.raises(IsomergeError, match="--onto d: name one of the models"):
         isomerge.merge([a, b], out=tmp_path / "no", onto="d")
+
+
+def test_task_vectors_move_to_a_new_base(tmp_path: Path) -> None:
+    """A fine-tune of a disguised base brings its task vector to the base itself: the function of the fine-tune comes out."""
+    base = single("llama", tmp_path / "base")
+    tuned = perturb(base, tmp_path / "tuned", 0.1, seed=1)
+    old_base, old_tuned = (disguise("llama", m, tmp_path / f"old-{m.name}", 40) for m in (base, tuned))
+    how = {"method": "task_arithmetic", "base_model": base}
+    isomerge.merge([old_tuned], out=tmp_path / "out", source_bases=[old_base], **how)
+    (tmp_path / "out" / "alignment.safetensors").unlink()
+    assert relative(outputs(tmp_path / "out"), outputs(tuned)) <= 1e-4
+    assert relative(outputs(base), outputs(tuned)) > 0.01
+    text = f"models: [{{model: {old_tuned}, base_model: {old_base}}}]\nbase_model: {base}\nmerge_method: task_arithmetic\nalign: true\n"
+    (tmp_path / "r.yml").write_text(text)
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "again")
+    again, out = (load_file(tmp_path / tag / "model.safetensors") for tag in ("again", "out"))
+    assert all(torch.equal(again[name], out[name]) for name in out)
+    with pytest.raises(IsomergeError, match="--source-base moves task vectors"):
+        isomerge.merge([base, old_tuned], out=tmp_path / "no", source_bases=[old_base])

@@ -104,7 +104,8 @@ def test_ordinary_checkpoint(pair: Callable, tmp_path: Path) -> None:
     for what in ("merge", "align"):
         out = tmp_path / what
         isomerge.merge([a, b], out=out) if what == "merge" else isomerge.align(a, onto=b, out=out)
-        expected = {*companions, "config.json", "model.safetensors", "README.md", "isomerge.json"}
+        expected = {*companions, "config.json", "model.safetensors", "README.md", "isomerge.json", "distances.png"}
+        expected |= {"isomerge_recipe.yml"} if what == "merge" else set()
         assert set(files_of(out)) == {*expected, "alignment.safetensors"}
         assert all((out / n).read_bytes() == (a / n).read_bytes() for n in companions)
         assert config_of(out) == config_of(a)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from isomerge.evidence.card import model_card
+from isomerge.evidence.distances_figure import distances_picture
 
 FIGURES = {"before": 3.0, "after": 1.5, "norm": 10.0}
 
@@ -39,6 +40,8 @@ def test_front_matter(command: str) -> None:
     assert "isomerge" in found["tags"]
     assert ("merge" in found["tags"]) == (command == "merge")
     assert found["base_model"] == ["org/base", "org/tuned"]
+    assert found.get("base_model_relation") == ("merge" if command == "merge" else None)
+    assert "mergekit" not in card
     for number, model in enumerate(models, 1):
         assert f"{number}. `{model}`" in card
 
@@ -62,3 +65,20 @@ def test_figures() -> None:
     assert rows == [("all tensors", "3.0000", "1.5000"), ("ov", "3.0000", "1.5000"), ("fixed", "1.0000", "1.0000")]
     assert "# Merged checkpoint\n\nWhat it is.\n" in card
     assert card.endswith("\n")
+
+
+def test_recipe_and_picture() -> None:
+    """The recipe stands in the card as it is; a picture is linked where layers were compared, with equal bytes each time."""
+    found = report("merge")
+    assert distances_picture(found) is None
+    found["distance"]["layers"] = {"0": FIGURES, "1": FIGURES, "outside": FIGURES}
+    card = model_card("T", ["a", "b"], "x", found, recipe="models:\n- {model: a}\n")
+    assert "```yaml\nmodels:\n- {model: a}\n```" in card
+    assert "](distances.png)" in card
+    assert "](distances.png)" not in model_card("T", ["a"], "x", report("merge"))
+    picture = distances_picture(found)
+    assert picture is not None
+    assert picture.startswith(b"\x89PNG")
+    assert picture == distances_picture(found)
+    assert b"Software" not in picture
+    assert distances_picture({**found, "command": "apply"}) is None

@@ -79,7 +79,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     makers: dict[str, Callable[[Path], Path]] = {
         "org/base": lambda path: llama(path, 0),
         **{name: lambda path, k=k: tuned(Path(find("org/base")), path, k) for k, name in enumerate(TUNED, 1)},
-        **{f"org/seed-{tag}": lambda path, k=k: llama(path, k, num_hidden_layers=2) for k, tag in enumerate("abc", 5)},
+        **{f"org/seed-{tag}": lambda path, k=k: llama(path, k, num_hidden_layers=1) for k, tag in enumerate("abc", 5)},
         "org/deep-instruct": lambda path: llama(path, 8, num_hidden_layers=12),
         "org/deep-code": lambda path: tuned(Path(find("org/deep-instruct")), path, 9),
         "org/lora-instruct": lambda path: adapter("instruct", path),
@@ -138,9 +138,10 @@ def test_recipe_merges(path: Path, stand_in: Callable[[str], str], tmp_path: Pat
     logits = model(ids).logits
     assert logits.isfinite().all()
     for name in references(given):
-        if "+" in name or report["method"] == "passthrough":
+        if report["method"] == "passthrough":
             continue
-        parent = tf.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()(ids).logits
+        whole = name.partition("+")[0]  # with an adapter, at least not the model without it
+        parent = tf.AutoModelForCausalLM.from_pretrained(whole, dtype=torch.float32).eval()(ids).logits
         words = min(parent.shape[-1], logits.shape[-1])
         # every recipe mixes: its output is none of its inputs (bfloat16 rounding alone changes less than 1 %)
         assert (parent[..., :words] - logits[..., :words]).abs().max() > 0.02 * parent.abs().max(), name

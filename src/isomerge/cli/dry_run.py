@@ -27,6 +27,7 @@ def print_plan(
     guard: bool,
     untie: bool = False,
     matching: Matching,
+    heads: str = "average",
 ) -> None:
     """Print units, spaces, memory and time of a run over the first model's tensors.
 
@@ -35,6 +36,7 @@ def print_plan(
     """
     from isomerge.checkpoint.partial import check_out
     from isomerge.checkpoint.size import parse_size
+    from isomerge.engine.heads import arrange, head_lines, heads_of
     from isomerge.engine.inputs import check_data
     from isomerge.engine.models import check_compatible, recognise
     from isomerge.engine.plan import estimate, make_plan
@@ -45,13 +47,14 @@ def print_plan(
     parse_size(shard_size)
 
     models = [recognise(ref, spec_file=spec, allow_pickle=allow_pickle, untie=untie) for ref in refs]
-    check_compatible(models[0], models[1:])
+    apart = head_lines(models[0].spec) if heads_of(heads, models).apart else ()
+    check_compatible(models[0], models[1:], apart=apart)
     anchor_first = models[::-1] if guard else models
     matching.check(len(models) - 1, spaces)
     matching.check_files(anchor_first)
     check_data(matching, anchor_first[0])
     planned_tensors(models[0], dtype)
-    plan = make_plan(models[0], models[1:], spaces, layers)
+    _, plan = arrange(heads_of(heads, models), models, make_plan(models[0], models[1:], spaces, layers))
     cost = estimate(plan, models, guard=guard)
     _say(voice, plan, cost, matching)
     write_json(

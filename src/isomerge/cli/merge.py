@@ -54,9 +54,19 @@ def merge(
         str | None,
         typer.Option("--tokenizer-source", help="Where vocabularies differ, the output's: base, union or a model."),
     ] = None,
+    source_base: Annotated[
+        list[str] | None,
+        typer.Option(help="What the models were tuned from (one for all, or one each), where it is not --base-model."),
+    ] = None,
     repair: Annotated[
         str | None, typer.Option(help="Re-normalise the merged model's activations on these examples (REPAIR).")
     ] = None,
+    heads: Annotated[
+        str,
+        typer.Option(
+            help="Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of their own)."
+        ),
+    ] = "average",
     align: Annotated[bool, typer.Option("--align/--no-align", help="Align before fusing.")] = True,
     anchor: Annotated[
         str,
@@ -95,8 +105,10 @@ def merge(
         "base_model": base_model,
         "stats": [str(file) for file in stats or ()],
         "tokenizer_source": tokenizer_source,
+        "source_bases": source_base or [],
     }
     given |= {"align": align, "anchor": anchor, "onto": onto, "spaces": spaces, "layers": layers, "untie": untie}
+    given |= {"heads": heads}
     job, how = _job(models, given, int(matching["seed"]))
     if job.recipe is not None:
         out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]
@@ -123,7 +135,7 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
     from isomerge.engine.merge_job import job_of_models, job_of_recipe
     from isomerge.errors import IsomergeError
 
-    how = {name: given[name] for name in ("align", "anchor", "onto", "spaces", "layers", "untie")}
+    how = {name: given[name] for name in ("align", "anchor", "onto", "spaces", "layers", "untie", "heads")}
     method = {name: value for name, value in given.items() if name not in how}
     if not models[0].endswith((".yml", ".yaml")):
         return job_of_models(models, seed=seed, **method), how
@@ -133,12 +145,13 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
         "parameters": {},
         "base_model": None,
         "stats": [],
-        "tokenizer_source": None,
+        "tokenizer_source": None, "source_bases": [],
     }
     silent |= {"align": True, "anchor": "first", "onto": None, "spaces": None, "layers": None, "untie": False}
+    silent |= {"heads": "average"}
     if given != silent:
         raise IsomergeError(
-            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --align, --anchor, --onto, --spaces, --layers and --untie into it"
+            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --source-base, --align, --anchor, --onto, --spaces, --layers, --untie and --heads into it"
         )
     job = job_of_recipe(models[0], seed=seed)
     return job, {name: job.options[name] for name in how}
@@ -180,7 +193,7 @@ def _prepare(
         spaces = match.spaces(how["spaces"]) if how["align"] else "none"
         print_plan(
             voice, opened(job, spec=spec, allow_pickle=allow_pickle), spaces, how["layers"], spec, allow_pickle, json, output, guard=False,
-            untie=how["untie"], matching=match,
+            untie=how["untie"], matching=match, heads=how["heads"],
         )  # fmt: skip
     elif not how["align"] and len(job.models) > 1:
         for problem in misalignment(
@@ -188,6 +201,7 @@ def _prepare(
             spec=spec,
             allow_pickle=allow_pickle,
             untie=how["untie"],
+            heads=how["heads"],
         ):
             voice.warn(problem)
     return dry_run

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.companions import config_bytes
-from isomerge.checkpoint.weights import SAFETENSORS_INDEX
+from isomerge.checkpoint.weights import SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.engine.baselines import SOFT
 from isomerge.engine.models import LABELS, Model
 from isomerge.errors import IsomergeError
@@ -235,15 +235,22 @@ def separate_heads(
             continue
         folder, path = folder_of(number, model), stream.writer.blob(f"head-{number}.safetensors")
         _save(tensors, path)
-        places = {name: file for file, names in body.items() for name in names} | dict.fromkeys(tensors, FILE)
+        places = {name: _within(file) for file, names in body.items() for name in names} | dict.fromkeys(
+            tensors, FILE
+        )
         total = sum(sizes[file] for file in body) + sum(t.numel() * t.element_size() for t in tensors.values())
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         files |= {f"{folder}/{name}": content for name, content in stream.donor.checkpoint.companions().items()}
         files[f"{folder}/config.json"] = config_bytes(with_labels(stream.config(), model.config))
         files[f"{folder}/{SAFETENSORS_INDEX}"] = (json.dumps(index, indent=2) + "\n").encode()
         files[f"{folder}/{FILE}"] = path
-        links |= {f"{folder}/{file}": file for file in body}
+        links |= {f"{folder}/{_within(file)}": file for file in body}
     return files, links
+
+
+def _within(file: str) -> str:
+    """The name of a body's file beside a head: a model.safetensors would be taken for the whole checkpoint."""
+    return "model-body.safetensors" if file == SAFETENSORS else file
 
 
 def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:

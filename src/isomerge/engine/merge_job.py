@@ -37,6 +37,8 @@ class MergeJob:
     matching: Mapping[str, Any] = field(default_factory=dict)
     stats: tuple[str, ...] = ()
     """Statistics files for the method, one per model that is fused, in the run's order."""
+    source_bases: tuple[Any, ...] = ()
+    """What the models that are fused were tuned from, in the run's order; None where it is the base. Empty: all of them."""
     tokenizer: Mapping[str, Any] | None = None
     """The output's vocabulary; None: all models have one."""
 
@@ -50,6 +52,7 @@ def job_of_models(
     base_model: Any = None,
     stats: Sequence[str | Path] = (),
     tokenizer_source: str | None = None,
+    source_bases: Sequence[Any] = (),
     seed: int = 0,
 ) -> MergeJob:
     """The merge of whole models.
@@ -61,6 +64,7 @@ def job_of_models(
         parameters: of the method; a list has one number per model.
         base_model: the base, named as among the models or another one.
         stats: statistics files for the method, one per model.
+        source_bases: what the models were tuned from, one for all or one per model, where that is not ``base_model``.
         tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or a model.
         seed: of random methods.
 
@@ -77,6 +81,11 @@ def job_of_models(
     files = [str(file) for file in stats]
     if files and len(files) != len(listed):
         raise IsomergeError(f"--stats: {len(listed)} files are needed, one per model, got {len(files)}")
+    origins = list(source_bases) * (len(listed) if len(source_bases) == 1 else 1)
+    if origins and len(origins) != len(listed):
+        raise IsomergeError(
+            f"--source-base: give one for all, or one for each of {len(listed)} models, got {len(origins)}"
+        )
     at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
     if at is not None:  # a base that is listed comes first; methods of task vectors take it for the base alone
         order = [k for k in range(len(listed)) if k != at]
@@ -89,11 +98,12 @@ def job_of_models(
             for name, value in given.items()
         }
         listed, files = [listed[k] for k in order], [files[k] for k in order] if files else []
+        origins = [origins[k] for k in order] if origins else []
     named = base_model is not None and (at is None or chosen.base != "none")
     fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
     order = tuple([base_model, *listed] if named else listed)
     tokenizer = None if tokenizer_source is None else {"source": tokenizer_source}
-    return MergeJob(order, fusion, stats=tuple(files), tokenizer=tokenizer)
+    return MergeJob(order, fusion, stats=tuple(files), tokenizer=tokenizer, source_bases=tuple(origins))
 
 
 def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
@@ -129,6 +139,7 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     options: dict[str, Any] = {"align": block.enabled, "anchor": block.anchor, "spaces": block.spaces}
     options |= {"layers": block.layers, "untie": block.untie, "dtype": recipe.written_dtype}
     options |= {"onto": _number(block.onto, [stack[0][0] for stack in stacks], path), "repair": block.repair}
+    options |= {"heads": block.heads}
     names = tuple(stack[0][0] for stack in stacks)
     files = _statistics(recipe, [source.model for source in arranged[0][1]], path)
     return MergeJob(
@@ -139,8 +150,15 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
         options,
         block.matching(),
         files,
+        _origins(recipe, arranged[0][1]),
         tokenizer_of(recipe),
     )
+
+
+def _origins(recipe: Recipe, order: Sequence[SourceEntry]) -> tuple[str | None, ...]:
+    """What the models were tuned from, in the run's order."""
+    given = {entry.model: entry.base_model for entry in recipe.models or () if entry.base_model is not None}
+    return tuple(given.get(source.model) for source in order) if given else ()
 
 
 def _number(onto: str | None, names: Sequence[Any], path: str | Path) -> int:

@@ -36,8 +36,9 @@ from isomerge.engine.run import (
     write_alone,
 )
 from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
+from isomerge.engine.transplant import TransplantSolver
 from isomerge.errors import IsomergeError
-from isomerge.evidence.card import model_card
+from isomerge.evidence.card import RECIPE, model_card
 from isomerge.fusion.parameters import Parameters, of_models
 from isomerge.fusion.registry import STATISTICS, Method
 from isomerge.fusion.registry import method as merge_method
@@ -153,6 +154,7 @@ def run_merge(
     matching: Matching = WEIGHTS,
     anchor: str = "first",
     onto: int = 0,
+    source_bases: Sequence[Model | None] = (),
     stats: Sequence[str] = (),
     repair: Any = None,
     heads: str = "average",
@@ -164,6 +166,7 @@ def run_merge(
     With ``anchor="none"`` all models are matched onto their common mean instead (`isomerge.engine.many`), which is
     written in the first model's coordinates. ``stats`` are files of `isomerge stats` for methods that ask for statistics,
     one per model that is fused; without them those of the match are taken, or the statistics are gathered on its data.
+    ``source_bases`` are what the models that are fused were tuned from, where that is not the base (`TransplantSolver`).
     ``repair`` are data for REPAIR (`isomerge.engine.repair`), which re-normalises the merged model's activations.
     ``heads`` says whose classifier heads are written (`isomerge.engine.heads`); ``recipe`` is the YAML that is kept with the
     output.
@@ -179,6 +182,8 @@ def run_merge(
             f"--match {matching.match} does not preserve functions, which the method {fusion.method.name} needs: choose another"
         )
     donor, *others = models
+    check_transplant(fusion, source_bases, onto, anchor, align)
+    check_compatible(donor, [base for base in source_bases if base is not None])
     wanted = heads_of(heads, models)
     check_compatible(donor, others, apart=head_lines(donor.spec) if wanted.apart else ())
     chosen = spaces if align else "none"
@@ -186,7 +191,9 @@ def run_merge(
     dtype = working_dtype(models)
     # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
     target, sources = models[onto], [model for k, model in enumerate(models) if k != onto]
-    solvers = [PairSolver(target, source, plan, dtype, guard=False) for source in sources]
+    bases = [*[None] * fusion.start, *source_bases] if source_bases else [None] * len(models)
+    tuned_from = {id(model): base for model, base in zip(models, bases, strict=True)}
+    solvers = [PairSolver(target, tuned_from[id(s)] or s, plan, dtype, guard=False) for s in sources]
     check_aligned(align, matching, fusion)
     matching.check(len(others), chosen)
     matching.check_files(models)
@@ -204,7 +211,7 @@ def run_merge(
         heads,
         recipe,
     )
-    key = run_key("merge", models, *fusion.key(), *settings)
+    key = run_key("merge", [*models, *(base for base in bases if base is not None)], *fusion.key(), *settings)
     fuser = Fuser(fusion, plan, donor, statistics, dtype)
     # the anchor comes first in what solvers give; the fusion wants the run's order
     fuser.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
@@ -222,12 +229,17 @@ def run_merge(
             streams = prepare_solutions(stream, solvers, matching)
         if not streams and mean is None:
             prepare_votes(stream, solvers)
+        if any(source_bases):
+            used = [
+                TransplantSolver(u, s) if tuned_from[id(s)] else u for u, s in zip(solvers, sources, strict=True)
+            ]
         ours = matching.match == OURS
         how: dict[str, Any] = {
             "align": align,
             "spaces": chosen,
             "layers": layers,
             "streams": streams if ours else [],
+            **({"heads": heads} if wanted.apart else {}),
         }
         how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
         how |= {"anchor": "none", "mean": mean} if mean is not None else {}
@@ -240,11 +252,20 @@ def run_merge(
         write_alone(stream, plan, donor, dtype, moved)
         report = report_of("merge", [target, *sources], results, **fuser.described(len(models)), **how)
         alignments: dict[str, Alignment] = {}
+        by: list[Alignment | None] = [None] * len(models)
         if align and matching.match not in SOFT:
-            for k, (solver, result) in enumerate(zip(solvers, results, strict=True), 2):
+            for k, (solver, source, result) in enumerate(zip(solvers, sources, results, strict=True), 2):
                 name = "alignment.safetensors" if len(solvers) == 1 else f"alignment-{k}.safetensors"
                 alignments[name] = solver.alignment(elements_of_results(result))
-        stream.finish(report, alignments, _card(fusion, models, report))
+                by[models.index(source)] = alignments[name]
+        write_kept(stream, wanted, models, by, dtype)
+        more: dict[str, Any] = {} if recipe is None else {RECIPE: recipe.encode()}
+        links: dict[str, str] = {}
+        if wanted.how == "separate":
+            folders, links = separate_heads(stream, models, by, dtype)
+            more |= folders
+            report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
+        stream.finish(report, alignments, _card(fusion, models, report, recipe), more=more, links=links)
     return report
 
 
@@ -327,6 +348,27 @@ def _ready(donor: Model, block: Block, ready: dict[str, Tensor], dtype: torch.dt
     return block.assemble(lambda canonical: ready[donor.names[canonical]].to("cpu", dtype))
 
 
+def check_transplant(
+    fusion: Fusion, source_bases: Sequence[Model | None], onto: int, anchor: str, align: bool
+) -> None:
+    """Refuse to move task vectors to a new base where there is none, or by a method that has none.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if not any(source_bases):
+        return
+    if fusion.first != "base" or fusion.method.statistics is not None:
+        raise IsomergeError(
+            f"--source-base moves task vectors to another base, and the method {fusion.method.name} has none: choose one "
+            "that takes --base-model, such as task_arithmetic"
+        )
+    if onto or anchor != "first" or not align:
+        raise IsomergeError(
+            "--source-base aligns the source's base onto the base: leave --onto, --anchor and --no-align away"
+        )
+
+
 def statistics_of(
     fusion: Fusion, files: Sequence[str], models: Sequence[Model], matching: Matching
 ) -> FusionStatistics | None:
@@ -357,7 +399,7 @@ def file_identity(path: str) -> list[Any]:
     return [os.path.realpath(path), found.st_size, found.st_mtime_ns]
 
 
-def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any]) -> str:
+def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any], recipe: str | None) -> str:
     how = "They were not aligned. "
     if report["align"]:
         how = "Each was first aligned onto the first along its symmetries. "
@@ -365,7 +407,7 @@ def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any]) -> st
             how = "All were first matched onto their common mean along their symmetries. "
     weights = f", with weights {report['weights']}" if report["weights"] else ""
     text = f"The `{fusion.method.name}` merge of the models below{weights}. {how}Made by isomerge."
-    return model_card("Merged checkpoint", [m.ref for m in models], text, report)
+    return model_card("Merged checkpoint", [m.ref for m in models], text, report, recipe=recipe)
 
 
 class Fuser:

@@ -1,4 +1,4 @@
-"""The model card of an output: front-matter as the Hub expects, what was done, and the figures."""
+"""The model card of an output: front-matter as the Hub expects, what was done, how to do it again, and the figures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.evidence.distances_figure import PICTURE, layer_distances
 
-def model_card(title: str, models: Sequence[str], text: str, report: dict[str, Any]) -> str:
+RECIPE = "isomerge_recipe.yml"
+"""The file of an output that says how to make it again."""
+
+
+def model_card(
+    title: str, models: Sequence[str], text: str, report: dict[str, Any], *, recipe: str | None = None
+) -> str:
     """A README.md.
 
     Args:
@@ -15,18 +22,32 @@ def model_card(title: str, models: Sequence[str], text: str, report: dict[str, A
         models: the models that went in, the anchor first; those of hub form are listed as base models.
         text: one paragraph on what this checkpoint is.
         report: the run's report.
+        recipe: the YAML that repeats a merge, also a file of the output.
     """
+    lines = [*front_matter(models, merged=report["command"] == "merge"), "", f"# {title}", "", text, ""]
+    if folders := report.get("head_folders"):
+        lines += ["Heads, each with the merged body: " + ", ".join(f"`{name}`" for name in folders) + ".", ""]
+    lines += ["## Models", "", *(f"{number}. `{model}`" for number, model in enumerate(models, 1)), ""]
+    if recipe is not None:
+        lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.", ""]
+        lines += ["```yaml", *recipe.splitlines(), "```", ""]
+    return "\n".join([*lines, *_figures(report), ""])
+
+
+def front_matter(models: Sequence[str], *, merged: bool) -> list[str]:
+    """The lines of the YAML that the Hub reads: library, tags, and base models with their relation."""
     hub = [m for m in models if m.count("/") == 1 and not m.startswith((".", "/", "~")) and not Path(m).exists()]
-    front = ["---", "library_name: transformers", "tags:", "- isomerge"]
-    if report["command"] == "merge":
-        front += ["- merge"]
-    if hub:
-        front += ["base_model:", *(f"- {m.partition('@')[0]}" for m in hub)]
-    lines = [*front, "---", "", f"# {title}", "", text, "", "## Models", ""]
-    lines += [f"{number}. `{model}`" for number, model in enumerate(models, 1)]
+    names = dict.fromkeys(name.partition("+")[0].partition("@")[0] for name in hub)
+    front = ["---", "library_name: transformers", "tags:", "- isomerge", *(["- merge"] if merged else [])]
+    if names:
+        front += ["base_model:", *(f"- {name}" for name in names)]
+        front += ["base_model_relation: merge"] if merged else []
+    return [*front, "---"]
+
+
+def _figures(report: dict[str, Any]) -> list[str]:
     distance = report["distance"]
-    lines += [
-        "",
+    lines = [
         "## Distance to the first model",
         "",
         "| | before alignment | after |",
@@ -34,10 +55,11 @@ def model_card(title: str, models: Sequence[str], text: str, report: dict[str, A
         f"| all tensors | {distance['before']:.4f} | {distance['after']:.4f} |",
     ]
     lines += [f"| {name} | {d['before']:.4f} | {d['after']:.4f} |" for name, d in distance["spaces"].items()]
-    lines += [
+    if layer_distances(report):
+        lines += ["", f"![Distance per layer, before and after alignment]({PICTURE})"]
+    return [
+        *lines,
         "",
         "Frobenius norms; a row per space covers the tensors that the space acts on, so rows overlap. "
         "`isomerge.json` has the same per layer, `alignment*.safetensors` the elements that were applied.",
-        "",
     ]
-    return "\n".join(lines)

@@ -28,6 +28,7 @@ def distances_picture(report: dict[str, Any]) -> bytes | None:
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     with style.context("default", after_reset=True):
         figure = Figure(figsize=(6.4, 3.2), dpi=100, layout="constrained")
@@ -39,7 +40,7 @@ def distances_picture(report: dict[str, Any]) -> bytes | None:
         axes.set_xlabel("layer")
         axes.set_ylabel("distance / norm")
         axes.set_ylim(bottom=0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
         axes.legend(frameon=False)

@@ -13,23 +13,31 @@ SAMPLE = 6
 
 
 def misalignment(
-    models: Sequence[Any], *, spec: Any = None, allow_pickle: bool = False, untie: bool = False
+    models: Sequence[Any],
+    *,
+    spec: Any = None,
+    allow_pickle: bool = False,
+    untie: bool = False,
+    heads: str = "average",
 ) -> list[str]:
     """One sentence for every model that lies in other coordinates than the first, from a sample of units.
 
     Raises:
         IsomergeError: the models do not fit together.
     """
+    from isomerge.engine.heads import Heads, arrange, head_lines, heads_of
     from isomerge.engine.models import check_compatible, recognise, working_dtype
     from isomerge.engine.pair import PairSolver
     from isomerge.engine.plan import make_plan
     from isomerge.engine.run import rows_of
 
     anchor, *others = [recognise(m, spec_file=spec, allow_pickle=allow_pickle, untie=untie) for m in models]
-    check_compatible(anchor, others)
+    chosen = heads_of(heads, [anchor, *others])
+    check_compatible(anchor, others, apart=head_lines(anchor.spec) if chosen.apart else ())
     found = []
     for other in others:
         plan = make_plan(anchor, [other], "default")
+        _, plan = arrange(chosen if chosen.how != "keep" else Heads("copy"), [anchor, other], plan)
         units = [u for u in plan.units if u.elements and not u.votes]
         sample = units[:: max(1, len(units) // SAMPLE)][:SAMPLE]
         solver = PairSolver(

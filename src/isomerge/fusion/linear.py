@@ -25,7 +25,8 @@ def linear(
     import torch
 
     total = sum(weight) if normalize else 1.0
-    merged = torch.zeros_like(tensors[0])
-    for tensor, share in zip(tensors, weight, strict=True):
-        merged.add_(tensor, alpha=share / total)
+    shares = [share / total for share in weight]
+    merged = torch.mul(tensors[0], shares[0])
+    for tensor, share in zip(tensors[1:], shares[1:], strict=True):
+        merged.add_(tensor, alpha=share)
     return merged

@@ -47,9 +47,11 @@ class _Referring(_Strict):
 
 
 class ModelEntry(_Referring):
-    """One model of a recipe; ``stats`` is its file of `isomerge stats`, for methods that need one."""
+    """One model of a recipe; ``stats`` is its file of `isomerge stats`, for methods that need one; ``base_model`` is what it was
+    tuned from, where that is not the recipe's base, onto which its task vector is then moved."""
 
     model: str
+    base_model: str | None = None
     parameters: dict[str, Any] = {}
     stats: str | None = None
 
@@ -97,6 +99,7 @@ class AlignBlock(_Strict):
     onto: str | None = None
     match: str | None = None
     repair: str | None = None
+    heads: str = "average"
     spaces: str | None = None
     layers: str | None = None
     untie: bool = False
@@ -120,7 +123,7 @@ class AlignBlock(_Strict):
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = {"enabled", "anchor", "onto", "repair", "spaces", "layers", "untie", "stats"}
+        own = {"enabled", "anchor", "onto", "repair", "heads", "spaces", "layers", "untie", "stats"}
         found = self.model_dump(exclude=own, exclude_none=True)
         if self.stats:
             found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}

@@ -10,6 +10,9 @@ from isomerge.errors import IsomergeError
 if TYPE_CHECKING:
     from torch import Tensor
 
+PIECE = 1 << 16
+"""Entries that are worked on at a time: temporaries stay in the cache, and below the size that is mapped afresh each time
+(`isomerge.engine.memory`), which costs more than the arithmetic."""
 NO_WEIGHT = 1e-8
 """Sum of weights that nothing is divided by (mergekit's)."""
 
@@ -50,7 +53,7 @@ def add_task_vectors(
 
     Args:
         base: the base's tensor.
-        deltas: one task vector per model, sparse or not; overwritten.
+        deltas: one task vector per model, sparse or not.
         weight: one weight per model.
         normalize: divide. Where the weights sum to zero, nothing is divided.
         lambda_: scales what is added.
@@ -58,9 +61,21 @@ def add_task_vectors(
     """
     import torch
 
-    for delta, share in zip(deltas, weight, strict=True):
-        delta *= share
-    mixed = torch.zeros_like(base)
+    # entry by entry, so in pieces
+    out = torch.empty(base.shape, dtype=base.dtype, device=base.device)
+    pieces = (t.reshape(-1).split(PIECE) for t in (out, base, *deltas))
+    for place, origin, *parts in zip(*pieces, strict=True):
+        mixed = _mixed(parts, weight, normalize, consensus)
+        torch.add(origin, mixed.mul_(lambda_), out=place)
+    return out
+
+
+def _mixed(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool, consensus: str | None) -> Tensor:
+    """What `add_task_vectors` adds up, before ``lambda``."""
+    import torch
+
+    deltas = [delta * share for delta, share in zip(deltas, weight, strict=True)]
+    mixed = torch.zeros_like(deltas[0])
     if consensus is None:
         for delta in deltas:
             mixed += delta
@@ -69,11 +84,11 @@ def add_task_vectors(
             mixed /= total
     else:
         elected = elect_signs(deltas, consensus)
-        counted = torch.zeros_like(base)
+        counted = torch.zeros_like(mixed)
         for delta, share in zip(deltas, weight, strict=True):
-            agrees = (delta.sign() == elected).to(base.dtype)
+            agrees = (delta.sign() == elected).to(mixed.dtype)
             mixed += delta * agrees
             counted += agrees * share
         if normalize:
             mixed /= torch.where(counted == 0, 1.0, counted)
-    return mixed.mul_(lambda_).add_(base)
+    return mixed

@@ -50,4 +50,5 @@ def ties(
         check_share("density", share)
         delta = tensor - base
         deltas.append(delta if share == 1 else sparse(delta, largest_entries(delta, share), rescale))
+        del delta  # the next one needs its room
     return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method)

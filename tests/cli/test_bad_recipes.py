@@ -1,0 +1,181 @@
+"""Wrong merges beyond misspelt keys: recipes and options that contradict themselves or the models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from cli.test_bad_input import refuses
+from data.checkpoints import save_tokenizer
+from engine.disguises import single
+
+TWO = "models: [{model: A}, {model: B}]\n"
+SLERP = "merge_method: slerp\nbase_model: A\n"
+LINEAR = "merge_method: linear\n"
+RULE = TWO + LINEAR + "tokenizer: {source: base, tokens: {a: %s}}"
+RECIPES = {
+    # which models
+    "one model": ("models: [{model: A}]\n" + LINEAR, ["at least two models", "`models`"]),
+    "only the base": ("models: [{model: A}]\nmerge_method: ties\nbase_model: A", ["`models` has no model but the base"]),
+    "only the base, in a slice": (
+        "slices: [{sources: [{model: A, layer_range: [0, 1]}]}]\nmerge_method: ties\nbase_model: A",
+        ["`slices.0` has no model but the base"],
+    ),
+    "method": (TWO + "merge_method: slurp", ["`merge_method`", "slurp", "did you mean slerp"]),
+    "a long reference": (
+        "models: [{model: {model: {path: A, branch: x}}}, {model: B}]\n" + LINEAR,
+        ["`models.0.model`", "a model is a name"],
+    ),
+    "an adapter without a name": ("models: [{model: A+}, {model: B}]\n" + LINEAR, ["with both names"]),
+    # parameters
+    "one value for all": (
+        "models: [{model: A, parameters: {normalize: true}}, {model: B}]\n" + LINEAR,
+        ["`models.0.parameters.normalize` is one value for all models"],
+    ),
+    "one value for all, in a slice": (
+        "slices:\n- sources: [{model: A, layer_range: [0, 1]}, {model: B, layer_range: [0, 1], parameters: {t: 1}}]\n"
+        "- sources: [{model: A, layer_range: [1, 2]}, {model: B, layer_range: [1, 2]}]\n" + SLERP,
+        ["`sources.0.0.parameters.t`", "one value for all models"],
+    ),
+    "missing": (TWO + SLERP, ["slerp needs `t`", "under parameters"]),
+    "mixed filters": (
+        TWO + LINEAR + "parameters: {weight: [{filter: mlp, value: 1}, 2]}",
+        ["`parameters.weight`", "stands among such alone"],
+    ),
+    "a filter without a value": (
+        TWO + LINEAR + "parameters: {weight: [{filter: mlp}]}", ["`parameters.weight`", "keys `filter` and `value`"],
+    ),
+    "a gradient in a gradient": (
+        TWO + SLERP + "parameters: {t: [{value: [0, [1]]}]}", ["`parameters.t`", "without lists in it"],
+    ),
+    "a word": (TWO + SLERP + "parameters: {t: [0, half]}", ["`parameters.t` is 'half'", "a finite number"]),
+    # layers
+    "too deep": (
+        "slices: [{sources: [{model: A, layer_range: [0, 9]}]}]\nmerge_method: passthrough",
+        ["no layer 3", "ends at 3"],
+    ),
+    "backwards": (
+        "slices: [{sources: [{model: A, layer_range: [2, 1]}]}]\nmerge_method: passthrough", ["`slices.0`", "at least one"],
+    ),
+    # statistics
+    "half the files": (
+        "models: [{model: A, stats: a.safetensors}, {model: B}]\nmerge_method: regmean",
+        ["B has no `stats`", "one file per model"],
+    ),
+    "no statistics": (TWO + "merge_method: fisher_kfac", ["fisher_kfac needs statistics", "--kinds kfac"]),
+    "files that are none": (
+        "models: [{model: A, stats: A/config.json}, {model: B, stats: A/config.json}]\nmerge_method: regmean",
+        ["config.json"],
+    ),
+    # vocabularies
+    "a vocabulary of nobody": (TWO + LINEAR + "tokenizer_source: esperanto", ["esperanto"]),
+    "padding": (TWO + LINEAR + "tokenizer: {pad_to_multiple_of: 0}", ["pad_to_multiple_of: 0", "1 or more"]),
+    "a token without a source": (RULE % "{force: true}", ["tokens", "source"]),
+    "a token of a stranger": (RULE % "{source: C}", ["'C' is none of the models"]),
+    "an unknown token": (
+        RULE % "{source: {kind: model_token, model: B, token: zz}}", ["has no token 'zz'"],
+    ),
+    "a row too far": (
+        RULE % "{source: {kind: model_token, model: B, token_id: 999}}", ["token_id: 999 is no row of B"],
+    ),
+    "a kind of source": (RULE % "{source: {kind: noise}}", ["{kind: zero}"]),
+    "no tokenizer": ("models: [{model: A}, {model: NAKED}]\n" + LINEAR + "tokenizer_source: union", ["NAKED", "has no tokenizer"]),
+    # alignment
+    "an unknown match": (TWO + LINEAR + "align: {match: hungarian}", ["hungarian", "git-rebasin"]),
+    "activations without data": (TWO + LINEAR + "align: {match: ot-acts}", ["ot-acts", "--data DATA"]),
+    "a method that runs models": (TWO + "merge_method: regression\nalign: true", ["regression runs the models", "--data"]),
+    "an anchor": (TWO + LINEAR + "align: {anchor: second}", ["`align.anchor`"]),
+    "onto a stranger": (TWO + LINEAR + "align: {onto: C}", ["`align.onto`", "C"]),
+    "data without alignment": (TWO + LINEAR + "align: {enabled: false, data: x}", ["--no-align"]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models A and B, with tokenizers, and NAKED without."""
+    folder = tmp_path_factory.mktemp("recipes")
+    for name, seed in (("A", 0), ("B", 5), ("NAKED", 6)):
+        single("gpt2", folder / name, seed)
+        if name != "NAKED":
+            save_tokenizer(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("case", RECIPES)
+def test_wrong_recipe(
+    case: str, placed: Path, isomerge: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line that names what is wrong; no folder is left behind."""
+    monkeypatch.chdir(placed)
+    text, words = RECIPES[case]
+    # aligned, as models that lie apart are warned about, on a line of its own
+    (tmp_path / "recipe.yml").write_text(text if "align:" in text else f"{text.rstrip()}\nalign: true\n")
+    refuses(isomerge, tmp_path, "merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", words=words)
+
+
+OPTIONS = {
+    "too few weights": (["--weights", "1"], ["--weights: 2 numbers are needed"]),
+    "weights that are no numbers": (["--weights", "1,b"], ["--weights 1,b", "0.7,0.3"]),
+    "weights that cancel": (["--weights", "1,-1"], ["--weights", "do not sum to zero"]),
+    "weights of no use": (["--method", "karcher", "--weights", "1,2"], ["karcher has no weights"]),
+    "too few values": (
+        ["--method", "ties", "--base-model", "NAKED", "-p", "density=1,1,1"],
+        ["--parameter density: 2 numbers are needed"],
+    ),
+    "a parameter without a value": (["-p", "normalize"], ["--parameter normalize", "name=value"]),
+    "a parameter of a wrong kind": (["-p", "normalize=7"], ["normalize", "true or false"]),
+    "too few statistics": (["--method", "regmean", "--stats", "x"], ["--stats: 2 files are needed"]),
+    "a base that is missing": (["--method", "ties"], ["ties needs a base model", "--base-model"]),
+    "no such vocabulary": (["--tokenizer-source", "esperanto"], ["esperanto"]),
+    "onto a stranger": (["--onto", "C"], ["--onto C", "A, B"]),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_wrong_options(
+    case: str, placed: Path, isomerge: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for merges without a recipe."""
+    monkeypatch.chdir(placed)
+    how, words = OPTIONS[case]
+    refuses(isomerge, tmp_path, "merge", "A", "B", "-o", tmp_path / "out", *how, words=words)
+
+
+def test_options_beside_a_recipe(placed: Path, isomerge: Callable, tmp_path: Path) -> None:
+    """What a recipe says is not said twice, and one folder is written."""
+    recipe, out = tmp_path / "recipe.yml", tmp_path / "out"
+    recipe.write_text(f"models: [{{model: {placed / 'A'}}}, {{model: {placed / 'B'}}}]\n{LINEAR}")
+    for how in (["--weights", "1,2"], ["--method", "ties"], ["--no-align"], ["--spaces", "all"]):
+        option = how[0].replace("--no-", "--")
+        refuses(isomerge, tmp_path, "merge", recipe, "-o", out, *how, words=[str(recipe), option])
+    refuses(isomerge, tmp_path, "merge", recipe, out, "-o", out, words=["one folder"])
+    refuses(isomerge, tmp_path, "merge", recipe, words=["-o OUT"])
+
+
+def test_statistics_of_another_kind(placed: Path, isomerge: Callable, tmp_path: Path) -> None:
+    """A file without what the method reads says how to make it again."""
+    tokens, files = tmp_path / "tokens.safetensors", [tmp_path / f"{name}.safetensors" for name in "AB"]
+    save_file({"input_ids": torch.arange(1, 41).reshape(4, 10)}, tokens)
+    for name, file in zip("AB", files, strict=True):
+        said = isomerge("stats", placed / name, "--data", tokens, "--kinds", "activations", "-o", file)
+        assert said.code == 0, said.err
+    models = [{"model": str(placed / n), "stats": str(f)} for n, f in zip("AB", files, strict=True)]
+    recipe = tmp_path / "recipe.yml"
+    recipe.write_text(json.dumps({"models": models, "merge_method": "regmean", "align": True}))
+    words = ["there is no regmean", "isomerge stats --kinds"]
+    refuses(isomerge, tmp_path, "merge", recipe, "-o", tmp_path / "out", words=words)
+
+
+def test_a_parameter_of_another_method_is_a_note(placed: Path, isomerge: Callable, tmp_path: Path) -> None:
+    """Recipes carry parameters along: told, not refused."""
+    recipe = tmp_path / "recipe.yml"
+    models = f"models: [{{model: {placed / 'A'}}}, {{model: {placed / 'B'}}}]\n"
+    recipe.write_text(f"{models}{LINEAR}parameters: {{density: 0.5}}")
+    said = isomerge("merge", recipe, tmp_path / "out")
+    assert said.code == 0
+    assert "linear has no parameter `density`: it is left out" in said.err
