@@ -252,3 +252,17 @@ def test_task_vectors_move_to_a_new_base(tmp_path: Path) -> None:
     assert all(torch.equal(again[name], out[name]) for name in out)
     with pytest.raises(IsomergeError, match="--source-base moves task vectors"):
         isomerge.merge([base, old_tuned], out=tmp_path / "no", source_bases=[old_base])
+
+
+def test_chat_templates_and_single_models(tmp_path: Path) -> None:
+    """A template of the recipe is written where transformers looks for it; one model may pass through, aligned or not."""
+    a, b = (single("llama", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5)))
+    text = "models: [{{model: {a}}}, {{model: {b}}}]\nmerge_method: linear\nchat_template: {t}\n"
+    (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t='"{{ messages }}"'))
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "out")
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == "{{ messages }}"
+    (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t="chatty"))
+    with pytest.raises(IsomergeError, match="`chat_template` is chatty"):
+        isomerge.merge(tmp_path / "r.yml", out=tmp_path / "no")
+    isomerge.merge([a], out=tmp_path / "same", method="passthrough")
+    assert relative(outputs(tmp_path / "same"), outputs(a)) == 0

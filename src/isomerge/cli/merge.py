@@ -56,7 +56,9 @@ def merge(
     ] = None,
     source_base: Annotated[
         list[str] | None,
-        typer.Option(help="What the models were tuned from (one for all, or one each), where it is not --base-model."),
+        typer.Option(
+            help="What the models were tuned from (one for all, or one each), where it is not --base-model."
+        ),
     ] = None,
     repair: Annotated[
         str | None, typer.Option(help="Re-normalise the merged model's activations on these examples (REPAIR).")
@@ -145,7 +147,8 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
         "parameters": {},
         "base_model": None,
         "stats": [],
-        "tokenizer_source": None, "source_bases": [],
+        "tokenizer_source": None,
+        "source_bases": [],
     }
     silent |= {"align": True, "anchor": "first", "onto": None, "spaces": None, "layers": None, "untie": False}
     silent |= {"heads": "average"}

@@ -6,6 +6,7 @@ the first model listed, always.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, 
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 
+CHAT_TEMPLATE = "chat_template.jinja"
+"""The file that transformers reads a chat template from."""
 Layers = tuple[Any, tuple[int, int]]
 """A model, and some of its layers ``[first, last)``."""
 
@@ -241,6 +244,28 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
     Raises:
         IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
     """
+    found = _opened(job, spec, allow_pickle)
+    template = job.recipe.chat_template if job.recipe is not None else None
+    if template is None or template == "auto":
+        return found
+    donor = _open(found[0], allow_pickle)
+    files = {**donor.companions(), CHAT_TEMPLATE: _template_text(template).encode()}
+    return [donor.derive({}, origin=f"chat template {template}", companions=files), *found[1:]]
+
+
+def _template_text(template: str) -> str:
+    """A chat template: Jinja as it is, or the file that holds it."""
+    if os.path.isfile(template):
+        return Path(template).read_text(encoding="utf-8")
+    if "{" in template:
+        return template
+    raise IsomergeError(
+        f"`chat_template` is {template}: write auto (the first model's), the Jinja template itself, or the path of a file "
+        "that holds it"
+    )
+
+
+def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
     found = list(job.models)
     if job.stacks:
         from isomerge.checkpoint.layers import stack_layers

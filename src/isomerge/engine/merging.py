@@ -188,6 +188,11 @@ def run_merge(
     check_compatible(donor, others, apart=head_lines(donor.spec) if wanted.apart else ())
     chosen = spaces if align else "none"
     template, plan = arrange(wanted, models, make_plan(donor, others, chosen, layers))
+    if any(source_bases) and plan.selection.frame is not None:
+        raise IsomergeError(
+            f"--spaces {spaces} folds the gains of the base that --source-base names, which are not the fine-tune's: choose "
+            "spaces inside the layers, such as --spaces default"
+        )
     dtype = working_dtype(models)
     # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
     target, sources = models[onto], [model for k, model in enumerate(models) if k != onto]

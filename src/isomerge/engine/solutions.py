@@ -245,6 +245,8 @@ def prepare_solutions(
 
     Without residual streams, data or learning there is nothing to do: units are then matched as they are written.
     """
+    if not solvers:  # one model alone
+        return []
     if matching.match != OURS:
         return prepare_baseline(stream, solvers, matching)
     reports = []

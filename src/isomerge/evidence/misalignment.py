@@ -49,6 +49,6 @@ def misalignment(
         if before > 0.9 or (before > 0.05 and after < 0.5 * before):
             found.append(
                 f"{other.ref} is misaligned with {anchor.ref} (distance {before:.2f} of the norm, {after:.2f} after "
-                "alignment): averaging will destroy them; drop --no-align"
+                "alignment): averaging will destroy them; drop --no-align, or say align: true in the recipe"
             )
     return found

@@ -1,7 +1,6 @@
 """Sparse task vectors: which entries are kept, and how what is left is scaled.
 
-Selection is by the k-th smallest value (numpy's introselect, which torch's kthvalue matches in time with a third of its
-memory), never by sorting. Among equal values at a threshold the earlier
+Selection is by the k-th smallest value (quickselect), never by sorting. Among equal values at a threshold the earlier
 entry ranks lower in ascending and higher in descending order, as with a stable sort.
 """
 
@@ -20,7 +19,6 @@ NEGLIGIBLE = 1e-7
 
 def lowest(values: Tensor, count: int) -> Tensor:
     """The mask of the ``count`` lowest entries of a tensor of any shape; of equal ones the earlier are lower."""
-    import numpy as np
     import torch
 
     flat = values.reshape(-1)
@@ -28,7 +26,7 @@ def lowest(values: Tensor, count: int) -> Tensor:
         return torch.ones_like(values, dtype=torch.bool)
     if count <= 0:
         return torch.zeros_like(values, dtype=torch.bool)
-    threshold = np.partition(flat.cpu().numpy(), count - 1)[count - 1].item()
+    threshold = flat.kthvalue(count).values
     mask = flat < threshold
     ties = (flat == threshold).nonzero().flatten()
     mask[ties[: count - int(mask.sum())]] = True

@@ -100,18 +100,30 @@ def distance(anchor: Blocks, moved: Blocks) -> float:
     return sum(squared_distance(t, moved[block]) for block, t in anchor.items())
 
 
+PIECE = 1 << 16
+"""Entries that a distance sums at a time; see `isomerge.fusion.task_vectors.PIECE`."""
+
+
 def squared_distance(a: Tensor, b: Tensor) -> float:
     """The squared Frobenius distance of two tensors, summed in float64."""
     import torch
 
-    gap = a - b
-    gap = gap if gap.is_floating_point() else gap.double()
-    return float(torch.linalg.vector_norm(gap, dtype=torch.float64)) ** 2
+    total = 0.0
+    # in pieces, whose temporaries stay in the cache: mapping large ones afresh costs ten times the arithmetic
+    for x, y in zip(*(t.reshape(-1).split(PIECE) for t in torch.broadcast_tensors(a, b)), strict=True):
+        gap = x - y
+        gap = gap if gap.is_floating_point() else gap.double()
+        total += float(torch.linalg.vector_norm(gap, dtype=torch.float64)) ** 2
+    return total
 
 
 def squared_norm(a: Tensor) -> float:
     """The squared Frobenius norm of a tensor, summed in float64."""
-    return squared_distance(a, a.new_zeros(()))
+    import torch
+
+    # not as a distance to zero: broadcasting would fill a tensor of its size
+    pieces = (x if x.is_floating_point() else x.double() for x in a.reshape(-1).split(PIECE))
+    return sum(float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 for x in pieces)
 
 
 def _solve(
