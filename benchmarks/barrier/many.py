@@ -26,8 +26,9 @@ from typing import Any
 import torch
 
 from isomerge.data.opening import open_data
+from isomerge.engine.fusing import fusion_of
 from isomerge.engine.learning import LearnSettings
-from isomerge.engine.merging import fusion_of, run_merge
+from isomerge.engine.merging import run_merge
 from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.run import Output

@@ -13,11 +13,12 @@ import torch
 
 from engine.disguises import disguise, files_of, perturb, single, turn
 from isomerge.engine import many, streams
+from isomerge.engine.fusing import fusion_of
 from isomerge.engine.learning import LearnSettings
 from isomerge.engine.many import ManySolver
 from isomerge.engine.many_units import ManyUnits
 from isomerge.engine.matched_simplex import judged_points, random_point
-from isomerge.engine.merging import fusion_of, run_merge
+from isomerge.engine.merging import run_merge
 from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output

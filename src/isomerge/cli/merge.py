@@ -184,8 +184,8 @@ def _prepare(
     """All checks before anything is read; prints the plan of a dry run (and is then True), or warns."""
     from isomerge.cli.dry_run import print_plan
     from isomerge.engine.many_solutions import check_anchor
+    from isomerge.engine.merge_checks import check_aligned
     from isomerge.engine.merge_job import opened
-    from isomerge.engine.merging import check_aligned
     from isomerge.engine.solutions import matching_of
     from isomerge.evidence.misalignment import misalignment
 

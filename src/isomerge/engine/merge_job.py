@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from isomerge.engine.merging import Fusion, fusion_of, role_of_base
+from isomerge.engine.fusing import Fusion, fusion_of, role_of_base
 from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import Parameters, SliceParameters
 from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe

@@ -1,0 +1,204 @@
+"""A fusion: a merge method with its parameters, and how it is applied to work units."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.models import Model
+from isomerge.engine.pair import Blocks
+from isomerge.engine.plan import Plan, layer_of, stacks_of
+from isomerge.errors import IsomergeError
+from isomerge.fusion.parameters import Parameters, of_models
+from isomerge.fusion.registry import Method
+from isomerge.fusion.registry import method as merge_method
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Generator, Tensor
+
+    from isomerge.engine.fusion_statistics import FusionStatistics
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How the aligned tensors of a run's models become one."""
+
+    method: Method
+    parameters: Parameters
+    first: str = "model"
+    """What the run's first model is, whose config and tokenizer are written: one of the models that are fused, the
+    method's base, or neither (``donor``)."""
+    seed: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def start(self) -> int:
+        """The number of the first model that is fused."""
+        return 0 if self.first == "model" else 1
+
+    def key(self) -> list[Any]:
+        """What determines the result beside the models: for the key of a run."""
+        return [self.method.name, repr(self.parameters), self.first, self.seed if self.method.random else None]
+
+    def weights(self, count: int) -> list[float]:
+        """How much each of a run's models counts, for a common mean: by the method's weights in the middle of the stack."""
+        if "weight" not in self.method.options:
+            return [1.0] * count
+        found = self.parameters.at(self.method, "", 1, depth=3)["weight"]
+        return [1.0] * self.start + [1.0 if w is None else float(w) for w in found][: count - self.start]
+
+
+def fusion_of(
+    count: int,
+    *,
+    method: str = "linear",
+    weights: Sequence[float] | None = None,
+    parameters: dict[str, Any] | None = None,
+    base: bool = False,
+    seed: int = 0,
+) -> Fusion:
+    """The fusion of whole models, checked before anything is read.
+
+    Args:
+        count: how many models are merged, the base left out.
+        weights: one per model.
+        parameters: of the method.
+        base: whether a base model is named.
+
+    Raises:
+        IsomergeError: too few models, an unknown method, a base that is missing or of no use, or parameters that cannot
+            be used.
+    """
+    chosen = merge_method(method)
+    first = role_of_base(chosen, base)
+    if count + base < 2 and method != "passthrough":
+        raise IsomergeError("merge needs at least two models: name another one")
+    if weights is not None:
+        weights = [float(w) for w in weights]
+        if len(weights) != count or not all(map(isfinite, [*weights, sum(weights)])) or sum(weights) == 0:
+            raise IsomergeError(f"--weights: {count} numbers are needed that do not sum to zero, got {weights}")
+    found = of_models(chosen, count, weights=weights, given=parameters)
+    return Fusion(chosen, found, first, seed)
+
+
+def role_of_base(method: Method, named: bool) -> str:
+    """What a named base is to a method; ``model`` when none is named.
+
+    Raises:
+        IsomergeError: the method needs one.
+    """
+    if named:
+        return "donor" if method.base == "none" else "base"
+    if method.base == "required":
+        raise IsomergeError(
+            f"the method {method.name} needs a base model: name it with --base-model, or base_model in a recipe"
+        )
+    return "model"
+
+
+class Fuser:
+    """Applies a fusion to work units.
+
+    Args:
+        fusion: the method and its parameters.
+        plan: the run's plan.
+        donor: the model that names tensors.
+        statistics: of the run's models, where the method asks for them.
+        dtype: the working dtype.
+    """
+
+    def __init__(
+        self, fusion: Fusion, plan: Plan, donor: Model, statistics: FusionStatistics | None, dtype: torch.dtype
+    ) -> None:
+        self.fusion, self.plan, self.donor, self.statistics, self.dtype = fusion, plan, donor, statistics, dtype
+        self.places: list[int] = []
+        """Where the run's models are in what solvers give, the anchor first; empty: in the same order."""
+        self.report: dict[str, Any] = {}
+        """What a method that runs models has to tell."""
+        self._depths = stacks_of(donor.blocks)
+        ranks = {line.name: number for number, line in enumerate(donor.spec.lines)}
+        stacked = [ranks[block.line.name] for block in donor.blocks if layer_of(block)[1] is not None]
+        self._after = {name for name, rank in ranks.items() if stacked and rank > min(stacked)}
+
+    def fuse(self, unit: Unit, blocks: list[Blocks], by: list[Alignment | None]) -> Blocks:
+        """The blocks that are written of one unit, from those of every model in the run's order and what moved them."""
+        if self.places:
+            blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
+        found = self._by_unit(unit, blocks) if self.fusion.method.unit else {}
+        for block in unit.blocks:
+            tensors = [part[block] for part in blocks]
+            if not tensors[0].is_floating_point():
+                found[block] = tensors[0]
+            elif block not in found:
+                found[block] = self._by_tensor(block, tensors, by)
+        return found
+
+    def parameters(self, block: Block) -> dict[str, Any]:
+        """The method's parameters for a block."""
+        stack, layer = layer_of(block)
+        name = self.donor.names.get(block.canonical[0], block.canonical[0])
+        after, depth = block.line.name in self._after, self._depths.get(stack, 1)
+        return self.fusion.parameters.at(self.fusion.method, name, layer, after=after, depth=depth)
+
+    def _count(self, block: Block) -> int:
+        return self.fusion.parameters.count(layer_of(block)[1], after=block.line.name in self._after)
+
+    def _by_tensor(self, block: Block, tensors: list[Tensor], by: list[Alignment | None]) -> Tensor:
+        fusion, given = self.fusion, self.parameters(block)
+        here = tensors[fusion.start :][: self._count(block)]
+        base = tensors[0] if fusion.first == "base" else None
+        if fusion.method.unit:  # what a method of units leaves is averaged
+            from isomerge.fusion.linear import linear
+
+            return linear(here, weight=given.get("weight", [1.0] * len(here)))
+        rng = generator(fusion.seed, fusion.method.name, block.key) if fusion.method.random else None
+        seen = None
+        if self.statistics is not None and fusion.method.statistics is not None:
+            seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
+        return fusion.method.fuse(here, given, base=base, rng=rng, statistics=seen)
+
+    def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
+        first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])
+        given = {o.keyword: v for o, v in self.options(first)}
+        return self.fusion.method.function(
+            self.donor.spec, blocks[self.fusion.start :][: self._count(first)], **given
+        )
+
+    def options(self, block: Block | None) -> list[tuple[Any, Any]]:
+        """The method's options and their values, for a block or for a whole model."""
+        given = (
+            self.fusion.parameters.at(self.fusion.method, "", None, depth=1)
+            if block is None
+            else self.parameters(block)
+        )
+        return [(option, given[name]) for name, option in self.fusion.method.options.items()]
+
+    def described(self, count: int) -> dict[str, Any]:
+        """What a report says of the fusion of ``count`` models."""
+        fusion = self.fusion
+        middle = fusion.parameters.at(fusion.method, "", 1, depth=3)
+        weights = fusion.weights(count) if "weight" in fusion.method.options else None
+        return {
+            "method": fusion.method.name,
+            "weights": weights,
+            "parameters": {name: value for name, value in middle.items() if name != "weight"},
+            "base": fusion.first == "base",
+            "seed": fusion.seed if fusion.method.random else None,
+            "kept_from_first": [block.key for block in self.plan.alone],
+            "notes": [*self.plan.selection.notes, *fusion.notes],
+        }
+
+
+def generator(seed: int, *names: str) -> Generator:
+    """A generator of its own for a tensor: the draws do not depend on what else is drawn, or by whom."""
+    import torch
+
+    digest = hashlib.sha256(" ".join((str(seed), *names)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -1,0 +1,79 @@
+"""What a merge refuses before anything is written, and the statistics that its method asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.fusing import Fusion
+from isomerge.engine.models import Model
+from isomerge.engine.solutions import Matching
+from isomerge.errors import IsomergeError
+from isomerge.fusion.registry import STATISTICS
+
+if TYPE_CHECKING:
+    from isomerge.engine.fusion_statistics import FusionStatistics
+
+
+def check_aligned(align: bool, matching: Matching, fusion: Fusion) -> None:
+    """Refuse to look at data for a match that is not made, and a method that runs models without data.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if fusion.method.forward and matching.data is None:
+        raise IsomergeError(f"the method {fusion.method.name} runs the models: add --data DATA")
+    if not align and matching.needs_models and not (fusion.method.forward or fusion.method.statistics):
+        raise IsomergeError("--no-align leaves nothing to match by data: leave it away, or the data")
+
+
+def check_transplant(
+    fusion: Fusion, source_bases: Sequence[Model | None], onto: int, anchor: str, align: bool
+) -> None:
+    """Refuse to move task vectors to a new base where there is none, or by a method that has none.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if not any(source_bases):
+        return
+    if fusion.first != "base" or fusion.method.statistics is not None:
+        raise IsomergeError(
+            f"--source-base moves task vectors to another base, and the method {fusion.method.name} has none: choose one "
+            "that takes --base-model, such as task_arithmetic"
+        )
+    if onto or anchor != "first" or not align:
+        raise IsomergeError(
+            "--source-base aligns the source's base onto the base: leave --onto, --anchor and --no-align away"
+        )
+
+
+def statistics_of(
+    fusion: Fusion, files: Sequence[str], models: Sequence[Model], matching: Matching
+) -> FusionStatistics | None:
+    """The statistics that a method asks for, from files, one per model that is fused; None for other methods, and where they
+    are to be gathered on the match's data.
+
+    Raises:
+        IsomergeError: neither files nor data are given, or files lack a kind or belong to other models.
+    """
+    if fusion.method.statistics is None:
+        return None
+    from isomerge.engine.fusion_statistics import FusionStatistics
+
+    kind = STATISTICS[fusion.method.statistics]
+    if files:
+        return FusionStatistics.open(files, models[fusion.start :], [kind])
+    if matching.data is not None:
+        return None
+    raise IsomergeError(
+        f"the method {fusion.method.name} needs statistics: give --stats FILE for every model, made by isomerge stats MODEL "
+        f"--kinds {kind} --data DATA, or --data DATA to gather them now"
+    )
+
+
+def file_identity(path: str) -> list[Any]:
+    """Path, size and date (ns) of a file."""
+    found = os.stat(path)
+    return [os.path.realpath(path), found.st_size, found.st_mtime_ns]
