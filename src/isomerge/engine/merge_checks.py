@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.baselines import SOFT
 from isomerge.engine.fusing import Fusion
 from isomerge.engine.models import Model
 from isomerge.engine.solutions import Matching
@@ -29,7 +30,14 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion) -> None:
 
 
 def check_transplant(
-    fusion: Fusion, source_bases: Sequence[Model | None], onto: int, anchor: str, align: bool
+    fusion: Fusion,
+    source_bases: Sequence[Model | None],
+    *,
+    onto: int,
+    anchor: str,
+    align: bool,
+    repair: Any,
+    match: str,
 ) -> None:
     """Refuse to move task vectors to a new base where there is none, or by a method that has none.
 
@@ -42,6 +50,10 @@ def check_transplant(
         raise IsomergeError(
             f"--source-base moves task vectors to another base, and the method {fusion.method.name} has none: choose one "
             "that takes --base-model, such as task_arithmetic"
+        )
+    if repair is not None or match in SOFT:
+        raise IsomergeError(
+            "--source-base moves task vectors by an exact alignment, and nothing is run: leave --repair and soft --match away"
         )
     if onto or anchor != "first" or not align:
         raise IsomergeError(

@@ -83,7 +83,9 @@ def run_merge(
             f"--match {matching.match} does not preserve functions, which the method {fusion.method.name} needs: choose another"
         )
     donor, *others = models
-    check_transplant(fusion, source_bases, onto, anchor, align)
+    check_transplant(
+        fusion, source_bases, onto=onto, anchor=anchor, align=align, repair=repair, match=matching.match
+    )
     check_compatible(donor, [base for base in source_bases if base is not None])
     wanted = heads_of(heads, models)
     check_compatible(donor, others, apart=head_lines(donor.spec) if wanted.apart else ())
@@ -157,13 +159,14 @@ def run_merge(
         moved = solvers[0].alignment(elements_of_results(results[0])) if onto and align else None
         write_alone(stream, plan, donor, dtype, moved)
         report = report_of("merge", [target, *sources], results, **fuser.described(len(models)), **how)
-        alignments: dict[str, Alignment] = {}
+        exact = align and matching.match not in SOFT
+        found = (
+            [s.alignment(elements_of_results(r)) for s, r in zip(solvers, results, strict=True)] if exact else []
+        )
+        alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
         by: list[Alignment | None] = [None] * len(models)
-        if align and matching.match not in SOFT:
-            for k, (solver, source, result) in enumerate(zip(solvers, sources, results, strict=True), 2):
-                name = "alignment.safetensors" if len(solvers) == 1 else f"alignment-{k}.safetensors"
-                alignments[name] = solver.alignment(elements_of_results(result))
-                by[models.index(source)] = alignments[name]
+        for source, alignment in zip(sources, found, strict=False):
+            by[models.index(source)] = alignment
         write_kept(stream, wanted, models, by, dtype)
         more: dict[str, Any] = {} if recipe is None else {RECIPE: recipe.encode()}
         links: dict[str, str] = {}
@@ -173,6 +176,11 @@ def run_merge(
             report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
         stream.finish(report, alignments, _card(fusion, models, report, recipe), more=more, links=links)
     return report
+
+
+def alignment_file(number: int, count: int) -> str:
+    """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
+    return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
 
 
 def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any], recipe: str | None) -> str:
