@@ -154,7 +154,7 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
     silent |= {"heads": "average"}
     if given != silent:
         raise IsomergeError(
-            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --source-base, --align, --anchor, --onto, --spaces, --layers, --untie and --heads into it"
+            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --source-base, --align, --anchor, --onto, --spaces, --layers, --heads and --untie into it"
         )
     job = job_of_recipe(models[0], seed=seed)
     return job, {name: job.options[name] for name in how}
