@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.evidence.distance import summarise
 
+if TYPE_CHECKING:
+    from isomerge.engine.pair import PairSolver
+    from isomerge.symmetry.units import Unit
+
 # Units looked at: the first, the last, and some between; the warning needs an impression, not a proof.
 SAMPLE = 6
+# Of the norm: fine-tunes of one base are nearer than this.
+NEAR = 0.05
 
 
 def misalignment(
@@ -43,12 +49,29 @@ def misalignment(
         solver = PairSolver(
             anchor, other, replace(plan, units=tuple(sample)), working_dtype([anchor, other]), guard=True
         )
+        if apart(solver, sample) <= NEAR:
+            continue  # near as they are: solving, which takes far longer than a merge, would tell nothing
         results = [solver.solve(u, solver.load(anchor, u), solver.load(other, u))[0] for u in sample]
         figures = summarise(row for row in rows_of(results) if row["spaces"])
         before, after = (figures[key] / max(figures["norm"], 1e-300) for key in ("before", "after"))
-        if before > 0.9 or (before > 0.05 and after < 0.5 * before):
+        if before > 0.9 or (before > NEAR and after < 0.5 * before):
             found.append(
                 f"{other.ref} is misaligned with {anchor.ref} (distance {before:.2f} of the norm, {after:.2f} after "
                 "alignment): averaging will destroy them; drop --no-align, or say align: true in the recipe"
             )
     return found
+
+
+def apart(solver: PairSolver, units: Sequence[Unit]) -> float:
+    """The distance of two models over the tensors of some units that symmetries move, as a share of the norm; nothing is
+    solved."""
+    from isomerge.matching.local import squared_distance, squared_norm
+    from isomerge.symmetry.units import elements_of
+
+    spec, gap, norm = solver.plan.selection.spec, 0.0, 0.0
+    for unit in units:
+        one, two = (solver.load(model, unit) for model in (solver.anchor, solver.source))
+        for block in unit.blocks:
+            if elements_of(spec, block):
+                gap, norm = gap + squared_distance(one[block], two[block]), norm + squared_norm(one[block])
+    return (gap / max(norm, 1e-300)) ** 0.5
