@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 SAMPLE = 6
 # Of the norm: fine-tunes of one base are nearer than this.
 NEAR = 0.05
+# Models without a common base are further: sqrt(2) where they have nothing in common.
+FAR = 0.9
 
 
 def misalignment(
@@ -34,7 +36,7 @@ def misalignment(
     from isomerge.engine.heads import Heads, arrange, head_lines, heads_of
     from isomerge.engine.models import check_compatible, recognise, working_dtype
     from isomerge.engine.pair import PairSolver
-    from isomerge.engine.plan import make_plan
+    from isomerge.engine.plan import make_plan, unit_bytes
     from isomerge.engine.run import rows_of
 
     anchor, *others = [recognise(m, spec_file=spec, allow_pickle=allow_pickle, untie=untie) for m in models]
@@ -49,12 +51,15 @@ def misalignment(
         solver = PairSolver(
             anchor, other, replace(plan, units=tuple(sample)), working_dtype([anchor, other]), guard=True
         )
-        if apart(solver, sample) <= NEAR:
+        gap = apart(solver, sample)
+        if gap <= NEAR:
             continue  # near as they are: solving, which takes far longer than a merge, would tell nothing
+        if gap <= FAR:  # heads tell as much as wide layers of neurons, whose assignment takes minutes
+            sample = sorted(sample, key=lambda u: unit_bytes(other, u))[: -(-len(sample) // 2)]
         results = [solver.solve(u, solver.load(anchor, u), solver.load(other, u))[0] for u in sample]
         figures = summarise(row for row in rows_of(results) if row["spaces"])
         before, after = (figures[key] / max(figures["norm"], 1e-300) for key in ("before", "after"))
-        if before > 0.9 or (before > NEAR and after < 0.5 * before):
+        if before > FAR or (before > NEAR and after < 0.5 * before):
             found.append(
                 f"{other.ref} is misaligned with {anchor.ref} (distance {before:.2f} of the norm, {after:.2f} after "
                 "alignment): averaging will destroy them; drop --no-align, or say align: true in the recipe"
