@@ -56,6 +56,7 @@ ROWS = (
     "search",
     "learned",
     "learned-quick",
+    "distilled-quick",
     "distilled",
     "thorough",
 )
@@ -74,6 +75,7 @@ def options_of(row: str, family: str) -> dict[str, Any]:
         "search": {**look, "search": 60.0},
         "learned": {**learn, "learn_target": "labels"},
         "learned-quick": {**learn, "learn_target": "labels", "steps": 300},
+        "distilled-quick": {**learn, "learn_target": "distill", "steps": 300},
         "distilled": {**learn, "learn_target": "distill"},
         "thorough": {**learn, **THOROUGH[family]},
     }
@@ -98,7 +100,7 @@ def align(row: str, family: str, a: Path, b: Path, seed: int) -> tuple[Path, dic
     out = DATA / "aligned" / family / f"{a.name}--{b.name}--{row}"
     began = time.perf_counter()
     options = options_of(row, family)
-    if row in ("learned", "learned-quick", "distilled", "thorough", "search"):
+    if row in ("learned", "learned-quick", "distilled-quick", "distilled", "thorough", "search"):
         options["seed"] = seed
     _, report = isomerge.align(b, onto=a, out=out, force=True, **options)
     seconds = time.perf_counter() - began

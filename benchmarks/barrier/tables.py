@@ -21,6 +21,7 @@ NAMES = {
     "search": "forward-only search, 60 s",
     "learned-quick": "learned, labels, 300 steps",
     "learned": "learned, labels",
+    "distilled-quick": "learned, no labels, 300 steps",
     "distilled": "learned, no labels",
     "thorough": "learned longer",
 }

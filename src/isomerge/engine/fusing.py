@@ -13,6 +13,7 @@ from isomerge.engine.pair import Blocks
 from isomerge.engine.plan import Plan, layer_of, stacks_of
 from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import Parameters, of_models
+from isomerge.fusion.pieces import pieces
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.symmetry.alignment import Alignment
@@ -131,7 +132,10 @@ class Fuser:
         """The blocks that are written of one unit, from those of every model in the run's order and what moved them."""
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
-        found = self._by_unit(unit, blocks) if self.fusion.method.unit else {}
+        found: Blocks = {}
+        if self.fusion.method.unit:
+            blocks = [{block: self._working(t) for block, t in part.items()} for part in blocks]
+            found = self._by_unit(unit, blocks)
         for block in unit.blocks:
             tensors = [part[block] for part in blocks]
             if not tensors[0].is_floating_point():
@@ -139,6 +143,9 @@ class Fuser:
             elif block not in found:
                 found[block] = self._by_tensor(block, tensors, by)
         return found
+
+    def _working(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def parameters(self, block: Block) -> dict[str, Any]:
         """The method's parameters for a block."""
@@ -158,11 +165,25 @@ class Fuser:
             from isomerge.fusion.linear import linear
 
             return linear(here, weight=given.get("weight", [1.0] * len(here)))
+        if fusion.method.elementwise:
+            return self._in_pieces(given, here, base)
+        if not fusion.method.widening:
+            here, base = list(map(self._working, here)), None if base is None else self._working(base)
         rng = generator(fusion.seed, fusion.method.name, block.key) if fusion.method.random else None
         seen = None
         if self.statistics is not None and fusion.method.statistics is not None:
             seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
         return fusion.method.fuse(here, given, base=base, rng=rng, statistics=seen)
+
+    def _in_pieces(self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None) -> Tensor:
+        """An elementwise method, which needs no more than a piece of every model in the working dtype."""
+        import torch
+
+        fused = torch.empty(tensors[0].shape, dtype=self.dtype, device=tensors[0].device)
+        for parts, place in pieces([*tensors, *([] if base is None else [base])], fused):
+            origin = None if base is None else parts.pop()
+            place.copy_(self.fusion.method.fuse(parts, given, base=origin))
+        return fused
 
     def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
         first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])

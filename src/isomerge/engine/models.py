@@ -80,8 +80,8 @@ class Model:
             raise IsomergeError(f"{file}: tensor {name} has NaN or infinite values: this checkpoint is damaged")
         return tensor
 
-    def assemble(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """A block as one contiguous tensor in the working dtype."""
+    def assemble(self, block: Block, dtype: torch.dtype | None) -> Tensor:
+        """A block as one contiguous tensor in the working dtype; None: in its stored dtype."""
 
         def read(canonical: str) -> Tensor:
             name = self.source_of(canonical, Match(block.line, {}))

@@ -69,9 +69,18 @@ class PairSolver:
         self.given: Alignment | None = None
         """The element of the whole source, where global passes have found it already."""
 
-    def load(self, model: Model, unit: Unit) -> Blocks:
-        """A unit's blocks of one model in the working dtype (integers as they are)."""
+    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype (integers as they are).
+
+        With ``stored``, in their stored dtype: for units that nothing moves.
+        """
+        if stored:
+            return {block: model.assemble(block, None) for block in unit.blocks}
         return {block: self.load_block(model, block) for block in unit.blocks}
+
+    def moves(self, unit: Unit) -> bool:
+        """Whether a unit's blocks are changed, on loading or by solving."""
+        return bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
 
     def load_block(self, model: Model, block: Block) -> Tensor:
         """One block in the working dtype, in its frame."""
@@ -136,7 +145,7 @@ class PairSolver:
         for block in unit.blocks:
             spaces = [space.name for space in elements_of(shown, block).values()]
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
-            after = squared_distance(anchor[block], source[block])
+            after = squared_distance(anchor[block], source[block]) if self.moves(unit) else before[block]
             norm = squared_norm(anchor[block])
             row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before[block], "after": after}
             result.blocks.append(row)

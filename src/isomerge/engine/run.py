@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -171,8 +172,12 @@ class UnitSolver(Protocol):
         """The model that is moved."""
         ...
 
-    def load(self, model: Model, unit: Unit) -> dict[Block, Tensor]:
-        """A unit's blocks of one model in the working dtype."""
+    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> dict[Block, Tensor]:
+        """A unit's blocks of one model in the working dtype, or as they are stored."""
+        ...
+
+    def moves(self, unit: Unit) -> bool:
+        """Whether a unit's blocks are changed, on loading or by solving."""
         ...
 
     def solve(
@@ -223,13 +228,15 @@ def _one_unit(
     fuse: Fuse,
     anchor: Model,
 ) -> list[UnitResult]:
+    # what nothing moves is half as large as it is stored
+    stored = not any(solver.moves(unit) for solver in solvers)
     if solvers:
-        base = solvers[0].load(anchor, unit)
+        base = solvers[0].load(anchor, unit, stored=stored)
     else:  # one model alone
         base = {block: anchor.assemble(block, working_dtype([anchor])) for block in unit.blocks}
     found, moved = [], []
     for solver in solvers:
-        result, blocks = solver.solve(unit, base, solver.load(solver.source, unit))
+        result, blocks = solver.solve(unit, base, solver.load(solver.source, unit, stored=stored))
         found.append(result)
         moved.append(blocks)
     by: list[Alignment | None] = [None, *(s.alignment(r.elements) for s, r in zip(solvers, found, strict=True))]
@@ -298,7 +305,6 @@ def report_of(
 ) -> dict[str, Any]:
     """The report of a run: ``distance`` over all sources, and ``sources`` one by one."""
     import torch
-    import transformers
 
     from isomerge import __version__
 
@@ -307,7 +313,7 @@ def report_of(
         "command": what,
         "models": [m.ref for m in models],
         "architecture": models[0].spec.model_type,
-        "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": version("transformers")},
         "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
         "dead_blocks": sorted({key for r in results for unit in r for key in unit.dead}),
         **more,

@@ -34,9 +34,13 @@ class TransplantSolver:
         """The fine-tune."""
         return self.tuned
 
-    def load(self, model: Model, unit: Unit) -> Blocks:
-        """A unit's blocks of one model in the working dtype."""
-        return self.pair.load(model, unit)
+    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype, or as they are stored."""
+        return self.pair.load(model, unit, stored=stored)
+
+    def moves(self, unit: Unit) -> bool:
+        """Every unit: its task vector is put on the target."""
+        return True
 
     def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         """Match the source base's unit, move the fine-tune's alike, and put its task vector on the target.

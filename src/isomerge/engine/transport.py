@@ -75,9 +75,13 @@ class TransportSolver:
             self.given = in_declared_groups(self.anchor.spec, flow.permutations())
         return report
 
-    def load(self, model: Model, unit: Unit) -> Blocks:
-        """A unit's blocks of one model in the working dtype."""
-        return self.pair.load(model, unit)
+    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype, or as they are stored."""
+        return self.pair.load(model, unit, stored=stored)
+
+    def moves(self, unit: Unit) -> bool:
+        """Every unit: it is transported."""
+        return True
 
     def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         """Transport one unit; the source's blocks come back aligned, as new tensors.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Units looked at: the first, the last, and some between; the warning needs an impression, not a proof.
 SAMPLE = 6
 # Of the norm: fine-tunes of one base are nearer than this.
-NEAR = 0.05
+NEAR = 0.5
 # Models without a common base are further: sqrt(2) where they have nothing in common.
 FAR = 0.9
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.fusion.registry import merge_method, per_model
+from isomerge.fusion.registry import elementwise_method, per_model
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@merge_method
+@elementwise_method
 def linear(
     tensors: Sequence[Tensor], *, weight: Sequence[float] = per_model(1.0), normalize: bool = True
 ) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
-from isomerge.fusion.registry import merge_method
+from isomerge.fusion.registry import elementwise_method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +15,7 @@ NEAREST = 1e-6
 """Smallest difference that is divided by (mergekit's)."""
 
 
-@merge_method
+@elementwise_method
 def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     """Every entry moves from the base to the other model by ``min(1, t / |theta - base|)`` of the way.
 

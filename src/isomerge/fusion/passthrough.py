@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
-from isomerge.fusion.registry import merge_method, per_model
+from isomerge.fusion.registry import elementwise_method, per_model
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@merge_method
+@elementwise_method
 def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model(1.0)) -> Tensor:
     """``scale theta``.
 

@@ -20,7 +20,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from math import isfinite
@@ -78,6 +78,10 @@ class Method:
     """It sees whole work units, not single tensors: see `unit_method`."""
     forward: bool = False
     """It runs the models: see `forward_method`."""
+    elementwise: bool = False
+    """Every entry of the result depends on that entry of the models alone, so that tensors are merged in pieces."""
+    widening: bool = False
+    """It takes tensors as they are stored: see `widening_method`."""
 
     @property
     def summary(self) -> str:
@@ -138,6 +142,20 @@ _METHODS: dict[str, Method] = {}
 def merge_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of aligned tensors under its name."""
     _METHODS[function.__name__] = describe(function)
+    return function
+
+
+def elementwise_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function of aligned tensors whose result depends, entry by entry, on that entry of the models alone; it is
+    given pieces of tensors, flattened."""
+    _METHODS[function.__name__] = replace(describe(function), elementwise=True)
+    return function
+
+
+def widening_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function of aligned tensors that takes them in any floating dtype, half precision too, and computes in
+    `isomerge.fusion.pieces.wide_dtype` piece by piece."""
+    _METHODS[function.__name__] = replace(describe(function), widening=True)
     return function
 
 

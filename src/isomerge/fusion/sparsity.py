@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.pieces import PIECE
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -21,16 +22,30 @@ def lowest(values: Tensor, count: int) -> Tensor:
     """The mask of the ``count`` lowest entries of a tensor of any shape; of equal ones the earlier are lower."""
     import torch
 
-    flat = values.reshape(-1)
-    if count >= flat.numel():
+    if count >= values.numel():
         return torch.ones_like(values, dtype=torch.bool)
     if count <= 0:
         return torch.zeros_like(values, dtype=torch.bool)
-    threshold = flat.kthvalue(count).values
-    mask = flat < threshold
-    ties = (flat == threshold).nonzero().flatten()
-    mask[ties[: count - int(mask.sum())]] = True
+    flat = values.reshape(-1)
+    threshold = kth_smallest(flat.clone(), count)
+    mask = flat <= threshold
+    over = int(torch.count_nonzero(mask)) - count  # the last entries at the threshold, which are left out
+    for place, here in zip(reversed(mask.split(PIECE)), reversed(flat.split(PIECE)), strict=True):
+        if over == 0:
+            break
+        ties = (here == threshold).nonzero().flatten()[-over:]
+        place[ties] = False
+        over -= len(ties)
     return mask.reshape(values.shape)
+
+
+def kth_smallest(flat: Tensor, k: int) -> float:
+    """The ``k``-th smallest entry (from one) of a vector, whose entries are put in another order: the ``k`` lowest first."""
+    if flat.device.type != "cpu":
+        flat.copy_(flat.sort().values)
+    else:
+        flat.numpy().partition(k - 1)  # with vector instructions: 13 times faster than torch's kthvalue
+    return float(flat[k - 1])
 
 
 def check_share(name: str, value: float) -> None:
@@ -45,10 +60,43 @@ def check_share(name: str, value: float) -> None:
         )
 
 
-def largest_entries(delta: Tensor, density: float) -> Tensor:
-    """TIES: the mask of the ``max(1, floor(density N))`` entries of largest magnitude (none at density 0)."""
-    count = max(1, int(density * delta.numel())) if density > 0 else 0
-    return lowest(delta.abs().neg_(), count)
+class Trim:
+    """TIES: only the ``max(1, floor(density N))`` entries of largest magnitude stay (none at density 0).
+
+    Of equal ones the earlier stay. A task vector is trimmed in pieces, so that it need not be whole in memory.
+
+    Args:
+        sizes: the magnitudes of all entries, a vector; they are put in another order.
+        density: the share that stays.
+        rescale: scale what stays to the sum of magnitudes that there was.
+    """
+
+    def __init__(self, sizes: Tensor, density: float, *, rescale: bool = False) -> None:
+        import torch
+
+        count = max(1, int(density * sizes.numel()))
+        left_out = sizes.numel() - count
+        self.threshold = kth_smallest(sizes, left_out + 1)
+        self.over = bool((sizes[:left_out] == self.threshold).any())
+        """Whether some entries of the size of the threshold go."""
+        self.ties = int(torch.count_nonzero(sizes[left_out:] == self.threshold))
+        """How many are still to be kept of these."""
+        self.factor = 1.0 if density else 0.0
+        if rescale and density:
+            before, after = _mass(sizes), _mass(sizes[left_out:])
+            self.factor = before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
+
+    def __call__(self, piece: Tensor) -> Tensor:
+        """The next piece of the task vector, trimmed in place."""
+        # the sign of the difference as a number: masks take three times as long
+        beyond = piece.abs().sub_(self.threshold).sign_()
+        ties = (beyond == 0).nonzero().flatten()[: self.ties] if self.over and self.ties else None
+        kept = beyond.clamp_min_(0) if self.over else beyond.add_(1).clamp_max_(1)
+        if ties is not None:
+            kept[ties] = 1
+            self.ties -= len(ties)
+        piece *= kept
+        return piece if self.factor == 1 else piece.mul_(self.factor)
 
 
 def middle_entries(delta: Tensor, density: float, gamma: float) -> Tensor:
@@ -106,11 +154,15 @@ def sparse(delta: Tensor, mask: Tensor, rescale: bool) -> Tensor:
     mergekit matches this norm. Its expected factor is the ``1 / density`` of the DARE paper where the mask does not
     depend on the magnitudes.
     """
+
+    kept = mask.to(delta.dtype).mul_(delta)
+    if rescale and (before := _mass(delta)) >= NEGLIGIBLE and (after := _mass(kept)) >= NEGLIGIBLE:
+        kept *= before / after
+    return kept
+
+
+def _mass(delta: Tensor) -> float:
+    """The sum of magnitudes."""
     import torch
 
-    kept = delta * mask
-    if rescale:
-        before, after = (float(x.abs().sum(dtype=torch.float64)) for x in (delta, kept))
-        if before >= NEGLIGIBLE and after >= NEGLIGIBLE:
-            kept *= before / after
-    return kept
+    return sum(float(here.abs().sum(dtype=torch.float64)) for here in delta.reshape(-1).split(PIECE))

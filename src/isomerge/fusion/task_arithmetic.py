@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.fusion.registry import merge_method, per_model
+from isomerge.fusion.registry import elementwise_method, per_model
 from isomerge.fusion.task_vectors import add_task_vectors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@merge_method
+@elementwise_method
 def task_arithmetic(
     tensors: Sequence[Tensor],
     base: Tensor,

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.pieces import pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PIECE = 1 << 16
-"""Entries that are worked on at a time: temporaries stay in the cache, and below the size that is mapped afresh each time
-(`isomerge.engine.memory`), which costs more than the arithmetic."""
 NO_WEIGHT = 1e-8
 """Sum of weights that nothing is divided by (mergekit's)."""
 
@@ -35,7 +33,7 @@ def elect_signs(deltas: Sequence[Tensor], consensus: str) -> Tensor:
     votes = torch.zeros_like(deltas[0])
     for delta in deltas:
         votes += delta if consensus == "sum" else delta.sign()
-    return (votes >= 0).to(votes.dtype).mul_(2).sub_(1)
+    return votes.sign_().mul_(2).add_(1).sign_()
 
 
 def add_task_vectors(
@@ -61,16 +59,16 @@ def add_task_vectors(
     """
     import torch
 
-    # entry by entry, so in pieces
     out = torch.empty(base.shape, dtype=base.dtype, device=base.device)
-    pieces = (t.reshape(-1).split(PIECE) for t in (out, base, *deltas))
-    for place, origin, *parts in zip(*pieces, strict=True):
-        mixed = _mixed(parts, weight, normalize, consensus)
+    for (origin, *parts), place in pieces([base, *deltas], out):  # entry by entry
+        mixed = mixed_task_vector(parts, weight, normalize=normalize, consensus=consensus)
         torch.add(origin, mixed.mul_(lambda_), out=place)
     return out
 
 
-def _mixed(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool, consensus: str | None) -> Tensor:
+def mixed_task_vector(
+    deltas: Sequence[Tensor], weight: Sequence[float], *, normalize: bool, consensus: str | None = None
+) -> Tensor:
     """What `add_task_vectors` adds up, before ``lambda``."""
     import torch
 
@@ -83,12 +81,13 @@ def _mixed(deltas: Sequence[Tensor], weight: Sequence[float], normalize: bool, c
         if normalize and abs(total) >= NO_WEIGHT:
             mixed /= total
     else:
-        elected = elect_signs(deltas, consensus)
-        counted = torch.zeros_like(mixed)
+        # in floats alone: masks take four times as long
+        elected, counted = elect_signs(deltas, consensus), torch.zeros_like(mixed)
         for delta, share in zip(deltas, weight, strict=True):
-            agrees = (delta.sign() == elected).to(mixed.dtype)
-            mixed += delta * agrees
-            counted += agrees * share
+            agreeing = (delta * elected).clamp_min_(0)
+            mixed += agreeing
+            counted.add_(agreeing.sign_(), alpha=share)
+        mixed *= elected
         if normalize:
-            mixed /= torch.where(counted == 0, 1.0, counted)
+            mixed /= counted.add_(1 - counted.abs().sign_())
     return mixed

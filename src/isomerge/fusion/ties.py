@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share, largest_entries, sparse
-from isomerge.fusion.task_vectors import add_task_vectors
+from isomerge.fusion.pieces import pieces, wide_dtype
+from isomerge.fusion.registry import per_model, widening_method
+from isomerge.fusion.sparsity import Trim, check_share
+from isomerge.fusion.task_vectors import mixed_task_vector
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@merge_method
+@widening_method
 def ties(
     tensors: Sequence[Tensor],
     base: Tensor,
@@ -32,7 +33,7 @@ def ties(
     ``d_m`` and ``s = sign(sum_m w_m d_m)``, entry by entry.
 
     Args:
-        tensors: one tensor per model, of one shape, float32 or float64, aligned.
+        tensors: one tensor per model, of one shape, in any floating dtype, aligned.
         base: the base's tensor.
         weight: one weight per model.
         density: the share of entries that each task vector keeps (at least one entry; none at 0).
@@ -45,10 +46,26 @@ def ties(
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
-    deltas = []
-    for tensor, share in zip(tensors, density, strict=True):
+    import torch
+
+    for share in density:
         check_share("density", share)
-        delta = tensor - base
-        deltas.append(delta if share == 1 else sparse(delta, largest_entries(delta, share), rescale))
-        del delta  # the next one needs its room
-    return add_task_vectors(base, deltas, weight, normalize=normalize, lambda_=lambda_, consensus=consensus_method)
+    out = torch.empty(base.shape, dtype=wide_dtype([base, *tensors]), device=base.device)
+    trims = [_trim(t, base, out, share, rescale) for t, share in zip(tensors, density, strict=True)]
+    for (origin, *parts), place in pieces([base, *tensors], out):
+        deltas = [part - origin for part in parts]
+        deltas = [delta if trim is None else trim(delta) for delta, trim in zip(deltas, trims, strict=True)]
+        mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method)
+        torch.add(origin, mixed.mul_(lambda_), out=place)
+    return out
+
+
+def _trim(tensor: Tensor, base: Tensor, room: Tensor, density: float, rescale: bool) -> Trim | None:
+    """How a task vector is trimmed; its magnitudes are put in ``room`` for that."""
+    import torch
+
+    if density == 1:
+        return None
+    for (part, origin), place in pieces([tensor, base], room):
+        torch.sub(part, origin, out=place).abs_()
+    return Trim(room.view(-1), density, rescale=rescale)

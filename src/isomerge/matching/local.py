@@ -111,9 +111,7 @@ def squared_distance(a: Tensor, b: Tensor) -> float:
     total = 0.0
     # in pieces, whose temporaries stay in the cache: mapping large ones afresh costs ten times the arithmetic
     for x, y in zip(*(t.reshape(-1).split(PIECE) for t in torch.broadcast_tensors(a, b)), strict=True):
-        gap = x - y
-        gap = gap if gap.is_floating_point() else gap.double()
-        total += float(torch.linalg.vector_norm(gap, dtype=torch.float64)) ** 2
+        total += float(torch.linalg.vector_norm(_wide(x) - _wide(y), dtype=torch.float64)) ** 2
     return total
 
 
@@ -122,8 +120,15 @@ def squared_norm(a: Tensor) -> float:
     import torch
 
     # not as a distance to zero: broadcasting would fill a tensor of its size
-    pieces = (x if x.is_floating_point() else x.double() for x in a.reshape(-1).split(PIECE))
+    pieces = map(_wide, a.reshape(-1).split(PIECE))
     return sum(float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 for x in pieces)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Half precision as float32, integers as float64: differences are never taken in fewer bits."""
+    if not x.is_floating_point():
+        return x.double()
+    return x.float() if x.element_size() < 4 else x
 
 
 def _solve(
