@@ -193,7 +193,7 @@ def draw(family: str, pairs: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7.5, 4.6), layout="constrained")
-    colours = dict(zip(ROWS, pyplot.get_cmap("tab10").colors, strict=False))  # pyright: ignore[reportAttributeAccessIssue]
+    colours = dict(zip(ROWS, pyplot.get_cmap("tab20").colors, strict=False))  # pyright: ignore[reportAttributeAccessIssue]
     for entry in pairs.values():
         for row, found in entry.get("rows", {}).items():
             axes.plot(entry["points"], found["losses"], color=colours[row], alpha=0.75, linewidth=1.6)

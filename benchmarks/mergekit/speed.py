@@ -256,7 +256,7 @@ def main() -> None:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, nargs=2, default=(3, 1), metavar=("LINEAR", "TIES"))
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     chosen = parser.parse_args()
     environment()
     if not (FOLDER / "made").exists():

@@ -73,11 +73,13 @@ def test_finished_units_are_not_solved_again(tmp_path: Path, monkeypatch: pytest
     assert run("merge", a, b, tmp_path / "out", 9) == -signal.SIGKILL
     solved = []
     original = PairSolver.solve
-    monkeypatch.setattr(
-        PairSolver, "solve", lambda self, unit, *rest: [solved.append(unit.key), original(self, unit, *rest)][1]
-    )
+    with monkeypatch.context() as watched:
+        watched.setattr(
+            PairSolver, "solve", lambda self, unit, *rest: [solved.append(unit.key), original(self, unit, *rest)][1]
+        )
+        isomerge.merge([a, b], out=tmp_path / "out", shard_size=60_000)
     units = []
-    isomerge.merge([a, b], out=tmp_path / "out", shard_size=60_000, observer=lambda u, *_: units.append(u))
+    isomerge.merge([a, b], out=tmp_path / "whole", shard_size=60_000, observer=lambda u, *_: units.append(u))
     assert solved == units[9:-1]
 
 

@@ -18,8 +18,9 @@ from isomerge.engine.branches import capture_branches
 from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.pair import PairSolver
-from isomerge.engine.run import Output, StreamWriter, stream_units, write_alone
+from isomerge.engine.run import Output, StreamWriter
 from isomerge.engine.solutions import Matching
+from isomerge.engine.streaming import stream_units, write_alone
 from isomerge.engine.taps import Activations
 from isomerge.engine.transport import (
     METHODS,

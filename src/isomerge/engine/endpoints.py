@@ -15,7 +15,8 @@ from isomerge.engine.models import Model, recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan
-from isomerge.engine.run import Fuse, Output, StreamWriter, elements_of_results, run_key, stream_units, write_alone
+from isomerge.engine.run import Output, StreamWriter, run_key
+from isomerge.engine.streaming import Fuse, elements_of_results, stream_units, write_alone
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:

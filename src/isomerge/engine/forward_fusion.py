@@ -13,8 +13,9 @@ from isomerge.engine.models import Model
 from isomerge.engine.modules import load_module
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import make_plan
-from isomerge.engine.run import StreamWriter, stream_units
+from isomerge.engine.run import StreamWriter
 from isomerge.engine.solutions import Matching
+from isomerge.engine.streaming import stream_units
 from isomerge.fusion.registry import STATISTICS
 from isomerge.symmetry.blocks import Block
 

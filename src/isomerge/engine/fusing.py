@@ -13,9 +13,9 @@ from isomerge.engine.pair import Blocks
 from isomerge.engine.plan import Plan, layer_of, stacks_of
 from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import Parameters, of_models
-from isomerge.fusion.pieces import pieces
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
+from isomerge.pieces import pieces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit

@@ -11,6 +11,9 @@ M_MMAP_THRESHOLD = -3
 LARGE = 1 << 20
 
 
+M_TRIM_THRESHOLD = -1
+"""glibc's mallopt parameter: the heap is given back when this much is free at its end."""
+SPARE = 32 << 20
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """The environment variable by which torch asks for huge pages; it is read at the first allocation."""
 
@@ -28,6 +31,8 @@ def map_large_blocks() -> bool:
     """
     os.environ.setdefault(HUGE_PAGES, "1")
     try:
-        return bool(ctypes.CDLL("libc.so.6").mallopt(M_MMAP_THRESHOLD, LARGE))
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        # the heap keeps the pieces that tensors are worked on in, instead of giving each back (128 kB by default)
+        return bool(mallopt(M_MMAP_THRESHOLD, LARGE) and mallopt(M_TRIM_THRESHOLD, SPARE))
     except (OSError, AttributeError):
         return False

@@ -6,12 +6,13 @@ the first model listed, always.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
+from isomerge.checkpoint.chat_template import common_template, own_template, template_text
 from isomerge.engine.fusing import Fusion, fusion_of, role_of_base
 from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import Parameters, SliceParameters
@@ -19,8 +20,6 @@ from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, 
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 
-CHAT_TEMPLATE = "chat_template.jinja"
-"""The file that transformers reads a chat template from."""
 Layers = tuple[Any, tuple[int, int]]
 """A model, and some of its layers ``[first, last)``."""
 
@@ -246,23 +245,17 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
     """
     found = _opened(job, spec, allow_pickle)
     template = job.recipe.chat_template if job.recipe is not None else None
-    if template is None or template == "auto":
+    if template is None:
         return found
     donor = _open(found[0], allow_pickle)
-    files = {**donor.companions(), CHAT_TEMPLATE: _template_text(template).encode()}
+    if template == "auto":
+        text = common_template([donor, *(_open(model, allow_pickle) for model in found[1:])])
+        if text is None or text == own_template(donor):
+            return found
+    else:
+        text = template_text(template)
+    files = {**donor.companions(), CHAT_TEMPLATE: text.encode()}
     return [donor.derive({}, origin=f"chat template {template}", companions=files), *found[1:]]
-
-
-def _template_text(template: str) -> str:
-    """A chat template: Jinja as it is, or the file that holds it."""
-    if os.path.isfile(template):
-        return Path(template).read_text(encoding="utf-8")
-    if "{" in template:
-        return template
-    raise IsomergeError(
-        f"`chat_template` is {template}: write auto (the first model's), the Jinja template itself, or the path of a file "
-        "that holds it"
-    )
 
 
 def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:

@@ -23,18 +23,9 @@ from isomerge.engine.merge_checks import check_aligned, check_transplant, file_i
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver
 from isomerge.engine.plan import make_plan
-from isomerge.engine.run import (
-    Output,
-    StreamWriter,
-    UnitSolver,
-    elements_of_results,
-    prepare_votes,
-    report_of,
-    run_key,
-    stream_units,
-    write_alone,
-)
+from isomerge.engine.run import Output, StreamWriter, report_of, run_key
 from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
+from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.engine.transplant import TransplantSolver
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, model_card

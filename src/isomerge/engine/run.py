@@ -9,29 +9,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
-from isomerge.engine.models import Model, working_dtype
-from isomerge.engine.pair import PairSolver, UnitResult
-from isomerge.engine.plan import Plan, unit_bytes
+from isomerge.engine.models import Model
+from isomerge.engine.pair import UnitResult
 from isomerge.errors import DiskFullError, IsomergeError
 from isomerge.evidence.distance import summarise
 from isomerge.evidence.distances_figure import PICTURE, distances_picture
+from isomerge.pieces import all_finite
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 Observer = Callable[[str, int, int], None]
 """Told of progress: what is done now, bytes done, bytes in all."""
-Fuse = Callable[[Unit, "list[dict[Block, Tensor]]", "list[Alignment | None]"], "dict[Block, Tensor]"]
-"""From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the anchor), to
-those that are written."""
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
 
@@ -157,147 +152,16 @@ def cast(tensor: Tensor, code: str, name: str) -> Tensor:
     if code not in dtypes or tensor.dtype == dtypes[code]:
         return tensor
     found = tensor.to(dtypes[code])
-    if not all(bool((x - x).sum() == 0) for x in found.reshape(-1).split(1 << 16)):  # as in Model.read
+    if not all_finite(found):
         raise IsomergeError(
             f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use --dtype float32"
         )
     return found
 
 
-class UnitSolver(Protocol):
-    """What brings the units of a source to an anchor: `PairSolver`, or one that transports."""
-
-    @property
-    def source(self) -> Model:
-        """The model that is moved."""
-        ...
-
-    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> dict[Block, Tensor]:
-        """A unit's blocks of one model in the working dtype, or as they are stored."""
-        ...
-
-    def moves(self, unit: Unit) -> bool:
-        """Whether a unit's blocks are changed, on loading or by solving."""
-        ...
-
-    def solve(
-        self, unit: Unit, anchor: dict[Block, Tensor], source: dict[Block, Tensor]
-    ) -> tuple[UnitResult, dict[Block, Tensor]]:
-        """What was found for a unit, and its blocks moved."""
-        ...
-
-    def alignment(self, elements: dict[str, Tensor]) -> Alignment | None:
-        """The group element of the whole model; None where what moves it is none."""
-        ...
-
-
-def stream_units(
-    stream: StreamWriter,
-    solvers: Sequence[UnitSolver],
-    plan: Plan,
-    fuse: Fuse,
-    anchor: Model,
-) -> list[list[UnitResult]]:
-    """Match, fuse and write every unit; returns the results of every solver."""
-    results: list[list[UnitResult]] = [[] for _ in solvers]
-    models = [anchor, *(s.source for s in solvers)]
-    sizes = [sum(unit_bytes(m, unit) for m in models) for unit in plan.units]
-    seen, total = 0, sum(sizes)
-    for number, (unit, size) in enumerate(zip(plan.units, sizes, strict=True)):
-        stream.output.observer(unit.key, seen, total)
-        record = stream.done(unit.key)
-        if record is not None:
-            for k, result in enumerate(record["results"]):
-                results[k].append(_restored(stream, result, f"{number}-{k}.safetensors"))
-        else:
-            found = _one_unit(stream, solvers, unit, fuse, anchor)
-            for k, result in enumerate(found):
-                if result.elements:
-                    _save_elements(stream.writer.blob(f"{number}-{k}.safetensors"), result.elements)
-                results[k].append(result)
-            stream.writer.commit(unit.key, {"results": [{**r.record(), "moved": bool(r.elements)} for r in found]})
-        seen += size
-    stream.output.observer("", total, total)
-    return results
-
-
-def _one_unit(
-    stream: StreamWriter,
-    solvers: Sequence[UnitSolver],
-    unit: Unit,
-    fuse: Fuse,
-    anchor: Model,
-) -> list[UnitResult]:
-    # what nothing moves is half as large as it is stored
-    stored = not any(solver.moves(unit) for solver in solvers)
-    if solvers:
-        base = solvers[0].load(anchor, unit, stored=stored)
-    else:  # one model alone
-        base = {block: anchor.assemble(block, working_dtype([anchor])) for block in unit.blocks}
-    found, moved = [], []
-    for solver in solvers:
-        result, blocks = solver.solve(unit, base, solver.load(solver.source, unit, stored=stored))
-        found.append(result)
-        moved.append(blocks)
-    by: list[Alignment | None] = [None, *(s.alignment(r.elements) for s, r in zip(solvers, found, strict=True))]
-    for block, tensor in fuse(unit, [base, *moved], by).items():
-        stream.put(block, tensor)
-    return found
-
-
-def write_alone(
-    stream: StreamWriter, plan: Plan, donor: Model, dtype: torch.dtype, moved_by: Alignment | None = None
-) -> None:
-    """The donor's own tensors, which no other model has: copied, and moved with the donor where it is moved."""
-    for block in plan.alone:
-        key = f"alone {block.key}"
-        if stream.done(key) is None:
-            tensor = donor.assemble(block, dtype)
-            if moved_by is not None and tensor.is_floating_point():
-                moved_by.act_linearly(block, tensor)
-            stream.put(block, tensor)
-            stream.writer.commit(key, {})
-
-
-def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> None:
-    """The stack-wide spaces of every source, kept across a resume."""
-    from safetensors.torch import load_file
-
-    for k, solver in enumerate(solvers):
-        if not solver.plan.votes:
-            continue
-        path = stream.writer.blob(f"votes-{k}.safetensors")
-        if stream.done(f"votes {k}") is not None:
-            solver.votes = load_file(path)
-        else:
-            _save_elements(path, solver.collect_votes())
-            stream.writer.commit(f"votes {k}", {})
-
-
-def _save_elements(path: Path, elements: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    save_file({k: v.contiguous() for k, v in elements.items()}, str(path))
-
-
-def _restored(stream: StreamWriter, record: dict[str, Any], blob: str) -> UnitResult:
-    from safetensors.torch import load_file
-
-    elements = load_file(stream.writer.blob(blob)) if record["moved"] else {}
-    return UnitResult(record["unit"], record["layer"], record["blocks"], record["dead"], elements)
-
-
 def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
     """Per-tensor rows of a report."""
     return [{**row, "layer": result.layer} for result in results for row in result.blocks]
-
-
-def elements_of_results(results: Iterable[UnitResult]) -> dict[str, Tensor]:
-    """All elements of one source."""
-    found: dict[str, Tensor] = {}
-    for result in results:
-        found |= result.elements
-    return found
 
 
 def report_of(

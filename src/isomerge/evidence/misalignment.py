@@ -48,14 +48,14 @@ def misalignment(
         _, plan = arrange(chosen if chosen.how != "keep" else Heads("copy"), [anchor, other], plan)
         units = [u for u in plan.units if u.elements and not u.votes]
         sample = units[:: max(1, len(units) // SAMPLE)][:SAMPLE]
+        # attention tells as much as wide layers of neurons, which take longer to read, and minutes to assign
+        sample = sorted(sample, key=lambda u: unit_bytes(other, u))[: -(-len(sample) // 2)]
         solver = PairSolver(
             anchor, other, replace(plan, units=tuple(sample)), working_dtype([anchor, other]), guard=True
         )
         gap = apart(solver, sample)
         if gap <= NEAR:
             continue  # near as they are: solving, which takes far longer than a merge, would tell nothing
-        if gap <= FAR:  # heads tell as much as wide layers of neurons, whose assignment takes minutes
-            sample = sorted(sample, key=lambda u: unit_bytes(other, u))[: -(-len(sample) // 2)]
         results = [solver.solve(u, solver.load(anchor, u), solver.load(other, u))[0] for u in sample]
         figures = summarise(row for row in rows_of(results) if row["spaces"])
         before, after = (figures[key] / max(figures["norm"], 1e-300) for key in ("before", "after"))
@@ -75,7 +75,7 @@ def apart(solver: PairSolver, units: Sequence[Unit]) -> float:
 
     spec, gap, norm = solver.plan.selection.spec, 0.0, 0.0
     for unit in units:
-        one, two = (solver.load(model, unit) for model in (solver.anchor, solver.source))
+        one, two = (solver.load(model, unit, stored=True) for model in (solver.anchor, solver.source))
         for block in unit.blocks:
             if elements_of(spec, block):
                 gap, norm = gap + squared_distance(one[block], two[block]), norm + squared_norm(one[block])

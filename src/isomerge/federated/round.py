@@ -127,7 +127,7 @@ class Round:
 
     def alignments(self) -> list[Alignment]:
         """What moved every update, after all units."""
-        from isomerge.engine.run import elements_of_results
+        from isomerge.engine.streaming import elements_of_results
 
         found = [Alignment(self.models[0].spec)]
         found += [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, self.results, strict=True)]

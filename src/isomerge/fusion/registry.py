@@ -154,7 +154,7 @@ def elementwise_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def widening_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of aligned tensors that takes them in any floating dtype, half precision too, and computes in
-    `isomerge.fusion.pieces.wide_dtype` piece by piece."""
+    `isomerge.pieces.wide_dtype` piece by piece."""
     _METHODS[function.__name__] = replace(describe(function), widening=True)
     return function
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.pieces import PIECE
+from isomerge.pieces import PIECE
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -77,9 +77,9 @@ class Trim:
         count = max(1, int(density * sizes.numel()))
         left_out = sizes.numel() - count
         self.threshold = kth_smallest(sizes, left_out + 1)
-        self.over = bool((sizes[:left_out] == self.threshold).any())
+        self.over = left_out > 0 and float(sizes[:left_out].max()) == self.threshold
         """Whether some entries of the size of the threshold go."""
-        self.ties = int(torch.count_nonzero(sizes[left_out:] == self.threshold))
+        self.ties = int(torch.count_nonzero(sizes[left_out:] == self.threshold)) if self.over else 0
         """How many are still to be kept of these."""
         self.factor = 1.0 if density else 0.0
         if rescale and density:
@@ -90,7 +90,7 @@ class Trim:
         """The next piece of the task vector, trimmed in place."""
         # the sign of the difference as a number: masks take three times as long
         beyond = piece.abs().sub_(self.threshold).sign_()
-        ties = (beyond == 0).nonzero().flatten()[: self.ties] if self.over and self.ties else None
+        ties = (beyond == 0).nonzero().flatten()[: self.ties] if self.ties else None
         kept = beyond.clamp_min_(0) if self.over else beyond.add_(1).clamp_max_(1)
         if ties is not None:
             kept[ties] = 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.pieces import pieces
+from isomerge.pieces import pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ def add_task_vectors(
     out = torch.empty(base.shape, dtype=base.dtype, device=base.device)
     for (origin, *parts), place in pieces([base, *deltas], out):  # entry by entry
         mixed = mixed_task_vector(parts, weight, normalize=normalize, consensus=consensus)
-        torch.add(origin, mixed.mul_(lambda_), out=place)
+        torch.add(origin, mixed, alpha=lambda_, out=place)
     return out
 
 
@@ -72,7 +72,7 @@ def mixed_task_vector(
     """What `add_task_vectors` adds up, before ``lambda``."""
     import torch
 
-    deltas = [delta * share for delta, share in zip(deltas, weight, strict=True)]
+    deltas = [delta if share == 1 else delta * share for delta, share in zip(deltas, weight, strict=True)]
     mixed = torch.zeros_like(deltas[0])
     if consensus is None:
         for delta in deltas:

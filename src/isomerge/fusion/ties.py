@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.fusion.pieces import pieces, wide_dtype
 from isomerge.fusion.registry import per_model, widening_method
 from isomerge.fusion.sparsity import Trim, check_share
 from isomerge.fusion.task_vectors import mixed_task_vector
+from isomerge.pieces import pieces, wide_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,7 @@ def ties(
         deltas = [part - origin for part in parts]
         deltas = [delta if trim is None else trim(delta) for delta, trim in zip(deltas, trims, strict=True)]
         mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method)
-        torch.add(origin, mixed.mul_(lambda_), out=place)
+        torch.add(origin, mixed, alpha=lambda_, out=place)
     return out
 
 

@@ -7,6 +7,7 @@ more than the arithmetic; and tensors that are stored in half precision are neve
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,3 +33,12 @@ def pieces(tensors: Sequence[Tensor], out: Tensor) -> Iterator[tuple[list[Tensor
     flat = [t.reshape(-1).split(PIECE) for t in tensors]
     for place, *parts in zip(out.view(-1).split(PIECE), *flat, strict=True):
         yield [part.to(out.dtype) for part in parts], place
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether a floating-point tensor has no NaN and no infinite value."""
+    # a sum is not finite where an entry is not, and rarely else; that of x - x is zero exactly where all entries are
+    pieces = tensor.reshape(-1).split(PIECE)
+    if tensor.element_size() == 1:  # float8 has no arithmetic
+        pieces = (x.float() for x in pieces)
+    return all(isfinite(float(x.sum())) or bool((x - x).sum() == 0) for x in pieces)

