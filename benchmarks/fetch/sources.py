@@ -137,7 +137,9 @@ class Debian:
             packed = root / self.inside / f"{name}.gz"
             if not packed.is_file():
                 raise FetchError(f"{self.package}: no {packed.name} in it: not the package that was measured")
-            (content / name).write_bytes(check(f"{self.package}: {name}", gzip.decompress(packed.read_bytes()), digest))
+            (content / name).write_bytes(
+                check(f"{self.package}: {name}", gzip.decompress(packed.read_bytes()), digest)
+            )
         return content
 
 

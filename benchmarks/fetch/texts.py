@@ -49,9 +49,7 @@ def vader(content: Path, out: Path) -> None:
     for domain, name in VADER_FILES.items():
         (path,) = content.rglob(name)
         rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-        write_lines(
-            out / f"{domain}.jsonl", ({"id": i, "score": float(s), "text": t.strip()} for i, s, t in rows)
-        )
+        write_lines(out / f"{domain}.jsonl", ({"id": i, "score": float(s), "text": t.strip()} for i, s, t in rows))
 
 
 def brown(content: Path, out: Path) -> None:
@@ -61,9 +59,7 @@ def brown(content: Path, out: Path) -> None:
         for path in sorted((content / "package").glob(f"c{letter}[0-9][0-9]")):
             for line in path.read_text(encoding="latin-1").split("\n"):
                 if pairs := [token.rpartition("/") for token in line.split()]:
-                    rows.append(
-                        {"file": path.name, "words": [p[0] for p in pairs], "tags": [p[2] for p in pairs]}
-                    )
+                    rows.append({"file": path.name, "words": [p[0] for p in pairs], "tags": [p[2] for p in pairs]})
         write_lines(out / f"{genre}.jsonl", rows)
     for name in ("README", "CONTENTS"):
         shutil.copyfile(content / "package" / name, out / name)

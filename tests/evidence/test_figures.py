@@ -30,9 +30,14 @@ def test_summarise() -> None:
             "fixed": {"before": 1, "after": 1, "norm": 2},
         },
         "layers": {
-            "0": {"before": 3, "after": 2, "norm": 4},
-            "1": {"before": 4, "after": 0, "norm": 3},
-            "outside": {"before": 1, "after": 1, "norm": 2},
+            "0": {
+                "before": 3, "after": 2, "norm": 4,
+                "spaces": {"a": {"before": 3, "after": 2, "norm": 4}, "b": {"before": 3, "after": 2, "norm": 4}},
+            },
+            "1": {"before": 4, "after": 0, "norm": 3, "spaces": {"a": {"before": 4, "after": 0, "norm": 3}}},
+            "outside": {
+                "before": 1, "after": 1, "norm": 2, "spaces": {"fixed": {"before": 1, "after": 1, "norm": 2}},
+            },
         },
     }  # fmt: skip
     assert summarise([]) == {"before": 0, "after": 0, "norm": 0, "spaces": {}, "layers": {}}

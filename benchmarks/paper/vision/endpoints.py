@@ -50,8 +50,7 @@ def ends(pair: str) -> tuple[Path, Path]:
 def examples(data: str, first: int = 0, last: int | None = None) -> Examples:
     """Labelled images ``[first, last)`` of a file; all of them by default."""
     found = open_data(data, seed(0), config=isomerge.open(seed(0)).config)
-    tensors = {name: tensor[first:last] for name, tensor in found.tensors.items()}
-    return Examples(tensors, found.labelled) if type(found) is Examples else found
+    return Examples({name: tensor[first:last] for name, tensor in found.tensors.items()}, found.labelled)
 
 
 def measured(folder: Path, on: Examples | None = None) -> dict[str, Any]:

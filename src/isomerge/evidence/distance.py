@@ -17,16 +17,18 @@ def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
         ``before``, ``after``, ``norm`` (Frobenius over all tensors), and the same under ``spaces`` (over the tensors
-        that a space acts on, so spaces overlap; ``fixed`` is the rest) and ``layers``.
+        that a space acts on, so spaces overlap; ``fixed`` is the rest) and ``layers``, each of which has its ``spaces``.
     """
     total: dict[str, float] = {"before": 0.0, "after": 0.0, "norm": 0.0}
     spaces: dict[str, dict[str, float]] = {}
     layers: dict[str, dict[str, float]] = {}
+    cells: dict[str, dict[str, dict[str, float]]] = {}
     for row in rows:
-        places = [total]
-        places += [spaces.setdefault(s, dict.fromkeys(total, 0.0)) for s in row["spaces"] or ["fixed"]]
         layer = "outside" if row.get("layer") is None else str(row["layer"])
-        places.append(layers.setdefault(layer, dict.fromkeys(total, 0.0)))
+        cell = cells.setdefault(layer, {})
+        places = [total, layers.setdefault(layer, dict.fromkeys(total, 0.0))]
+        for name in row["spaces"] or ["fixed"]:
+            places += [group.setdefault(name, dict.fromkeys(total, 0.0)) for group in (spaces, cell)]
         for place in places:
             for key in total:
                 place[key] += row[key]
@@ -34,10 +36,13 @@ def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     def roots(figures: dict[str, float]) -> dict[str, float]:
         return {key: sqrt(value) for key, value in figures.items()}
 
+    def by_space(figures: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        return {name: roots(f) for name, f in figures.items()}
+
     return {
         **roots(total),
-        "spaces": {name: roots(f) for name, f in spaces.items()},
-        "layers": {name: roots(f) for name, f in layers.items()},
+        "spaces": by_space(spaces),
+        "layers": {name: {**roots(f), "spaces": by_space(cells[name])} for name, f in layers.items()},
     }
 
 

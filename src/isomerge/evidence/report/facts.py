@@ -1,0 +1,205 @@
+"""What a run's report says, as plain values: the JSON of `isomerge merge`, `align` or `diff`, of this version or an older one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import PurePath
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+FIXED = "fixed"
+"""The tensors on which no space acts."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Frobenius distances to the anchor, and the anchor's norm, over some tensors."""
+
+    before: float
+    after: float
+    norm: float
+
+    @property
+    def share(self) -> tuple[float, float] | None:
+        """Both distances in parts of the norm; None where there is nothing to compare with."""
+        return (self.before / self.norm, self.after / self.norm) if self.norm > 0 else None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far two models are apart, before and after alignment: in all, per space, per layer, and per layer and space."""
+
+    total: Gap
+    spaces: Mapping[str, Gap]
+    layers: Mapping[str, Gap]
+    cells: Mapping[str, Mapping[str, Gap]]
+    """By layer, then by space; empty in reports of versions that did not tell."""
+
+    @property
+    def movable(self) -> Gap:
+        """Over the tensors that some space acts on; over all where none does. ``fixed`` are exactly the others."""
+        fixed = self.spaces.get(FIXED)
+        if fixed is None or set(self.spaces) == {FIXED}:
+            return self.total
+        whole, rest = (self.total.before, self.total.after, self.total.norm), (fixed.before, fixed.after, fixed.norm)
+        return Gap(*(max(x * x - y * y, 0.0) ** 0.5 for x, y in zip(whole, rest, strict=True)))
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What a match that was learned on examples reached, judged on examples that were held out."""
+
+    steps: tuple[int, ...]
+    barriers: tuple[float, ...]
+    """By step looked at: the excess of the loss over the models' own, its maximum on the line."""
+    kept: float
+    examples: int
+    held_out: int
+    target: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run."""
+
+    command: str
+    """``merge``, ``align`` or ``diff``."""
+    models: tuple[str, ...]
+    """The anchor first."""
+    distance: Spread
+    sources: tuple[tuple[str, Spread], ...] = ()
+    """Where several models were brought to the anchor: each."""
+    architecture: str = ""
+    aligned: bool = True
+    spaces: str = ""
+    layers: str = ""
+    method: str = ""
+    weights: tuple[float, ...] = ()
+    parameters: Mapping[str, Any] | None = None
+    base: bool = False
+    """Whether the first model is the base of task vectors, and not merged itself."""
+    common_mean: bool = False
+    """Whether all models were matched onto their mean, and not onto the first."""
+    match: str = ""
+    """The matcher, where it is a published baseline."""
+    exact: bool = True
+    """Whether the match preserves every model's function."""
+    streams: bool = False
+    """Whether residual streams were matched."""
+    looked_at: tuple[str, ...] = ()
+    """What the match looked at beside the weights."""
+    taught: tuple[Taught, ...] = ()
+    notes: tuple[str, ...] = ()
+    kept_from_first: tuple[str, ...] = ()
+    head_folders: tuple[str, ...] = ()
+    heads: str = ""
+    dead_blocks: int = 0
+    versions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Short names of the models, each different."""
+        return short_names(self.models)
+
+
+def short_names(refs: Iterable[str]) -> list[str]:
+    """The last part of every reference, with as many before it as tell them apart."""
+    refs = list(refs)
+    parts = [[p for p in PurePath(ref).parts if p not in ("/", "")] or [ref] for ref in refs]
+    deepest = max(map(len, parts), default=0)
+    for take in range(1, deepest + 1):
+        names = ["/".join(p[-take:]) for p in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name} ({k})" for k, name in enumerate(refs, 1)]  # a model merged with itself
+
+
+def facts_of(report: Mapping[str, Any], *, file: str = "the report") -> Facts:
+    """The facts in a report.
+
+    Args:
+        report: what `isomerge.merge`, `align` or `distance` returned, or the ``isomerge.json`` that they wrote.
+        file: what errors call it.
+
+    Raises:
+        IsomergeError: it is the report of another command, or damaged.
+    """
+    command = report.get("command") if isinstance(report, Mapping) else None
+    if command not in ("merge", "align", "diff"):
+        raise IsomergeError(f"{file} is of isomerge {command}: a report is made of what merge or align wrote")
+    try:
+        return _facts(str(command), report)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise IsomergeError(
+            f"{file} is damaged ({type(error).__name__}: {error}): run isomerge {command} again"
+        ) from None
+
+
+def _facts(command: str, report: Mapping[str, Any]) -> Facts:
+    match = report.get("match") or {}
+    mean = report.get("mean") or {}
+    solved = [dict(found) for found in [*(report.get("streams") or []), *match.get("sources", []), mean] if found]
+    distance = spread_of(report["distance"])
+    return Facts(
+        command=command,
+        models=tuple(map(str, report["models"])),
+        distance=distance,
+        sources=tuple((str(s["model"]), spread_of(s["distance"])) for s in report.get("sources") or []),
+        architecture=str(report.get("architecture") or ""),
+        aligned=bool(report.get("align", True)),
+        spaces=str(report.get("spaces") or ""),
+        layers=str(report.get("layers") or ""),
+        method=str(report.get("method") or ""),
+        weights=tuple(map(float, report.get("weights") or ())),
+        parameters=dict(report.get("parameters") or {}),
+        base=bool(report.get("base")),
+        common_mean=report.get("anchor") == "none",
+        match=str(match.get("name") or ""),
+        exact=all(found.get("preserves_function", True) for found in match.get("sources", [])),
+        streams=any(found.get("groups") for found in solved),
+        looked_at=tuple(k for k in ("functional", "search", "learned") if any(found.get(k) for found in solved)),
+        taught=tuple(_taught(found["learned"]) for found in solved if found.get("learned")),
+        notes=tuple(map(str, report.get("notes") or ())),
+        kept_from_first=tuple(map(str, report.get("kept_from_first") or ())),
+        head_folders=tuple(map(str, report.get("head_folders") or ())),
+        heads=str(report.get("heads") or ""),
+        dead_blocks=len(report.get("dead_blocks") or ()),
+        versions=tuple(sorted((str(k), str(v)) for k, v in (report.get("versions") or {}).items())),
+    )
+
+
+def spread_of(distance: Mapping[str, Any]) -> Spread:
+    """The distances of a report (see `isomerge.evidence.distance.summarise`)."""
+    layers = distance.get("layers") or {}
+    return Spread(
+        _gap(distance),
+        {str(name): _gap(d) for name, d in (distance.get("spaces") or {}).items()},
+        {str(name): _gap(d) for name, d in layers.items()},
+        {
+            str(layer): {str(name): _gap(cell) for name, cell in d["spaces"].items()}
+            for layer, d in layers.items()
+            if "spaces" in d
+        },
+    )
+
+
+def _gap(figures: Mapping[str, Any]) -> Gap:
+    found = [float(figures[key]) for key in ("before", "after", "norm")]
+    if not all(isfinite(x) and x >= 0 for x in found):
+        raise ValueError(f"a distance is {found}")
+    return Gap(*found)
+
+
+def _taught(learned: Mapping[str, Any]) -> Taught:
+    history = [(int(h["step"]), float(h["barrier"])) for h in learned.get("history") or []]
+    return Taught(
+        tuple(step for step, _ in history),
+        tuple(barrier for _, barrier in history),
+        float(learned["barrier"]),
+        int(learned.get("examples", 0)),
+        int(learned.get("held_out", 0)),
+        str(learned.get("target", "")),
+    )
