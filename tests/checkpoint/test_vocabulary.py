@@ -343,3 +343,20 @@ def test_a_tokenizer_of_its_own(tmp_path: Path) -> None:
     assert torch.equal(
         x, torch.stack([theirs["f"], mine["a"], torch.zeros(12, dtype=torch.float64), mine["[UNK]"]])
     )
+
+
+def test_tokenizers_that_cannot_grow(tmp_path: Path) -> None:
+    """Python tokenizers, and ids with gaps, into which transformers would put new tokens; one vocabulary is still right."""
+    file = tmp_path / "vocab.txt"
+    file.write_text("\n".join(["<cls>", "<pad>", "<eos>", "<unk>", "a", "<mask>"]))
+    gaps = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 4, "c": 5}, unk_token="[UNK]"))
+    gaps = PreTrainedTokenizerFast(tokenizer_object=gaps, unk_token="[UNK]")
+    cases = [(tf.EsmTokenizer(str(file)), "cannot be extended"), (gaps, "does not keep the ids")]
+    tokens = {"new": {"source": {"kind": "zero"}}, "newer": {"source": {"kind": "zero"}}}
+    for k, (tokenizer, words_) in enumerate(cases):
+        own = llama(tmp_path / f"own{k}", tokenizer, rows=6)
+        other = llama(tmp_path / f"other{k}", tokenizer, rows=6, seed=1)
+        with_vocabulary([own, other], source="base")
+        with pytest.raises(IsomergeError) as error:
+            with_vocabulary([own, other], source="base", tokens=tokens)
+        one_sentence(error.value, own.ref, words_)

@@ -37,10 +37,18 @@ RECIPES = {
         "models: [{model: A, parameters: {normalize: true}}, {model: B}]\n" + LINEAR,
         ["`models.0.parameters.normalize` is one value for all models"],
     ),
+    "the base's own entry": (
+        "models: [{model: A, parameters: {wieght: 1}}, {model: B}]\nbase_model: A\nmerge_method: task_arithmetic\n",
+        ["`models.0.parameters.wieght`", "`weight`"],
+    ),
+    "after the base": (
+        "models: [{model: A}, {model: B, parameters: {wieght: 1}}]\nbase_model: A\nmerge_method: task_arithmetic\n",
+        ["`models.1.parameters.wieght`", "`weight`"],
+    ),
     "one value for all, in a slice": (
         "slices:\n- sources: [{model: A, layer_range: [0, 1]}, {model: B, layer_range: [0, 1], parameters: {t: 1}}]\n"
         "- sources: [{model: A, layer_range: [1, 2]}, {model: B, layer_range: [1, 2]}]\n" + SLERP,
-        ["`sources.0.0.parameters.t`", "one value for all models"],
+        ["`slices.0.sources.1.parameters.t`", "one value for all models"],
     ),
     "missing": (TWO + SLERP, ["slerp needs `t`", "under parameters"]),
     "mixed filters": (

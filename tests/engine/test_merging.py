@@ -261,6 +261,13 @@ def test_chat_templates_and_single_models(tmp_path: Path) -> None:
     (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t='"{{ messages }}"'))
     isomerge.merge(tmp_path / "r.yml", out=tmp_path / "out")
     assert (tmp_path / "out" / "chat_template.jinja").read_text() == "{{ messages }}"
+    (b / "chat_template.jinja").write_text("{{ b }}")
+    (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t="auto"))
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "auto")  # that of the only model that has one
+    assert (tmp_path / "auto" / "chat_template.jinja").read_text() == "{{ b }}"
+    (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t="chatml"))
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "named")
+    assert "<|im_start|>" in (tmp_path / "named" / "chat_template.jinja").read_text()
     (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t="chatty"))
     with pytest.raises(IsomergeError, match="`chat_template` is chatty"):
         isomerge.merge(tmp_path / "r.yml", out=tmp_path / "no")

@@ -52,6 +52,9 @@ def own_template(checkpoint: Checkpoint) -> str | None:
         found = json.loads(_text(companions["tokenizer_config.json"])).get("chat_template")
     except (ValueError, AttributeError):
         return None  # whoever loads the tokenizer says what is wrong with the file
+    if isinstance(found, list):  # several with names, of which one is the default
+        named = {x.get("name"): x.get("template") for x in found if isinstance(x, dict)}
+        found = named.get("default")
     return found if isinstance(found, str) else None
 
 

@@ -94,10 +94,12 @@ def extended(tokenizer: Any, others: Sequence[tuple[Any, int]], extra: Sequence[
     found.add_tokens([*rest, *added.values(), *(token for token in extra if token not in added)])
     now = found.get_vocab()
     wanted = [*ordinary, *added, *extra]
-    if any(now.get(token) != at for token, at in own.items()) or any(token not in now for token in wanted):
+    taken = set(own.values())  # ids with gaps: transformers counts tokens, and gives a new one an id that is taken
+    kept = all(now.get(token) == at for token, at in own.items())
+    if not kept or any(now.get(token) is None or (token not in own and now[token] in taken) for token in wanted):
         raise IsomergeError(
-            f"{ref}: transformers renumbers this tokenizer when tokens are added, so its rows cannot be kept; "
-            "choose the vocabulary of one model instead of the union"
+            f"{ref}: transformers does not keep the ids of this tokenizer when tokens are added, so its rows cannot be "
+            "kept; choose the vocabulary of one model instead of the union"
         )
     return found
 

@@ -228,7 +228,16 @@ def _arrange(
     if not sources:
         where = f"`slices.{number}`" if recipe.slices else "`models`"
         raise IsomergeError(f"{path}: {where} has no model but the base: name another one")
-    return lead, sources, SliceParameters(last - first, tuple(s.parameters for s in sources), part.parameters)
+    where = f"slices.{number}.sources" if recipe.slices else "models"
+    places = {id(source): f"{where}.{k}" for k, source in enumerate(part.sources)}
+    settings = SliceParameters(
+        last - first,
+        tuple(s.parameters for s in sources),
+        part.parameters,
+        tuple(places[id(s)] for s in sources),
+        (lead.parameters, places[id(lead)]) if lead is not None and id(lead) in places else ({}, ""),
+    )
+    return lead, sources, settings
 
 
 def with_notes(job: MergeJob, notes: Sequence[str]) -> MergeJob:

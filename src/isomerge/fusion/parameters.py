@@ -26,6 +26,10 @@ class SliceParameters:
     """How many layers it has."""
     sources: tuple[Settings, ...]
     own: Settings = field(default_factory=dict)
+    places: tuple[str, ...] = ()
+    """Where the sources stand in the recipe, for messages."""
+    of_base: tuple[Settings, str] = field(default_factory=lambda: ({}, ""))
+    """What the base's own entry says, which only a method that fuses it reads, and where it stands."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Parameters:
             IsomergeError: naming the parameter and its place.
         """
         notes: dict[str, None] = {}
-        for settings, place in self._all():
+        for settings, place, of_model in self._all():
             for name, value in settings.items():
                 if name not in method.options and any(name in other.options for other in methods().values()):
                     notes[f"the method {method.name} has no parameter `{name}`: it is left out"] = None
@@ -78,7 +82,7 @@ class Parameters:
                         method.check_value(name, single, at)
                 except IsomergeError as error:
                     raise IsomergeError(f"{where}: {error}") from None
-                if not method.options[name].per_model and place.startswith(("models", "sources")):
+                if of_model and not method.options[name].per_model:
                     raise IsomergeError(
                         f"{where}: `{at}` is one value for all models: put it under the recipe's own parameters"
                     )
@@ -97,12 +101,14 @@ class Parameters:
                             f"{' for every model' if option.per_model else ''}: give it under parameters"
                         )
 
-    def _all(self) -> Iterator[tuple[Settings, str]]:
-        yield self.common, "parameters"
+    def _all(self) -> Iterator[tuple[Settings, str, bool]]:
+        """Settings, where they stand, and whether they are one model's."""
+        yield self.common, "parameters", False
         for k, part in enumerate(self.slices):
-            yield part.own, f"slices.{k}.parameters"
-            for j, settings in enumerate(part.sources):
-                yield settings, f"models.{j}.parameters" if len(self.slices) == 1 else f"sources.{k}.{j}.parameters"
+            yield part.own, f"slices.{k}.parameters", False
+            places = part.places or tuple(f"models.{j}" for j in range(len(part.sources)))
+            for settings, place in (*zip(part.sources, places, strict=True), part.of_base):
+                yield settings, f"{place}.parameters", True
 
     def _place(self, layer: int | None, after: bool, depth: int) -> tuple[SliceParameters, float]:
         if layer is None:  # as mergekit: what lies outside the layers takes a gradient's first value

@@ -1,0 +1,137 @@
+"""Working ahead and writing behind change when things happen, never what comes out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isomerge.engine import pipeline
+from isomerge.engine.pipeline import WriteBehind, ahead, one_thread_each
+
+
+@given(st.lists(st.integers(0, 60), max_size=12), st.integers(0, 3))
+@settings(deadline=None, max_examples=40)
+def test_every_item_once_whatever_the_workers(sizes: list[int], workers: int) -> None:
+    """The same pairs by any number of workers; in order by none."""
+    items = list(enumerate(sizes))
+    found = list(ahead(lambda item: item[1] ** 2, items, lambda item: item[1] << 20, workers))
+    assert sorted(found) == [(item, item[1] ** 2) for item in items]
+    assert workers or [item for item, _ in found] == items
+
+
+def test_items_are_worked_on_together() -> None:
+    """Two workers are inside at once: each waits for the other."""
+    both = threading.Barrier(2, timeout=20)
+    assert len(list(ahead(lambda _: both.wait(), [1, 2], lambda _: 1, 2))) == 2
+
+
+@pytest.mark.parametrize(("sizes", "together"), [([40, 40, 40, 40], 3), ([97, 97, 97], 1), ([1000, 60, 30, 60], 3)])
+def test_what_is_beside_the_largest_is_bounded(
+    sizes: list[int], together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many at once as fit beside the largest, which may have any size, and no more."""
+    monkeypatch.setattr(pipeline, "BESIDE", 96)
+    running: list[int] = []
+    most: list[tuple[int, int]] = []
+    lock, full = threading.Lock(), threading.Event()
+
+    def work(size: int) -> None:
+        with lock:
+            running.append(size)
+            most.append((len(running), sum(running) - max(running)))
+            if len(running) == together:
+                full.set()
+        full.wait(20)
+        with lock:
+            running.remove(size)
+
+    list(ahead(work, sizes, lambda size: size, 4))
+    assert max(count for count, _ in most) == together
+    assert max(beside for _, beside in most) <= 96
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_a_worker_is_the_caller_s(workers: int) -> None:
+    """It is raised where the results are read, and no thread is left."""
+
+    def work(item: int) -> int:
+        if item == 3:
+            raise ValueError("three")
+        return item
+
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="three"):
+        list(ahead(work, range(100), lambda _: 1, workers))
+    for thread in threading.enumerate():
+        if thread.name.startswith("unit"):
+            thread.join(20)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("workers", "inside"), [(0, None), (2, 1)])
+def test_threads_of_torch_come_back(workers: int, inside: int | None) -> None:
+    """One thread each while several work, and what there was afterwards, errors or not."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = list[int]()
+
+        def fail() -> None:
+            with one_thread_each(workers):
+                seen.append(torch.get_num_threads())
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fail()
+        assert seen == [inside or 2]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_writes_are_in_order_and_one_behind() -> None:
+    """What is put is written in turn; a second waits for the first."""
+    written: list[int] = []
+    go = threading.Event()
+
+    def write(number: int) -> Callable[[], None]:
+        def now() -> None:
+            assert go.wait(20)
+            written.append(number)
+
+        return now
+
+    with WriteBehind() as writer:
+        writer.put(write(0))
+        assert written == []  # it returned before the writing was done
+        go.set()
+        for number in range(1, 5):
+            writer.put(write(number))
+            assert written[:number] == list(range(number))
+    assert written == list(range(5))
+
+
+def test_an_error_of_writing_is_raised_at_the_next_or_at_the_end() -> None:
+    """Nothing that failed passes for written."""
+
+    def fail() -> None:
+        raise OSError("disk full")
+
+    def put(*writes: Callable[[], object], then: Exception | None = None) -> None:
+        with WriteBehind() as writer:
+            for write in writes:
+                writer.put(write)
+            if then is not None:
+                raise then
+
+    with pytest.raises(OSError, match="disk full"):
+        put(fail, lambda: pytest.fail("was written after a failure"))
+    with pytest.raises(OSError, match="disk full"):
+        put(fail)
+    with pytest.raises(KeyError):  # the caller's own error is not hidden by it
+        put(fail, then=KeyError())
