@@ -131,7 +131,7 @@ def estimate(plan: Plan, models: Sequence[Model], *, guard: bool) -> dict[str, f
     spec = plan.selection.spec
     largest, flops = 0.0, 0.0
     for unit in plan.units:
-        numel = sum(_numel(donor, block) for block in unit.blocks)
+        numel = sum(block_size(donor, block) for block in unit.blocks)
         active = plan.is_matched(unit)
         wide = max(
             (spec.sizes[k.partition("[")[0]] for k in unit.elements if not k.startswith("shift.")), default=0
@@ -145,14 +145,15 @@ def estimate(plan: Plan, models: Sequence[Model], *, guard: bool) -> dict[str, f
         from isomerge.engine.streams import CACHE
 
         wide = max(spec.sizes[name] for name in plan.selection.frame.streams)
-        numel = sum(_numel(donor, block) for unit in plan.units for block in unit.blocks)
+        numel = sum(block_size(donor, block) for unit in plan.units for block in unit.blocks)
         largest += min(CACHE, 8.0 * numel) + 48.0 * wide**2
         flops += (len(models) - 1) * PASSES * (4 * wide * numel + 20 * wide**3)
         stored += (len(models) - 1) * (2 if 8.0 * numel <= CACHE else 2 * PASSES) * donor.checkpoint.nbytes
     return {"memory": largest + 3.5e8, "seconds": stored / 1e9 + flops / 5e10, "read": float(stored)}
 
 
-def _numel(model: Model, block: Block) -> int:
+def block_size(model: Model, block: Block) -> int:
+    """The entries of a block."""
     total = 0
     for canonical in block.canonical:
         n = 1

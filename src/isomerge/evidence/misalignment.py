@@ -68,15 +68,17 @@ def misalignment(
 
 
 def apart(solver: PairSolver, units: Sequence[Unit]) -> float:
-    """The distance of two models over the tensors of some units that symmetries move, as a share of the norm; nothing is
-    solved."""
+    """The distance of two models as a share of the norm, over one tensor of each unit: the smallest matrix that symmetries
+    move; nothing is solved."""
+    from isomerge.engine.plan import block_size
     from isomerge.matching.local import squared_distance, squared_norm
     from isomerge.symmetry.units import elements_of
 
     spec, gap, norm = solver.plan.selection.spec, 0.0, 0.0
     for unit in units:
-        one, two = (solver.load(model, unit, stored=True) for model in (solver.anchor, solver.source))
-        for block in unit.blocks:
-            if elements_of(spec, block):
-                gap, norm = gap + squared_distance(one[block], two[block]), norm + squared_norm(one[block])
+        moved = [block for block in unit.blocks if elements_of(spec, block)]
+        matrices = [block for block in moved if len(block.axes or ()) > 1]
+        block = min(matrices or moved, key=lambda b: block_size(solver.anchor, b))
+        one, two = (model.assemble(block, None) for model in (solver.anchor, solver.source))
+        gap, norm = gap + squared_distance(one, two), norm + squared_norm(one)
     return (gap / max(norm, 1e-300)) ** 0.5
