@@ -2,10 +2,10 @@
 
     python benchmarks/barrier/diagnose.py FAMILY [--pair 0-1] [--steps 150] [--parts attention mlp ...]
 
-At the midpoint only the part's tensors are averaged, all others are the anchor's; the symmetries are learned from labels
-for just that hybrid. (Swapping parts at gauges that were learned for the whole tells nothing: the learned midpoint is
-a co-adapted point; see docs/experiments.md.) Judged on training text or images that are held out from learning. Writes
-``benchmarks/results/barrier/diagnosis.json``; what is there already is kept.
+At the midpoint only the part's tensors are averaged, all others are the anchor's; the symmetries are learned for just that
+hybrid, from text or, for images, from the models' own predictions. (Swapping parts at gauges that were learned for the whole
+tells nothing: the learned midpoint is a co-adapted point; see docs/experiments.md.) Judged on training text or images that
+are held out from learning. Writes ``benchmarks/results/barrier/diagnosis.json``; what is there already is kept.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def diagnose(family: str, pair: str, part: str, steps: int) -> dict[str, Any]:
     untie = {"untie": True} if family == "gpt2" else {}
     _, report = isomerge.align(
         two, onto=one, out=out, force=True, spaces="all", learn=data, limit=LIMITS[family]["learn"],
-        learn_target="labels", steps=steps, seed=0, **how, **untie,
+        learn_target="auto", steps=steps, seed=0, **how, **untie,
     )  # fmt: skip
     shutil.rmtree(out)
     learned = report["streams"][0]["learned"]

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.baselines import SOFT
 from isomerge.engine.fusing import Fusion
+from isomerge.engine.many_solutions import check_anchor
 from isomerge.engine.models import Model
+from isomerge.engine.plan import Plan
 from isomerge.engine.solutions import Matching
 from isomerge.errors import IsomergeError
 from isomerge.fusion.registry import STATISTICS
@@ -27,6 +29,44 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion) -> None:
         raise IsomergeError(f"the method {fusion.method.name} runs the models: add --data DATA")
     if not align and matching.needs_models and not (fusion.method.forward or fusion.method.statistics):
         raise IsomergeError("--no-align leaves nothing to match by data: leave it away, or the data")
+
+
+def check_anchors(anchor: str, onto: int, matching: Matching, spaces: str) -> None:
+    """Refuse an anchor beside none, and what a common mean cannot do.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    check_anchor(anchor, matching, spaces)
+    if anchor != "first" and onto:
+        raise IsomergeError(
+            "--onto names an anchor, and --anchor none says that there is none: leave one of them away"
+        )
+
+
+def check_soft(match: str, fusion: Fusion, repair: Any) -> None:
+    """Refuse to run models after a match that makes other models of them.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if match in SOFT and (fusion.method.forward or fusion.method.statistics or repair is not None):
+        raise IsomergeError(
+            f"--match {match} does not preserve functions, which the method {fusion.method.name} needs: choose another"
+        )
+
+
+def check_framed(source_bases: Sequence[Model | None], plan: Plan, spaces: str) -> None:
+    """Refuse to fold the gains of one model and move another.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if any(source_bases) and plan.selection.frame is not None:
+        raise IsomergeError(
+            f"--spaces {spaces} folds the gains of the base that --source-base names, which are not the fine-tune's: choose "
+            "spaces inside the layers, such as --spaces default"
+        )
 
 
 def check_transplant(

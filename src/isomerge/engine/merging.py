@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from isomerge.engine.baselines import OURS, SOFT, prepare_transport
 from isomerge.engine.forward_fusion import fuse_forward
@@ -18,155 +19,216 @@ from isomerge.engine.heads import (
     write_kept,
 )
 from isomerge.engine.inputs import shown
-from isomerge.engine.many_solutions import check_anchor, prepare_mean
-from isomerge.engine.merge_checks import check_aligned, check_transplant, file_identity, statistics_of
+from isomerge.engine.many_solutions import prepare_mean
+from isomerge.engine.merge_checks import (
+    check_aligned,
+    check_anchors,
+    check_framed,
+    check_soft,
+    check_transplant,
+    file_identity,
+    statistics_of,
+)
 from isomerge.engine.models import Model, check_compatible, working_dtype
-from isomerge.engine.pair import PairSolver
+from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output, StreamWriter, report_of, run_key
 from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
 from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.engine.transplant import TransplantSolver
-from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, model_card
 from isomerge.symmetry.alignment import Alignment
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """What a merge does beside fusing: how it aligns, and what is done to the result."""
+
+    align: bool = True
+    spaces: str = "default"
+    layers: str | None = None
+    matching: Matching = WEIGHTS
+    anchor: str = "first"
+    """With ``none`` all models are matched onto their common mean (`isomerge.engine.many`), which is written in the first
+    model's coordinates."""
+    onto: int = 0
+    """The number of the model that the others are aligned onto."""
+    source_bases: Sequence[Model | None] = ()
+    """What the models that are fused were tuned from, where that is not the base (`TransplantSolver`)."""
+    stats: Sequence[str] = ()
+    """Files of `isomerge stats` for methods that ask for statistics, one per model that is fused; without them those of the
+    match are taken, or the statistics are gathered on its data."""
+    repair: Any = None
+    """Data for REPAIR (`isomerge.engine.repair`), which re-normalises the merged model's activations."""
+    heads: str = "average"
+    """Whose classifier heads are written (`isomerge.engine.heads`)."""
+    recipe: str | None = None
+    """The YAML that is kept with the output."""
 
 
 def run_merge(
-    models: Sequence[Model],
-    output: Output,
-    *,
-    fusion: Fusion | None = None,
-    align: bool = True,
-    spaces: str = "default",
-    layers: str | None = None,
-    matching: Matching = WEIGHTS,
-    anchor: str = "first",
-    onto: int = 0,
-    source_bases: Sequence[Model | None] = (),
-    stats: Sequence[str] = (),
-    repair: Any = None,
-    heads: str = "average",
-    recipe: str | None = None,
+    models: Sequence[Model], output: Output, *, fusion: Fusion | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Align every model onto the first (or another: ``onto`` is its number), fuse them, and write the result in the first
-    model's names, with its config; returns the report.
+    """Align every model onto the first (or another), fuse them, and write the result in the first model's names, with its
+    config; returns the report.
 
-    With ``anchor="none"`` all models are matched onto their common mean instead (`isomerge.engine.many`), which is
-    written in the first model's coordinates. ``stats`` are files of `isomerge stats` for methods that ask for statistics,
-    one per model that is fused; without them those of the match are taken, or the statistics are gathered on its data.
-    ``source_bases`` are what the models that are fused were tuned from, where that is not the base (`TransplantSolver`).
-    ``repair`` are data for REPAIR (`isomerge.engine.repair`), which re-normalises the merged model's activations.
-    ``heads`` says whose classifier heads are written (`isomerge.engine.heads`); ``recipe`` is the YAML that is kept with the
-    output.
+    Args:
+        models: in the run's order: the base first where there is one.
+        output: where to, and how.
+        fusion: the method; the mean by default.
+        options: see `MergeOptions`.
+
+    Raises:
+        IsomergeError: models or options that do not fit together, before anything is written.
     """
-    fusion = fusion or fusion_of(len(models))
-    check_anchor(anchor, matching, spaces)
-    if anchor != "first" and onto:
-        raise IsomergeError(
-            "--onto names an anchor, and --anchor none says that there is none: leave one of them away"
+    return _Merge(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)).run()
+
+
+class _Merge:
+    """One merge: checked and planned when it is made, before a byte is written."""
+
+    def __init__(self, models: Sequence[Model], output: Output, fusion: Fusion, options: MergeOptions) -> None:
+        self.models, self.output, self.fusion, self.options = models, output, fusion, options
+        self.donor, matching = models[0], options.matching
+        self.spaces = options.spaces if options.align else "none"
+        self._check_options()
+        self.heads = heads_of(options.heads, models)
+        apart = head_lines(self.donor.spec) if self.heads.apart else ()
+        check_compatible(self.donor, models[1:], apart=apart)
+        plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
+        self.template, self.plan = arrange(self.heads, models, plan)
+        check_framed(options.source_bases, self.plan, options.spaces)
+        check_aligned(options.align, matching, fusion)
+        matching.check(len(models) - 1, self.spaces)
+        matching.check_files(models)
+        self.dtype = working_dtype(models)
+        self.statistics = statistics_of(fusion, options.stats or matching.stats, models, matching)
+        self.gathers = fusion.method.statistics is not None and self.statistics is None
+        self.runs = fusion.method.forward or self.gathers or options.repair is not None
+        check_heads(self.heads, matching.match, runs=self.runs)
+        self._make_solvers()
+
+    def _check_options(self) -> None:
+        options, fusion, match = self.options, self.fusion, self.options.matching.match
+        check_anchors(options.anchor, options.onto, options.matching, options.spaces)
+        check_soft(match, fusion, options.repair)
+        check_transplant(
+            fusion,
+            options.source_bases,
+            onto=options.onto,
+            anchor=options.anchor,
+            align=options.align,
+            repair=options.repair,
+            match=match,
         )
-    if matching.match in SOFT and (fusion.method.forward or fusion.method.statistics or repair is not None):
-        raise IsomergeError(
-            f"--match {matching.match} does not preserve functions, which the method {fusion.method.name} needs: choose another"
+        check_compatible(self.donor, [base for base in options.source_bases if base is not None])
+
+    def _make_solvers(self) -> None:
+        onto, given = self.options.onto, self.options.source_bases
+        self.target = self.models[onto]
+        self.sources = [model for k, model in enumerate(self.models) if k != onto]
+        self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
+        tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
+        self.origins = [tuned_from[id(source)] for source in self.sources]
+        # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
+        self.solvers = [
+            PairSolver(self.target, origin or source, self.plan, self.dtype, guard=False)
+            for source, origin in zip(self.sources, self.origins, strict=True)
+        ]
+        self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
+        # the anchor comes first in what solvers give; the fusion wants the run's order
+        self.fuser.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(self.models))]
+
+    def key(self) -> str:
+        """What the output depends on: a run that was killed goes on only under the same."""
+        options = self.options
+        settings = (
+            list(map(file_identity, options.stats)),
+            self.spaces,
+            options.layers,
+            self.output.dtype,
+            self.output.shard_size,
+            options.matching.key(self.donor),
+            options.anchor,
+            options.onto,
+            shown(options.repair),
+            options.heads,
+            options.recipe,
         )
-    donor, *others = models
-    check_transplant(
-        fusion, source_bases, onto=onto, anchor=anchor, align=align, repair=repair, match=matching.match
-    )
-    check_compatible(donor, [base for base in source_bases if base is not None])
-    wanted = heads_of(heads, models)
-    check_compatible(donor, others, apart=head_lines(donor.spec) if wanted.apart else ())
-    chosen = spaces if align else "none"
-    template, plan = arrange(wanted, models, make_plan(donor, others, chosen, layers))
-    if any(source_bases) and plan.selection.frame is not None:
-        raise IsomergeError(
-            f"--spaces {spaces} folds the gains of the base that --source-base names, which are not the fine-tune's: choose "
-            "spaces inside the layers, such as --spaces default"
-        )
-    dtype = working_dtype(models)
-    # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
-    target, sources = models[onto], [model for k, model in enumerate(models) if k != onto]
-    bases = [*[None] * fusion.start, *source_bases] if source_bases else [None] * len(models)
-    tuned_from = {id(model): base for model, base in zip(models, bases, strict=True)}
-    solvers = [PairSolver(target, tuned_from[id(s)] or s, plan, dtype, guard=False) for s in sources]
-    check_aligned(align, matching, fusion)
-    matching.check(len(others), chosen)
-    matching.check_files(models)
-    statistics = statistics_of(fusion, stats or matching.stats, models, matching)
-    settings = (
-        list(map(file_identity, stats)),
-        chosen,
-        layers,
-        output.dtype,
-        output.shard_size,
-        matching.key(donor),
-        anchor,
-        onto,
-        shown(repair),
-        heads,
-        recipe,
-    )
-    key = run_key("merge", [*models, *(base for base in bases if base is not None)], *fusion.key(), *settings)
-    fuser = Fuser(fusion, plan, donor, statistics, dtype)
-    # the anchor comes first in what solvers give; the fusion wants the run's order
-    fuser.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
-    gathers = fusion.method.statistics is not None and statistics is None
-    runs = fusion.method.forward or gathers or repair is not None
-    check_heads(wanted, matching.match, runs=runs)
-    with StreamWriter(template, output, key, apart=apart_names(wanted, donor)) as stream:
-        weights = fusion.weights(len(models))
-        mean = prepare_mean(stream, solvers, matching, weights) if align and anchor == "none" else None
+        read = [*self.models, *(base for base in self.bases if base is not None)]
+        return run_key("merge", read, *self.fusion.key(), *settings)
+
+    def run(self) -> dict[str, Any]:
+        """Match, fuse and write; the report."""
+        options, key = self.options, self.key()
+        with StreamWriter(self.template, self.output, key, apart=apart_names(self.heads, self.donor)) as stream:
+            used, how = self._matched(stream)
+            if self.runs:
+                results = fuse_forward(
+                    stream,
+                    self.solvers,
+                    self.fuser,
+                    options.matching,
+                    key,
+                    aligned=options.align,
+                    repair=options.repair,
+                )
+                how |= {"forward": self.fuser.report}
+            else:
+                results = stream_units(stream, used, self.plan, self.fuser.fuse, self.target)
+            aligned = options.onto and options.align
+            moved = self.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
+            write_alone(stream, self.plan, self.donor, self.dtype, moved)
+            described = self.fuser.described(len(self.models))
+            report = report_of("merge", [self.target, *self.sources], results, **described, **how)
+            self._finish(stream, report, results)
+        return report
+
+    def _matched(self, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
+        """What brings the units together, once all passes over whole models are done, and what the report says of it."""
+        options, matching, solvers = self.options, self.options.matching, self.solvers
         used: Sequence[UnitSolver] = solvers
         streams: list[dict[str, Any]] = []
-        if align and matching.match in SOFT:
+        mean = None
+        if options.align and options.anchor == "none":
+            mean = prepare_mean(stream, solvers, matching, self.fusion.weights(len(self.models)))
+        elif options.align and matching.match in SOFT:
             used, streams = prepare_transport(stream, solvers, matching)
-        elif align and mean is None:
+        elif options.align:
             streams = prepare_solutions(stream, solvers, matching)
         if not streams and mean is None:
             prepare_votes(stream, solvers)
-        if any(source_bases):
+        if any(self.origins):
             used = [
-                TransplantSolver(u, s) if tuned_from[id(s)] else u for u, s in zip(solvers, sources, strict=True)
+                TransplantSolver(solver, source) if origin else solver
+                for solver, source, origin in zip(solvers, self.sources, self.origins, strict=True)
             ]
         ours = matching.match == OURS
-        how: dict[str, Any] = {
-            "align": align,
-            "spaces": chosen,
-            "layers": layers,
-            "streams": streams if ours else [],
-            **({"heads": heads} if wanted.apart else {}),
-        }
+        how: dict[str, Any] = {"align": options.align, "spaces": self.spaces, "layers": options.layers}
+        how |= {"streams": streams if ours else []}
+        how |= {"heads": options.heads} if self.heads.apart else {}
         how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
         how |= {"anchor": "none", "mean": mean} if mean is not None else {}
-        if runs:
-            results = fuse_forward(stream, solvers, fuser, matching, key, aligned=align, repair=repair)
-            how |= {"forward": fuser.report}
-        else:
-            results = stream_units(stream, used, plan, fuser.fuse, target)
-        moved = solvers[0].alignment(elements_of_results(results[0])) if onto and align else None
-        write_alone(stream, plan, donor, dtype, moved)
-        report = report_of("merge", [target, *sources], results, **fuser.described(len(models)), **how)
-        exact = align and matching.match not in SOFT
-        found = (
-            [s.alignment(elements_of_results(r)) for s, r in zip(solvers, results, strict=True)] if exact else []
-        )
+        return used, how
+
+    def _finish(self, stream: StreamWriter, report: dict[str, Any], results: list[list[UnitResult]]) -> None:
+        """Heads, alignments, card and recipe; the output takes its place."""
+        options, models, found = self.options, self.models, list[Alignment]()
+        if options.align and options.matching.match not in SOFT:
+            found = [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, results, strict=True)]
         alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
         by: list[Alignment | None] = [None] * len(models)
-        for source, alignment in zip(sources, found, strict=False):
+        for source, alignment in zip(self.sources, found, strict=False):
             by[models.index(source)] = alignment
-        write_kept(stream, wanted, models, by, dtype)
-        more: dict[str, Any] = {} if recipe is None else {RECIPE: recipe.encode()}
+        write_kept(stream, self.heads, models, by, self.dtype)
+        more: dict[str, Any] = {} if options.recipe is None else {RECIPE: options.recipe.encode()}
         links: dict[str, str] = {}
-        if wanted.how == "separate":
-            folders, links = separate_heads(stream, models, by, dtype)
+        if self.heads.how == "separate":
+            folders, links = separate_heads(stream, models, by, self.dtype)
             more |= folders
             report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
-        stream.finish(report, alignments, _card(fusion, models, report, recipe), more=more, links=links)
-    return report
+        card = _card(self.fusion, models, report, options.recipe)
+        stream.finish(report, alignments, card, more=more, links=links)
 
 
 def alignment_file(number: int, count: int) -> str:
