@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test check format bench barrier clean
+.PHONY: demo test check format docs bench barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,10 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.developer: $(VENV)/.installed
 	$(BIN)/pip install --quiet $$($(BIN)/python tools/dev_requirements.py)
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet $$($(BIN)/python tools/dev_requirements.py docs)
 	touch $@
 
 demo: $(VENV)/.installed
@@ -29,6 +33,12 @@ check: $(VENV)/.developer
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+
+# The documentation site, in build/docs: pages made from the code first; a broken link fails.
+docs: $(VENV)/.docs
+	$(BIN)/python docs/make_architectures.py
+	$(BIN)/python docs/make_reference.py
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 format: $(VENV)/.developer
 	$(BIN)/ruff format .

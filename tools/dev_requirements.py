@@ -1,10 +1,11 @@
-"""Print the development requirements of pyproject.toml, for pips that do not know dependency groups."""
+"""Print the requirements of dependency groups of pyproject.toml (``dev`` by default), for pips that do not know them."""
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
 if __name__ == "__main__":
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    print(*project["dependency-groups"]["dev"])
+    groups = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["dependency-groups"]
+    print(*(requirement for name in sys.argv[1:] or ["dev"] for requirement in groups[name]))

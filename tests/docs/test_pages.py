@@ -1,4 +1,4 @@
-"""The documents agree with the code: generated pages, links, and the examples they show."""
+"""The documents agree with the code: pages that scripts write, links, navigation, and nothing public is left out."""
 
 from __future__ import annotations
 
@@ -8,34 +8,96 @@ from pathlib import Path
 
 import pytest
 
+import isomerge
+from docs.markdown import DOCS, ROOT, anchors, links, navigation, pages
 from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *pages()]
 
 
 def test_table_of_architectures_is_current() -> None:
     """docs/architectures.md is what its script writes."""
-    made = runpy.run_path(str(ROOT / "docs" / "make_architectures.py"))["page"]()
-    assert (ROOT / "docs" / "architectures.md").read_text() == made
+    made = runpy.run_path(str(DOCS / "make_architectures.py"))["page"]()
+    assert (DOCS / "architectures.md").read_text() == made
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_reference_is_current() -> None:
+    """docs/reference is what its script writes, and has no other page."""
+    made = runpy.run_path(str(DOCS / "make_reference.py"))["every_page"]()
+    assert set((DOCS / "reference").rglob("*.md")) == set(made), "run make docs"
+    for file, text in made.items():
+        assert file.read_text() == text, f"{file.relative_to(ROOT)} is stale: run make docs"
+
+
+def test_reference_leaves_nothing_out() -> None:
+    """Every public name, command, recipe key and merge method has its place there."""
+    from isomerge.cli.app import app
+    from isomerge.fusion.recipe import AlignBlock, Recipe
+    from isomerge.fusion.registry import methods
+
+    reference = DOCS / "reference"
+    python, recipes = ((reference / f"{name}.md").read_text() for name in ("python", "recipes"))
+    assert [n for n in isomerge.__all__ if not re.search(rf"auto\w+:: isomerge\.{n}\n", python)] == []
+    called = [c.name or (c.callback.__name__ if c.callback else "") for c in app.registered_commands]
+    names = [name.replace("_", "-") for name in called]
+    assert len(names) > 5
+    assert [n for n in names if not (reference / "commands" / f"{n}.md").is_file()] == []
+    keys = [*Recipe.model_fields, *AlignBlock.model_fields]
+    assert [key for key in keys if f"| `{key}` |" not in recipes] == []
+    assert set(methods()) <= anchors(reference / "methods.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_local_links_lead_somewhere(page: Path) -> None:
-    """Every relative link and picture exists."""
-    links = [t.partition("#")[0] for t in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
-    local = [t for t in links if t and "://" not in t]
-    assert [t for t in local if not (page.parent / t).exists()] == []
+    """Every relative link and picture exists, and so does the heading that it names."""
+    wrong = []
+    for link in links(page):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        found = (page.parent / target).resolve() if target else page
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            wrong.append(link)
+    assert wrong == []
+
+
+def test_wrong_links_are_noticed(tmp_path: Path) -> None:
+    """What the test above looks for is found: in links, pictures and references, not in code."""
+    page = tmp_path / "page.md"
+    page.write_text("# A `b` c\n\n## A `b` c\n\n[x](y.md#z) ![p](q.png) [r][s] `[no](link)`\n\n[s]: t.md\n")
+    assert list(links(page)) == ["y.md#z", "q.png", "t.md"]
+    assert anchors(page) == {"a-b-c", "a-b-c-1"}
+    with pytest.raises(AssertionError):
+        test_local_links_lead_somewhere(page)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """Once, below the index."""
+    found = list(navigation(DOCS / "index.md"))
+    assert sorted(found) == [page for page in pages() if page != DOCS / "index.md"]
+
+
+def test_pictures_have_a_text_alternative() -> None:
+    """For who cannot see them; an SVG has title and description of its own."""
+    for page in PAGES:
+        assert "![](" not in page.read_text(), page
+    for picture in (DOCS / "images").glob("*.svg"):
+        text = picture.read_text()
+        assert "<title" in text
+        assert "<desc" in text
+        assert "http" not in text.replace("http://www.w3.org/", ""), "pictures load nothing"
 
 
 def test_example_spec_is_read() -> None:
-    """The spec that the tutorial writes is one."""
+    """The spec that the tutorial writes is the one beside it, and it is one."""
     config = {
         "model_type": "opt", "hidden_size": 48, "num_attention_heads": 6, "ffn_dim": 40, "vocab_size": 67,
         "word_embed_proj_dim": 48, "activation_function": "relu", "do_layer_norm_before": True,
     }  # fmt: skip
-    spec = parse_spec((ROOT / "docs" / "examples" / "opt.spec").read_text(), config, "opt.spec")
+    text = (DOCS / "examples" / "opt.spec").read_text()
+    assert text in (DOCS / "add-an-architecture.md").read_text()
+    spec = parse_spec(text, config, "opt.spec")
     assert {"h", "qk", "ov", "ff"} <= spec.spaces.keys()
 
 
