@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test check format docs bench barrier clean
+.PHONY: demo test test-browser check format docs bench bench-paper barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,11 @@ docs: $(VENV)/.docs
 	$(BIN)/python docs/make_architectures.py
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+
+# The report in headless Chromium; needs one on the PATH (Debian: apt-get install chromium).
+test-browser: $(VENV)/.developer
+	$(BIN)/pip install --quiet playwright==1.65.2
+	ISOMERGE_BROWSER=required OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
 
 format: $(VENV)/.developer
 	$(BIN)/ruff format .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isomerge.engine import pipeline
-from isomerge.engine.pipeline import WriteBehind, ahead, one_thread_each
+from isomerge.engine.pipeline import WriteBehind, ahead, one_thread_each, spread
 
 
 @given(st.lists(st.integers(0, 60), max_size=12), st.integers(0, 3))
@@ -53,6 +54,22 @@ def test_what_is_beside_the_largest_is_bounded(
     list(ahead(work, sizes, lambda size: size, 4))
     assert max(count for count, _ in most) == together
     assert max(beside for _, beside in most) <= 96
+
+
+@given(st.lists(st.integers(1, 200), max_size=20))
+def test_large_items_have_small_ones_beside_them(sizes: list[int]) -> None:
+    """Every item once, small ones in order; the large ones are as far apart as can be, and none comes last without need."""
+    items = list(enumerate(sizes))
+    found = spread(items, lambda item: item[1] << 20)
+    small, large = ([i for i in items if (i[1] << 20 > pipeline.BESIDE) == big] for big in (False, True))
+    assert sorted(found) == items
+    assert [item for item in found if item in small] == small
+    assert [item for item in found if item in large] == large
+    if large:
+        assert found[0] == large[0]
+        places = [k for k, item in enumerate(found) if item in large]
+        gaps = [b - a - 1 for a, b in pairwise([*places, len(items)])]
+        assert max(gaps) - min(gaps) <= 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
@@ -39,6 +39,18 @@ def ahead(
                 yield from _ready(running)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def spread(items: Sequence[T], size: Callable[[T], int]) -> list[T]:
+    """The items with those larger than `BESIDE` at even distances, the first one first: each has smaller ones to be worked on
+    beside it, and none is left for last."""
+    large = [item for item in items if size(item) > BESIDE]
+    small = [item for item in items if size(item) <= BESIDE]
+    places = [number * len(small) // max(len(large), 1) for number in range(len(large) + 1)]
+    found: list[T] = []
+    for item, first, last in zip(large, places, places[1:], strict=False):
+        found += [item, *small[first:last]]
+    return found if large else small
 
 
 def _beside(items: list[T], size: Callable[[T], int]) -> int:

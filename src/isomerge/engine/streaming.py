@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pair import Blocks, PairSolver, UnitResult
-from isomerge.engine.pipeline import WriteBehind, ahead, one_thread_each
+from isomerge.engine.pipeline import WriteBehind, ahead, one_thread_each, spread
 from isomerge.engine.plan import Plan, unit_bytes
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
@@ -69,7 +69,8 @@ def stream_units(
     seen, total = sum(sizes[u] for u in plan.units) - sum(sizes[u] for u in left), sum(sizes.values())
     with one_thread_each(workers), WriteBehind() as writer:
         work = partial(_one_unit, stream, solvers, anchor, fuse)
-        for unit, (found, tensors) in ahead(work, left, sizes.__getitem__, workers):
+        order = spread(left, sizes.__getitem__) if workers else left
+        for unit, (found, tensors) in ahead(work, order, sizes.__getitem__, workers):
             stream.output.observer(unit.key, seen, total)
             writer.put(partial(_write, stream, unit, numbers[unit], found, tensors))
             results[unit] = found

@@ -77,26 +77,35 @@ class Trim:
         count = max(1, int(density * sizes.numel()))
         left_out = sizes.numel() - count
         self.threshold = kth_smallest(sizes, left_out + 1)
-        self.over = left_out > 0 and float(sizes[:left_out].max()) == self.threshold
-        """Whether some entries of the size of the threshold go."""
-        self.ties = int(torch.count_nonzero(sizes[left_out:] == self.threshold)) if self.over else 0
-        """How many are still to be kept of these."""
+        over = left_out > 0 and float(sizes[:left_out].max()) == self.threshold  # some of this size go
+        self.ties = len(_equal(sizes[left_out:], self.threshold)) if over else 0
+        """How many entries of the size of the threshold are still to be kept."""
+        at = sizes.new_tensor(self.threshold)
+        self.level = self.threshold if over else float(torch.nextafter(at, -torch.ones_like(at)))
+        """Entries larger than this stay."""
         self.factor = 1.0 if density else 0.0
         if rescale and density:
             before, after = _mass(sizes), _mass(sizes[left_out:])
             self.factor = before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
 
     def __call__(self, piece: Tensor) -> Tensor:
-        """The next piece of the task vector, trimmed in place."""
-        # the sign of the difference as a number: masks take three times as long
-        beyond = piece.abs().sub_(self.threshold).sign_()
-        ties = (beyond == 0).nonzero().flatten()[: self.ties] if self.ties else None
-        kept = beyond.clamp_min_(0) if self.over else beyond.add_(1).clamp_max_(1)
-        if ties is not None:
-            kept[ties] = 1
+        """The next piece of the task vector, trimmed."""
+        import torch
+
+        kept = torch.nn.functional.hardshrink(piece, self.level)  # a sixth of the time of signs and products
+        if self.ties:
+            ties = _equal(piece.abs(), self.threshold)[: self.ties]
+            kept[ties] = piece[ties]
             self.ties -= len(ties)
-        piece *= kept
-        return piece if self.factor == 1 else piece.mul_(self.factor)
+        return kept if self.factor == 1 else kept.mul_(self.factor)
+
+
+def _equal(sizes: Tensor, value: float) -> Tensor:
+    """The places of the entries of a vector that are equal to one of them."""
+    import torch
+
+    entries = sizes.cpu().numpy()  # whose comparisons take a tenth of torch's time
+    return torch.from_numpy((entries == entries.dtype.type(value)).nonzero()[0]).to(sizes.device)
 
 
 def middle_entries(delta: Tensor, density: float, gamma: float) -> Tensor:

@@ -30,10 +30,10 @@ def elect_signs(deltas: Sequence[Tensor], consensus: str) -> Tensor:
 
     if consensus not in ("sum", "count"):
         raise IsomergeError(f"`consensus_method` is {consensus}, but it is one of: sum, count")
-    votes = torch.zeros_like(deltas[0])
-    for delta in deltas:
+    votes = deltas[0].clone() if consensus == "sum" else deltas[0].sign()
+    for delta in deltas[1:]:
         votes += delta if consensus == "sum" else delta.sign()
-    return votes.sign_().mul_(2).add_(1).sign_()
+    return torch.copysign(votes.new_ones(()), votes)  # x - x is +0
 
 
 def add_task_vectors(
@@ -73,21 +73,21 @@ def mixed_task_vector(
     import torch
 
     deltas = [delta if share == 1 else delta * share for delta, share in zip(deltas, weight, strict=True)]
-    mixed = torch.zeros_like(deltas[0])
     if consensus is None:
-        for delta in deltas:
+        mixed = deltas[0].clone()
+        for delta in deltas[1:]:
             mixed += delta
         total = sum(weight)
-        if normalize and abs(total) >= NO_WEIGHT:
-            mixed /= total
-    else:
-        # in floats alone: masks take four times as long
-        elected, counted = elect_signs(deltas, consensus), torch.zeros_like(mixed)
-        for delta, share in zip(deltas, weight, strict=True):
-            agreeing = (delta * elected).clamp_min_(0)
-            mixed += agreeing
-            counted.add_(agreeing.sign_(), alpha=share)
-        mixed *= elected
-        if normalize:
-            mixed /= counted.add_(1 - counted.abs().sign_())
+        return mixed.div_(total) if normalize and abs(total) >= NO_WEIGHT else mixed
+    # in floats alone: masks take four times as long
+    elected = elect_signs(deltas, consensus)
+    mixed, counted = torch.zeros_like(elected), torch.zeros_like(elected)
+    for delta, share in zip(deltas, weight, strict=True):
+        agreeing = (delta * elected).clamp_min_(0)
+        mixed += agreeing
+        counted.add_(agreeing.sign_(), alpha=share)
+    mixed *= elected
+    if normalize:  # where nobody agrees, nothing is added
+        least = min(weight)
+        mixed /= counted.clamp_min_(least) if least > 0 else counted.add_(1 - counted.abs().sign_())
     return mixed
