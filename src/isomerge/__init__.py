@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is twelve names; heavy imports happen when they are used.
+The Python API is thirteen names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
     from isomerge.api import open as open
+    from isomerge.api import report as report
     from isomerge.api import stats as stats
     from isomerge.api import verify as verify
     from isomerge.errors import IsomergeError as IsomergeError
@@ -26,7 +27,19 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(
-        ("align", "apply", "barrier", "distance", "extract_lora", "inspect", "merge", "open", "stats", "verify"),
+        [
+            "align",
+            "apply",
+            "barrier",
+            "distance",
+            "extract_lora",
+            "inspect",
+            "merge",
+            "open",
+            "report",
+            "stats",
+            "verify",
+        ],
         "isomerge.api",
     ),
     "Alignment": "isomerge.symmetry.alignment",
@@ -43,6 +56,7 @@ __all__ = [
     "inspect",
     "merge",
     "open",
+    "report",
     "stats",
     "verify",
 ]

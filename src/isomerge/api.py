@@ -7,14 +7,18 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
 from isomerge.data.examples import Examples
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.run import Observer, Output
 from isomerge.errors import IsomergeError
+from isomerge.evidence.report.notebook import Report
 from isomerge.symmetry.alignment import Alignment
+
+if TYPE_CHECKING:
+    from isomerge.evidence.report.page import Page
 
 
 def _quiet(what: str, done: int, total: int) -> None:
@@ -111,7 +115,8 @@ def align(
     how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     with _recognised([source, onto], spec, allow_pickle, untie) as (a, b), _destination(out, options) as output:
-        return run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
+        alignment, report = run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
+        return alignment, Report(report)
 
 
 def apply(
@@ -140,7 +145,7 @@ def apply(
     with _recognised([model], spec, allow_pickle, untie) as (found,), _destination(out, options) as output:
         name = "given" if isinstance(alignment, Alignment) else str(alignment)
         patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.declared)
-        return run_apply(patch, found, output, name=name)
+        return Report(run_apply(patch, found, output, name=name))
 
 
 def merge(
@@ -235,7 +240,7 @@ def merge(
         origins = [None if base is None else next(rest) for base in job.source_bases]
         named = [str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)]
         recipe = recipe_text(job, named, asked, matching)
-        return run_merge(
+        report = run_merge(
             found,
             output,
             fusion=job.fusion,
@@ -245,6 +250,7 @@ def merge(
             recipe=recipe,
             **how,
         )
+        return Report(report)
 
 
 def distance(
@@ -261,7 +267,8 @@ def distance(
     from isomerge.evidence.verify import compare
 
     with _solver(one, two, spaces, layers, spec, allow_pickle, guard=True) as solver:
-        return {"command": "diff", "models": [solver.anchor.ref, solver.source.ref], **compare(solver, observer)}
+        refs = [solver.anchor.ref, solver.source.ref]
+        return Report({"command": "diff", "models": refs, **compare(solver, observer)})
 
 
 def verify(
@@ -281,7 +288,7 @@ def verify(
         report = {"command": "verify", "models": [solver.anchor.ref, solver.source.ref], **prove(solver, observer)}
         if run:
             report["outputs"] = compare_outputs(solver.anchor.checkpoint.folder, solver.source.checkpoint.folder)
-        return report
+        return Report(report)
 
 
 def barrier(
@@ -343,7 +350,54 @@ def barrier(
         anchor = models[0].checkpoint
         if not isinstance(data, Examples):
             data = open_data(str(data), anchor.folder, limit=limit, length=length, config=anchor.config)
-        return run_barrier(models, data, options, others)
+        return Report(run_barrier(models, data, options, others))
+
+
+def report(
+    out: str | Path,
+    *,
+    barrier: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]] = (),
+    data: str | Path | Examples | None = None,
+    points: int = 11,
+    batch_size: int = 32,
+    limit: int | None = None,
+    length: int = 128,
+    device: str = "cpu",
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = _quiet,
+) -> Page:
+    """The page for people on what `merge` or `align` wrote; nothing is matched anew.
+
+    Args:
+        out: the folder that was written.
+        barrier: reports of `barrier` on its models, or the files that ``isomerge barrier --json`` wrote.
+        data: labelled examples: the loss between the models, as stored and as they were moved, and that of the merge, are
+            measured on them. The models that went in must still be where they were.
+        points, batch_size, limit, length, device: of that measurement; see `barrier`.
+        spec: of an architecture that isomerge does not know.
+
+    Returns:
+        A page: ``save(path)`` writes it, ``html`` is its text, ``verdict`` what it says; a notebook shows it. ``measured``
+        are the reports that `barrier` gave.
+
+    Raises:
+        IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
+    """
+    from isomerge.engine.connectivity import BarrierOptions
+    from isomerge.evidence.report.folder import read_output
+    from isomerge.evidence.report.losses import losses_of, read_losses
+    from isomerge.evidence.report.measure import measure
+    from isomerge.evidence.report.page import page_of
+
+    written = read_output(out, spec=spec)
+    given = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
+    losses = [losses_of(found) if isinstance(found, Mapping) else read_losses(found) for found in given]
+    measured: list[dict[str, Any]] = []
+    if data is not None:
+        options = BarrierOptions(points=points, batch_size=batch_size, device=device, observer=observer)
+        measured = measure(written, data, options, limit=limit, length=length, spec=spec, allow_pickle=allow_pickle)
+    return page_of(written, [*map(losses_of, measured), *losses], measured=measured)
 
 
 def stats(
@@ -400,7 +454,7 @@ def stats(
     with _recognised([model], spec, allow_pickle) as (found,):
         if not isinstance(data, Examples):
             data = open_data(str(data), found.checkpoint.folder, limit=limit, length=length, config=found.config)
-        return run_stats(found, data, options)
+        return Report(run_stats(found, data, options))
 
 
 def extract_lora(
@@ -446,7 +500,7 @@ def extract_lora(
             one, two, folder, rank=rank, energy=energy, epsilon=epsilon, include=include, exclude=exclude,
             embeddings=embeddings, save_modules=save_modules, force=force, seed=seed,
         )  # fmt: skip
-        return {"command": "extract-lora", "models": [one.ref, two.ref], **report}
+        return Report({"command": "extract-lora", "models": [one.ref, two.ref], **report})
 
 
 @contextlib.contextmanager
@@ -472,4 +526,4 @@ def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = 
     from isomerge.evidence.inspection import inspection
 
     with _recognised([model], spec, allow_pickle) as (found,):
-        return inspection(found)
+        return Report(inspection(found))

@@ -15,6 +15,7 @@ from isomerge.cli.extract_lora import extract_lora
 from isomerge.cli.inspect import inspect
 from isomerge.cli.merge import merge
 from isomerge.cli.methods import methods
+from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.verify import verify
 from isomerge.errors import IsomergeError
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (merge, methods, align, apply, diff, verify, barrier, stats, extract_lora, inspect, demo):
+for command in (merge, methods, align, apply, diff, verify, barrier, report, stats, extract_lora, inspect, demo):
     app.command()(command)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from isomerge.cli.composed import with_options
 
 DATA = "Folder or file of images, text, JSON lines or safetensors, a data set, or module:function."
 PANEL = "Matching with data"
@@ -95,17 +95,4 @@ def beside_recipe(block: Mapping[str, Any], matching: Mapping[str, Any]) -> dict
 
 def with_matching(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options above; its parameter ``matching`` gets them as a dict for `isomerge.align`."""
-    own = inspect.signature(command, eval_str=True)
-    more = inspect.signature(_declared, eval_str=True)
-
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
-        asked = {name: given.pop(name) for name in more.parameters}
-        return command(**given, matching=_declared(**asked))
-
-    parameters = [*(p for n, p in own.parameters.items() if n != "matching"), *more.parameters.values()]
-    kept = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    wrapped.__signature__ = own.replace(parameters=kept)  # pyright: ignore[reportAttributeAccessIssue]
-    wrapped.__annotations__ = {p.name: p.annotation for p in kept}
-    del wrapped.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
-    return wrapped
+    return with_options(_declared, "matching", last=True)(command)

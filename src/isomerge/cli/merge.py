@@ -9,6 +9,7 @@ import typer
 
 from isomerge.cli import options as o
 from isomerge.cli.matching_options import beside_recipe, with_matching
+from isomerge.cli.merge_options import silent, with_method
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
@@ -16,72 +17,23 @@ if TYPE_CHECKING:
 
 
 @with_matching
+@with_method
 def merge(
     models: Annotated[
         list[str],
         typer.Argument(help="Models (folders, hub ids, model+lora), the anchor first; or one RECIPE.yml and OUT."),
     ],
+    given: dict[str, Any],
     matching: dict[str, Any],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")
     ] = None,
-    method: Annotated[str, typer.Option(help="How aligned weights are fused; see isomerge methods.")] = "linear",
-    weights: Annotated[
-        str | None, typer.Option(help="One number per model, such as 0.7,0.3; equal by default.")
-    ] = None,
-    base_model: Annotated[
-        str | None,
-        typer.Option(
-            "--base-model",
-            help="What task vectors are taken from; it gives config and tokenizer. All align onto it.",
-        ),
-    ] = None,
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--parameter",
-            "-p",
-            help="A parameter of the method, such as density=0.5, or density=0.5,0.3 per model.",
-        ),
-    ] = None,
-    stats: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="For methods that need statistics: one file of isomerge stats per model, in their order."
-        ),
-    ] = None,
-    tokenizer_source: Annotated[
-        str | None,
-        typer.Option("--tokenizer-source", help="Where vocabularies differ, the output's: base, union or a model."),
-    ] = None,
-    source_base: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What the models were tuned from (one for all, or one each), where it is not --base-model."
-        ),
-    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write OUT/report.html, a page for people (see isomerge report).")
+    ] = False,
     repair: Annotated[
         str | None, typer.Option(help="Re-normalise the merged model's activations on these examples (REPAIR).")
     ] = None,
-    heads: Annotated[
-        str,
-        typer.Option(
-            help="Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of their own)."
-        ),
-    ] = "average",
-    align: Annotated[bool, typer.Option("--align/--no-align", help="Align before fusing.")] = True,
-    anchor: Annotated[
-        str,
-        typer.Option(
-            help="What the models are aligned onto: the first model, or none of them (their common mean)."
-        ),
-    ] = "first",
-    onto: Annotated[
-        str | None, typer.Option("--onto", help="The model that all are aligned onto, where it is not the first.")
-    ] = None,
-    spaces: o.Spaces = None,
-    layers: o.Layers = None,
-    untie: o.Untie = False,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
     out_shard_size: o.ShardSize = "5GB",
@@ -98,19 +50,9 @@ def merge(
     """
     import isomerge
     from isomerge.cli.console import Voice, write_json
+    from isomerge.evidence.report.page import PAGE
 
     voice = Voice(quiet, verbose)
-    given = {
-        "method": method,
-        "weights": _weights(weights),
-        "parameters": _parameters(parameter or []),
-        "base_model": base_model,
-        "stats": [str(file) for file in stats or ()],
-        "tokenizer_source": tokenizer_source,
-        "source_bases": source_base or [],
-    }
-    given |= {"align": align, "anchor": anchor, "onto": onto, "spaces": spaces, "layers": layers, "untie": untie}
-    given |= {"heads": heads}
     job, how = _job(models, given, int(matching["seed"]))
     if job.recipe is not None:
         out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]
@@ -124,12 +66,14 @@ def merge(
     ):
         return None
     with voice.progress("merging") as observer:
-        report = isomerge.merge(
+        found = isomerge.merge(
             models[0] if job.recipe is not None else models, out=out, spec=spec, allow_pickle=allow_pickle,
             repair=repair, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **given, **matching,
         )  # fmt: skip
-    _tell(voice, job, report, out)
-    return write_json(json, report)
+    _tell(voice, job, found, out)
+    if report:
+        voice.say(f"Report: {isomerge.report(out, spec=spec).save(out / PAGE)}")
+    return write_json(json, found)
 
 
 def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob, dict[str, Any]]:
@@ -141,18 +85,7 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
     method = {name: value for name, value in given.items() if name not in how}
     if not models[0].endswith((".yml", ".yaml")):
         return job_of_models(models, seed=seed, **method), how
-    silent = {
-        "method": "linear",
-        "weights": None,
-        "parameters": {},
-        "base_model": None,
-        "stats": [],
-        "tokenizer_source": None,
-        "source_bases": [],
-    }
-    silent |= {"align": True, "anchor": "first", "onto": None, "spaces": None, "layers": None, "untie": False}
-    silent |= {"heads": "average"}
-    if given != silent:
+    if given != silent():
         raise IsomergeError(
             f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --source-base, --align, --anchor, --onto, --spaces, --layers, --heads and --untie into it"
         )
@@ -227,32 +160,3 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
     voice.say(
         f"Wrote {out}: {report['method']} merge of {', '.join(names)}{'' if report['align'] else ', not aligned'}."
     )
-
-
-def _weights(text: str | None) -> list[float] | None:
-    from isomerge.errors import IsomergeError
-
-    if text is None:
-        return None
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise IsomergeError(f"--weights {text}: give one number per model, such as 0.7,0.3") from None
-
-
-def _parameters(texts: list[str]) -> dict[str, Any]:
-    """``name=value`` with a YAML value; values with commas are one per model."""
-    import yaml
-
-    from isomerge.errors import IsomergeError
-
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (equals and name and value):
-            raise IsomergeError(f"--parameter {text}: write name=value, such as density=0.5")
-        parts = (
-            [yaml.safe_load(part) for part in value.split(",")] if value[0] not in "[{" else [yaml.safe_load(value)]
-        )
-        found[name] = parts if len(parts) > 1 else parts[0]
-    return found

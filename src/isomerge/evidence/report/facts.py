@@ -9,9 +9,12 @@ from pathlib import PurePath
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.evidence.report.svg import clipped
 
 FIXED = "fixed"
 """The tensors on which no space acts."""
+NAME = 48
+"""Characters of a model's short name."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,9 @@ class Gap:
     @property
     def share(self) -> tuple[float, float] | None:
         """Both distances in parts of the norm; None where there is nothing to compare with."""
-        return (self.before / self.norm, self.after / self.norm) if self.norm > 0 else None
+        if self.norm == 0:
+            return (0.0, 0.0) if self.before == self.after == 0 else None
+        return self.before / self.norm, self.after / self.norm
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,10 @@ class Spread:
         fixed = self.spaces.get(FIXED)
         if fixed is None or set(self.spaces) == {FIXED}:
             return self.total
-        whole, rest = (self.total.before, self.total.after, self.total.norm), (fixed.before, fixed.after, fixed.norm)
+        whole, rest = (
+            (self.total.before, self.total.after, self.total.norm),
+            (fixed.before, fixed.after, fixed.norm),
+        )
         return Gap(*(max(x * x - y * y, 0.0) ** 0.5 for x, y in zip(whole, rest, strict=True)))
 
 
@@ -113,8 +121,14 @@ def short_names(refs: Iterable[str]) -> list[str]:
     for take in range(1, deepest + 1):
         names = ["/".join(p[-take:]) for p in parts]
         if len(set(names)) == len(names):
-            return names
-    return [f"{name} ({k})" for k, name in enumerate(refs, 1)]  # a model merged with itself
+            return _fitting(names)
+    return _fitting([f"{name} ({k})" for k, name in enumerate(refs, 1)])  # a model merged with itself
+
+
+def _fitting(names: list[str]) -> list[str]:
+    """The names, those that fill a line without their middles."""
+    shorter = [clipped(name, NAME) for name in names]
+    return shorter if len(set(shorter)) == len(names) else [f"{name} ({k})" for k, name in enumerate(shorter, 1)]
 
 
 def facts_of(report: Mapping[str, Any], *, file: str = "the report") -> Facts:
@@ -149,7 +163,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         distance=distance,
         sources=tuple((str(s["model"]), spread_of(s["distance"])) for s in report.get("sources") or []),
         architecture=str(report.get("architecture") or ""),
-        aligned=bool(report.get("align", True)),
+        aligned=bool(report.get("align", True)) and report.get("spaces") != "none",
         spaces=str(report.get("spaces") or ""),
         layers=str(report.get("layers") or ""),
         method=str(report.get("method") or ""),
@@ -159,7 +173,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         common_mean=report.get("anchor") == "none",
         match=str(match.get("name") or ""),
         exact=all(found.get("preserves_function", True) for found in match.get("sources", [])),
-        streams=any(found.get("groups") for found in solved),
+        streams=bool(match) or any(found.get("groups") for found in solved),
         looked_at=tuple(k for k in ("functional", "search", "learned") if any(found.get(k) for found in solved)),
         taught=tuple(_taught(found["learned"]) for found in solved if found.get("learned")),
         notes=tuple(map(str, report.get("notes") or ())),

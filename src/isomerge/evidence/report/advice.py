@@ -1,0 +1,134 @@
+"""What to try next: the options that a run left out, as commands to copy."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from isomerge.evidence.report.facts import Facts
+from isomerge.evidence.report.folder import Written
+
+NEW = "NEW"
+"""Stands for the folder that a suggested command writes."""
+
+
+class Relation(IntEnum):
+    """What two models are to each other, as far as their weights tell; later ones are further apart."""
+
+    SAME = 0
+    NEAR = 1
+    RELATED = 2
+    UNRELATED = 3
+
+
+class Level(IntEnum):
+    """How good the news is."""
+
+    GOOD = 0
+    OPEN = 1
+    FAIR = 2
+    POOR = 3
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to try, and the command that does it (empty where no single command does)."""
+
+    text: str
+    command: str = ""
+
+
+def next_steps(written: Written, relation: Relation, level: Level, *, measured: bool) -> tuple[Advice, ...]:
+    """At most three things to try, the most promising first.
+
+    Args:
+        written: the output.
+        relation: of the models that are furthest apart.
+        level: of the verdict.
+        measured: whether the loss on the line is known.
+    """
+    facts = written.told
+    found: list[Advice] = []
+    if level is Level.FAIR and not measured and not facts.aligned:
+        text = "See what alignment would find: the distance before and after it."
+        found.append(Advice(text, _words("isomerge", "diff", *facts.models[:2], "--spaces", "all")))
+    elif relation is Relation.NEAR:
+        found += _of_near(written, level)
+    elif relation is not Relation.SAME and (level is not Level.GOOD or not facts.aligned):
+        found += _of_far(written)
+    if not measured and relation is not Relation.SAME and written.folder is not None:
+        text = "See what the merge costs: measure the loss between the models on a few hundred labelled examples."
+        found.append(Advice(text, _words("isomerge", "report", str(written.folder), "--data", "DATA")))
+    return tuple(found[:3])
+
+
+def _of_near(written: Written, level: Level) -> Iterator[Advice]:
+    facts = written.told
+    if facts.command == "merge" and facts.aligned and level is Level.GOOD:
+        yield Advice(
+            "Leave alignment out: the result is nearly the same, in less time.", again(written, "--no-align")
+        )
+    if facts.command != "merge" or (facts.method == "linear" and not facts.base):
+        text = "If you have the base that both were tuned from, merge their task vectors: less gets lost than in a mean."
+        names = [*facts.models[1:], facts.models[0]] if facts.command == "align" else facts.models
+        yield Advice(
+            text, _words("isomerge", "merge", *names, "--method", "ties", "--base-model", "BASE", "-o", NEW)
+        )
+
+    if level is not Level.GOOD:
+        yield _learning(written)
+
+
+def _of_far(written: Written) -> Iterator[Advice]:
+    facts = written.told
+    if not facts.aligned:
+        yield Advice("Align the models before they are averaged.", again(written, "--spaces", "all"))
+    elif facts.match:
+        yield Advice(f"Match by isomerge itself instead of {facts.match}.", again(written, "--spaces", "all"))
+    elif not facts.streams and written.wording.free_streams is not False:
+        text = "Match the residual stream as well: models trained apart carry it in different bases."
+        yield Advice(text, again(written, "--spaces", "all"))
+    yield _learning(written)
+
+
+def _learning(written: Written) -> Advice:
+    if not written.told.taught:
+        text = "Learn the match on examples of what the models do; they need no labels."
+        return Advice(text, again(written, "--learn", "DATA"))
+    text = "Learn longer, and on more examples: a few thousand, of all that the models are for."
+    return Advice(text, again(written, "--learn", "DATA", "--learn-effort", "thorough"))
+
+
+def again(written: Written, *more: str) -> str:
+    """The command that makes an output again with other options; empty where options alone cannot say what it was."""
+    facts = written.told
+    if facts.command == "align":
+        if written.facts.command == "merge":  # aligned first, merged then: one command does both
+            return _words("isomerge", "merge", *facts.models, *_method(written.facts), *more, "-o", NEW)
+        return _words("isomerge", "align", facts.models[1], "--onto", facts.models[0], *more, "-o", NEW)
+    if "slices:" in written.recipe:
+        return ""
+    models = facts.models[1:] if facts.base else facts.models
+    base = ["--base-model", facts.models[0]] if facts.base else []
+    return _words("isomerge", "merge", *models, *base, *_method(facts), *more, "-o", NEW)
+
+
+def _method(facts: Facts) -> list[str]:
+    found = [] if facts.method in ("", "linear") else ["--method", facts.method]
+    if len(set(facts.weights)) > 1:
+        found += ["--weights", ",".join(f"{w:g}" for w in facts.weights[-_merged(facts) :])]
+    for name, value in sorted((facts.parameters or {}).items()):
+        if facts.method not in ("", "linear") and isinstance(value, (bool, int, float, str)):
+            found += ["-p", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    return found
+
+
+def _merged(facts: Facts) -> int:
+    return len(facts.models) - facts.base
+
+
+def _words(*words: str) -> str:
+    """A command line for a shell; a word that begins with a dash is an option."""
+    return " ".join(shlex.quote(word) for word in words)

@@ -1,0 +1,138 @@
+"""Reading the folder that a merge or an alignment wrote: its report, its recipe, its size, and what came before it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.evidence.card import RECIPE
+from isomerge.evidence.report.facts import Facts, facts_of
+from isomerge.evidence.report.spaces import SpaceWords, Wording, wording_of
+
+REPORT = "isomerge.json"
+
+
+@dataclass(frozen=True)
+class Size:
+    """What the weights of an output take."""
+
+    parameters: int
+    bytes: int
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """An output: its facts, and what stands beside them in the folder."""
+
+    facts: Facts
+    folder: Path | None = None
+    size: Size | None = None
+    recipe: str = ""
+    wording: Wording = field(default_factory=Wording)
+    earlier: Facts | None = None
+    """Of the alignment that made the second model, where the run itself aligned nothing: that model was aligned before."""
+
+    @property
+    def told(self) -> Facts:
+        """The facts on distance: of the run itself, or of the alignment before it."""
+        return self.earlier or self.facts
+
+    def words(self, space: str) -> SpaceWords:
+        """What a space is called."""
+        return self.wording.words(space)
+
+
+def read_output(out: str | Path, *, spec: str | Path | None = None) -> Written:
+    """Read an output of `isomerge.merge` or `align`.
+
+    Args:
+        out: the folder.
+        spec: the spec file of an architecture that isomerge does not know; without it, spaces go by their short names.
+
+    Raises:
+        IsomergeError: no such folder, nothing that isomerge wrote, or a damaged report.
+    """
+    folder = Path(os.path.expanduser(out))
+    if not folder.is_dir():
+        raise IsomergeError(f"{out}: no such folder; give one that isomerge merge or isomerge align wrote")
+    facts = facts_of(_report(folder), file=str(folder / REPORT))
+    recipe = folder / RECIPE
+    return Written(
+        facts,
+        folder,
+        weights_size(folder),
+        recipe.read_text(encoding="utf-8", errors="replace") if recipe.is_file() else "",
+        wording_of(folder, spec),
+        earlier_alignment(facts),
+    )
+
+
+def earlier_alignment(facts: Facts) -> Facts | None:
+    """Of the run that aligned the second of two models onto the first, where the merge itself aligned nothing.
+
+    What stands in that model's folder is read, if it is still there; a folder that isomerge did not write says nothing.
+    """
+    if facts.command != "merge" or facts.aligned or len(facts.models) != 2:
+        return None
+    try:
+        found = facts_of(_report(Path(os.path.expanduser(facts.models[1]))))
+    except IsomergeError:
+        return None
+    same = found.command == "align" and found.aligned and _resolved(found.models[0]) == _resolved(facts.models[0])
+    return found if same else None
+
+
+def _resolved(ref: str) -> str:
+    return os.path.realpath(os.path.expanduser(ref))
+
+
+def _report(folder: Path) -> Mapping[str, Any]:
+    path = folder / REPORT
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IsomergeError(
+            f"{folder} has no {REPORT}: give a folder that isomerge merge or isomerge align wrote"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise IsomergeError(f"{path} cannot be read ({error}): run the command that wrote it again") from None
+    if not isinstance(found, dict):
+        raise IsomergeError(f"{path} is damaged (no JSON object): run the command that wrote it again")
+    return found
+
+
+def weights_size(folder: Path) -> Size | None:
+    """Parameters, bytes and dtypes of a folder's weights, from their headers alone; None where there are none to read."""
+    from safetensors import SafetensorError, safe_open
+
+    count, dtypes = 0, set()
+    files = _weights_files(folder)
+    try:
+        for file in files:
+            with safe_open(file, framework="numpy") as opened:
+                for name in opened.keys():  # noqa: SIM118 (no mapping)
+                    found = opened.get_slice(name)
+                    count += prod(found.get_shape())
+                    dtypes.add(str(found.get_dtype()))
+        return Size(count, sum(file.stat().st_size for file in files), tuple(sorted(dtypes))) if files else None
+    except (OSError, SafetensorError):
+        return None
+
+
+def _weights_files(folder: Path) -> list[Path]:
+    """The shards that the index names, or the one file."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [path] if (path := folder / "model.safetensors").is_file() else []
+    try:
+        names = {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return []
+    return [folder / name for name in sorted(names)]

@@ -1,0 +1,163 @@
+"""The figures of loss: on a line, on a plane, and while a match was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from isomerge.evidence.report import line_plot
+from isomerge.evidence.report.facts import Taught, short_names
+from isomerge.evidence.report.figure import Figure, Table
+from isomerge.evidence.report.heatmap import plane_map, scale_bar
+from isomerge.evidence.report.line_plot import Curve, Frame, Level, ends_of
+from isomerge.evidence.report.losses import STORED, Losses, LossLine
+from isomerge.evidence.report.numerals import count, figure, nats, percent
+
+
+def loss_figure(losses: Losses) -> Figure:
+    """Loss and accuracy on the line between two models, as stored and aligned."""
+    ends = short_names(losses.models)
+    curves = {"loss": [], "accuracy": []}
+    style = 1
+    for line in losses.lines:
+        number = 0 if line.name == STORED else style
+        style += line.name != STORED
+        curves["loss"].append(_curve(line, number, "loss"))
+        curves["accuracy"].append(_curve(line, number, "accuracy"))
+    places = ((0.0, ends[0]), (0.5, "middle"), (1.0, ends[1]))
+    plots = []
+    for kind, caption in (("loss", f"Loss ({losses.unit})"), ("accuracy", "Accuracy")):
+        levels = _levels(losses, kind)
+        values = [y for c in curves[kind] for _, y in c.points] + [level.value for level in levels]
+        low, high = ends_of(values)
+        if kind == "accuracy":
+            low, high = max(0.0, min(low, high - 0.1)), min(1.0, high)
+        frame = Frame(low, high, places, percent_tick if kind == "accuracy" else figure)
+        words = f"{caption} on the line from {ends[0]} to {ends[1]}. " + " ".join(
+            f"{line.name}: {_course(line, kind)}." for line in losses.lines
+        )
+        plots.append((caption, line_plot.line_plot(curves[kind], frame, words, levels)))
+    legend = line_plot.legend(curves["loss"], _levels(losses, "loss"))
+    lead = (
+        f"What {count(losses.examples)} examples say of the models on the straight line from {ends[0]} to {ends[1]}; the middle "
+        "is their average. A merge works where the curve stays as low as its ends."
+    )
+    return Figure("Loss along the line", lead, tuple(plots), tuple(legend), _line_table(losses, ends), wide=True)
+
+
+def percent_tick(x: float) -> str:
+    """An accuracy on an axis."""
+    return f"{100 * x:.3g} %"
+
+
+def _curve(line: LossLine, style: int, kind: str) -> Curve:
+    values = line.losses if kind == "loss" else line.accuracies
+    tips = tuple(
+        f"{line.name}, at {at:.2f}: loss {nats(loss)}, accuracy {percent(right)}"
+        for at, loss, right in zip(line.at, line.losses, line.accuracies, strict=True)
+    )
+    return Curve(line.name, tuple(zip(line.at, values, strict=True)), tips, style)
+
+
+def _levels(losses: Losses, kind: str) -> list[Level]:
+    found = []
+    for name, point, at in (
+        ("ensemble of the models", losses.ensemble, None),
+        ("the merged model", losses.merged, 0.5),
+    ):
+        if point is None or (kind == "accuracy" and point.accuracy is None):
+            continue
+        right = "" if point.accuracy is None else f", accuracy {percent(point.accuracy)}"
+        value = point.loss if kind == "loss" else point.accuracy or 0.0
+        found.append(Level(name, value, f"{name}: loss {nats(point.loss)}{right}", at))
+    return found
+
+
+def _course(line: LossLine, kind: str) -> str:
+    if kind == "loss":
+        first, last = line.ends
+        return f"{nats(first.loss)}, in the middle {nats(line.midpoint.loss)}, {nats(last.loss)}; barrier {nats(line.barrier)}"
+    first, *_, last = line.accuracies
+    return f"{percent(first)}, in the middle {percent(line.midpoint.accuracy or 0.0)}, {percent(last)}"
+
+
+def _line_table(losses: Losses, ends: Sequence[str]) -> Table:
+    """The ends, the middle and the barrier of every line; the output and the ensemble."""
+    rows = [
+        (name, nats(point.loss), percent(point.accuracy or 0.0), "–")
+        for name, point in zip(ends, losses.lines[0].ends, strict=True)
+    ]
+    for line in losses.lines:
+        middle = line.midpoint
+        rows.append(
+            (f"average, {line.name}", nats(middle.loss), percent(middle.accuracy or 0.0), nats(line.barrier))
+        )
+    for name, point in (("the merged model", losses.merged), ("ensemble of the models", losses.ensemble)):
+        if point is not None:
+            right = "–" if point.accuracy is None else percent(point.accuracy)
+            rows.append((name, nats(point.loss), right, "–"))
+    head = ("model", f"loss ({losses.unit})", "accuracy", "barrier of the line")
+    return Table("Loss and accuracy", head, tuple(rows))
+
+
+def plane_figure(losses: Losses) -> Figure:
+    """The loss on the plane through three models."""
+    names = short_names(losses.models)
+    low = min(min(min(row) for row in plane.losses) for plane in losses.planes)
+    top = max(max(point.loss for _, _, point in plane.corners) for plane in losses.planes)
+    highest = max(max(max(row) for row in plane.losses) for plane in losses.planes)
+    top = min(highest, max(3 * (top - low) + low, plane_middle(losses)))
+    plots = [(plane.name.capitalize(), plane_map(plane, names, losses.unit, top, low)) for plane in losses.planes]
+    plots.append(("", scale_bar(top, capped=highest > top, low=low, unit=losses.unit)))
+    rows = []
+    for plane in losses.planes:
+        corners = [nats(point.loss) for _, _, point in plane.corners]
+        rows.append((plane.name, *corners, nats(plane.centroid.loss), nats(min(min(r) for r in plane.losses))))
+    head = ("plane", *names, "average", "lowest")
+    lead = (
+        f"What {count(losses.examples)} examples say of the models on the plane through {', '.join(names)} "
+        f"({', '.join('ABC'[: len(names)])}). One valley of low loss that holds all of them is a merge that works."
+    )
+    return Figure(
+        "Loss on the plane", lead, tuple(plots), (), Table(f"Loss ({losses.unit})", head, tuple(rows)), wide=True
+    )
+
+
+def plane_middle(losses: Losses) -> float:
+    """The highest loss of an average of three."""
+    return max(plane.centroid.loss for plane in losses.planes)
+
+
+def learning_figure(taught: Sequence[Taught], names: Sequence[str]) -> Figure | None:
+    """The barrier on held-out examples while the match was learned."""
+    shown = [(name, t) for name, t in zip(names, taught, strict=False) if len(t.steps) > 1]
+    if not shown:
+        return None
+    curves = []
+    for number, (name, t) in enumerate(shown):
+        tips = tuple(f"{name}, step {s}: {nats(b)} nats" for s, b in zip(t.steps, t.barriers, strict=True))
+        points = tuple((float(s), b) for s, b in zip(t.steps, t.barriers, strict=True))
+        curves.append(Curve(name, points, tips, number + 1))
+    last = float(max(t.steps[-1] for _, t in shown))
+    low, high = ends_of([0.0, *(b for _, t in shown for b in t.barriers)])
+    frame = Frame(low, high, ((0.0, "step 0"), (last, f"step {last:.0f}")), high_x=last)
+    words = " ".join(
+        f"{n}: from {nats(t.barriers[0])} to {nats(t.kept)} nats in {t.steps[-1]} steps." for n, t in shown
+    )
+    plot = line_plot.line_plot(curves, frame, f"Barrier on held-out examples while the match is learned. {words}")
+    held, seen = shown[0][1].held_out, shown[0][1].examples
+    lead = (
+        f"The highest loss between the models in excess of their own, in nats, on {count(held)} examples that were held out of "
+        f"the {count(seen + held)} given. The best of these states was kept."
+    )
+    rows = tuple((n, str(s), nats(b)) for n, t in shown for s, b in zip(t.steps, t.barriers, strict=True))
+    table = Table("Barrier by step", ("model", "step", "barrier (nats)"), rows)
+    legend = line_plot.legend(curves, ()) if len(curves) > 1 else []
+    return Figure(
+        "While the match was learned",
+        lead,
+        (("", plot),),
+        tuple(legend),
+        table,
+        wide=True,
+        open_table=len(rows) < 13,
+    )

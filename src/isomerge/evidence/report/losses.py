@@ -1,0 +1,162 @@
+"""Losses between models, as plain values: the JSON of `isomerge barrier`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+MOVED = "after alignment"
+"""The line to the second model as the run has moved it."""
+STORED = "as stored"
+
+
+@dataclass(frozen=True)
+class Point:
+    """The loss (nats) and accuracy (0..1) of one model; accuracy None where there was none."""
+
+    loss: float
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class LossLine:
+    """Loss and accuracy on the straight line between two models."""
+
+    name: str
+    at: tuple[float, ...]
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    barrier: float
+    """In nats, above the straight line between the ends (Entezari et al. 2022)."""
+    drop: float
+    """The same of the error rate, in 0..1."""
+
+    @property
+    def ends(self) -> tuple[Point, Point]:
+        """The two models."""
+        first, last = (Point(self.losses[k], self.accuracies[k]) for k in (0, -1))
+        return first, last
+
+    @property
+    def midpoint(self) -> Point:
+        """Their average: the point in the middle of the list."""
+        k = len(self.at) // 2
+        return Point(self.losses[k], self.accuracies[k])
+
+
+@dataclass(frozen=True)
+class LossPlane:
+    """The loss on a grid of the plane through three models."""
+
+    name: str
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    losses: tuple[tuple[float, ...], ...]
+    """``losses[row][column]`` at ``(xs[column], ys[row])``."""
+    corners: tuple[tuple[float, float, Point], ...]
+    centroid: Point
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What was measured on one set of examples."""
+
+    models: tuple[str, ...]
+    examples: int
+    unit: str
+    """``nats`` per example, or ``nats per token``."""
+    ensemble: Point | None
+    lines: tuple[LossLine, ...] = ()
+    planes: tuple[LossPlane, ...] = ()
+    merged: Point | None = None
+    """The output itself."""
+
+    def line_of(self, spaces: str, *, aligned: bool) -> LossLine | None:
+        """The line that a run stands for: moved as it moved, aligned in its spaces, aligned in others, or as stored."""
+        found = {line.name: line for line in self.lines}
+        wanted = [MOVED, f"aligned, {spaces}"] if aligned else [STORED]
+        exact = next((found[name] for name in wanted if name in found), None)
+        others = [line for line in self.lines if (line.name != STORED) == aligned]
+        return exact or (others[-1] if others else self.lines[-1] if self.lines else None)
+
+    @property
+    def stored(self) -> LossLine | None:
+        """The line between the models as they are."""
+        return next((line for line in self.lines if line.name == STORED), None)
+
+
+def read_losses(path: str | Path) -> Losses:
+    """Read the file that ``isomerge barrier --json`` wrote.
+
+    Raises:
+        IsomergeError: no such file, or other content.
+    """
+    file = Path(os.path.expanduser(path))
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise IsomergeError(
+            f"--barrier {path}: cannot be read ({error}); write it by isomerge barrier --json"
+        ) from None
+    return losses_of(found, file=f"--barrier {path}")
+
+
+def losses_of(report: Any, *, file: str = "the report") -> Losses:
+    """The losses in a report of `isomerge.barrier`.
+
+    Raises:
+        IsomergeError: it is the report of another command, or damaged.
+    """
+    if not isinstance(report, Mapping) or report.get("command") != "barrier":
+        raise IsomergeError(f"{file} is no report of isomerge barrier: write one by isomerge barrier --json")
+    try:
+        together = report.get("ensemble")
+        return Losses(
+            tuple(map(str, report["models"])),
+            int(report["data"]["examples"]),
+            str(report.get("unit", "nats")),
+            None if together is None else point_of(together),
+            tuple(_line(line) for line in report.get("lines") or ()),
+            tuple(_plane(plane) for plane in report.get("planes") or ()),
+            None if report.get("merged") is None else point_of(report["merged"]),
+        )
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise IsomergeError(
+            f"{file} is damaged ({type(error).__name__}: {error}): run isomerge barrier again"
+        ) from None
+
+
+def point_of(found: Mapping[str, Any]) -> Point:
+    """A loss and an accuracy."""
+    accuracy = found.get("accuracy")
+    return Point(_finite([found["loss"]])[0], None if accuracy is None else _finite([accuracy])[0])
+
+
+def _line(found: Mapping[str, Any]) -> LossLine:
+    at, losses, accuracies = (_finite(found[key]) for key in ("points", "losses", "accuracies"))
+    if not (2 <= len(at) == len(losses) == len(accuracies)):
+        raise ValueError("a line needs as many losses and accuracies as points, and at least two")
+    drop = float((found.get("accuracy_drop") or {}).get("entezari", 0.0))
+    return LossLine(str(found["name"]), at, losses, accuracies, float(found["barrier"]["entezari"]), drop)
+
+
+def _plane(found: Mapping[str, Any]) -> LossPlane:
+    xs, ys, rows = _finite(found["xs"]), _finite(found["ys"]), tuple(map(_finite, found["losses"]))
+    if len(rows) != len(ys) or any(len(row) != len(xs) for row in rows):
+        raise ValueError("a plane needs a loss for every point of its grid")
+    corners = tuple((float(c["x"]), float(c["y"]), point_of(c)) for c in found["corners"])
+    return LossPlane(str(found["name"]), xs, ys, rows, corners, point_of(found["centroid"]))
+
+
+def _finite(values: Sequence[Any]) -> tuple[float, ...]:
+    found = tuple(map(float, values))
+    if not all(map(isfinite, found)):
+        raise ValueError("a figure is not finite")
+    return found

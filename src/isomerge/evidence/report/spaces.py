@@ -1,0 +1,80 @@
+"""Spaces in plain words: what moves, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isomerge.errors import IsomergeError
+from isomerge.evidence.report.facts import FIXED
+
+ROLES = {
+    "h": "attention heads",
+    "g": "query heads of a group",
+    "qk": "queries and keys",
+    "ov": "values and output",
+    "bias": "attention biases",
+    "expert": "experts",
+    "ff": "feed-forward neurons",
+    "scale": "neuron scales",
+    "stream": "residual stream",
+    "gain": "norm gains",
+    "": "",
+    FIXED: "all other tensors",
+}
+"""The roles of spec texts (see `isomerge.matching.selection`) in words, in the order in which they are shown."""
+
+
+@dataclass(frozen=True)
+class SpaceWords:
+    """A space for people."""
+
+    name: str
+    """As ``--spaces`` takes it."""
+    role: str = ""
+    group: str = ""
+    """The symmetry group that acts, such as ``Perm`` or ``GL``."""
+
+    @property
+    def label(self) -> str:
+        """Its role in words, and its name."""
+        words = ROLES.get(self.role, "")
+        return words if self.role == FIXED else f"{words} ({self.name})" if words else self.name
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What the spaces of an architecture are called; those that are not known go by their names."""
+
+    known: Mapping[str, SpaceWords] = field(default_factory=dict)
+    free_streams: bool | None = None
+    """Whether the architecture has residual streams that may be matched; None: not known."""
+
+    def words(self, space: str) -> SpaceWords:
+        """Of one space."""
+        return self.known.get(space) or SpaceWords(space, FIXED if space == FIXED else "")
+
+    def ordered(self, spaces: Iterable[str]) -> list[str]:
+        """Attention first, then the MLPs, the residual stream, and what is fixed; by name within a role."""
+        place = {role: number for number, role in enumerate(ROLES)}
+        return sorted(spaces, key=lambda name: (place.get(self.words(name).role, place[""]), name))
+
+
+def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
+    """The spaces of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
+    from isomerge.engine.models import recognise
+    from isomerge.engine.plan import gives_out_streams
+
+    try:
+        model = recognise(folder, spec_file=spec)
+    except (IsomergeError, OSError, ValueError):
+        return Wording()
+    declared = model.declared
+    streams, residual = set(declared.streams), declared.residual_names
+    known = {}
+    for name, space in declared.spaces.items():
+        role = "stream" if name in streams else "gain" if name in residual else space.role
+        known[name] = SpaceWords(name, role if role in ROLES else "", space.group_name)
+    known |= {shift.name: SpaceWords(shift.name, "bias", "shift") for shift in declared.shifts}
+    return Wording(known, bool(model.spec.streams) and not gives_out_streams(model))

@@ -1,0 +1,191 @@
+"""The verdict on a run in plain words: by the loss where it was measured, else by distance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from isomerge.evidence.distance import SAME
+from isomerge.evidence.misalignment import FAR, NEAR
+from isomerge.evidence.report.advice import Advice, Level, Relation, next_steps
+from isomerge.evidence.report.facts import Facts, Taught
+from isomerge.evidence.report.folder import Written
+from isomerge.evidence.report.losses import STORED, Losses, LossLine, Point
+from isomerge.evidence.report.numerals import count, nats, percent, ratio
+
+CONNECTED = 0.02
+"""Models are connected where the error rate rises by no more than this on the line (Frankle et al. 2020)."""
+SLIGHT = 0.1
+"""And where the loss rises by no more than so many nats: a tenth of the perplexity."""
+FAIR = 3
+"""A barrier of so many times the above is small; a larger one is a barrier."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came out, and what to try next."""
+
+    level: Level
+    title: str
+    text: str
+    steps: tuple[Advice, ...] = ()
+
+
+def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
+    """The verdict on an output, by the best evidence there is.
+
+    Losses on labelled examples count most, then what learning measured on examples that it held out, then distances.
+    """
+    relation = furthest(written.told, written)
+    lines = [found for found in losses if found.lines]
+    if lines:
+        level, title, text = _by_loss(written, lines)
+    elif written.told.taught and relation is not Relation.SAME:
+        level, title, text = _by_learning(written.told.taught)
+    else:
+        level, title, text = _by_distance(written, relation)
+    if not written.facts.exact:
+        text += f" The match {written.facts.match} does not preserve functions: what was merged are other models."
+    return Verdict(level, title, text, next_steps(written, relation, level, measured=bool(lines)))
+
+
+def relation_of(before: float, after: float, tolerance: float = SAME["F32"]) -> Relation:
+    """What distances in parts of the norm say of two models; as `isomerge.evidence.distance.verdict` has it.
+
+    Args:
+        before, after: alignment, over the tensors that it can move; sqrt(2) is uncorrelated.
+        tolerance: what rounding explains.
+    """
+    if after <= tolerance:
+        return Relation.SAME
+    if before < FAR and after > 0.5 * before:
+        return Relation.NEAR
+    return Relation.RELATED if after < FAR else Relation.UNRELATED
+
+
+def furthest(facts: Facts, written: Written) -> Relation:
+    """Of the model that is furthest from the first; of an anchor of zeros, everything is unrelated."""
+    spreads = [spread for _, spread in facts.sources] or [facts.distance]
+    codes = written.size.dtypes if written.size else ()
+    tolerance = max((SAME[code] for code in codes if code in SAME), default=SAME["F32"])
+    return max(relation_of(*(s.movable.share or (inf, inf)), tolerance) for s in spreads)
+
+
+def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, str]:
+    """The worst line, or the output itself where it was measured."""
+    facts = written.facts
+    aligned = written.told.aligned
+    pairs = [(found, line) for found in losses if (line := found.line_of(written.told.spaces, aligned=aligned))]
+    found, line = max(pairs, key=lambda pair: pair[1].barrier)
+    ends = line.ends
+    merged = next((each.merged for each in losses if each.merged is not None), None)
+    excess, drop = line.barrier, line.drop
+    if merged is not None:
+        models = [*losses[0].lines[0].ends[:1], *(each.lines[0].ends[1] for each in losses)]
+        excess = merged.loss - sum(m.loss for m in models) / len(models)
+        drop = _mean_accuracy(models) - (merged.accuracy or 0.0) if merged.accuracy is not None else 0.0
+    level = graded(excess, drop)
+    middle = merged or line.midpoint
+    what = "merged model" if merged is not None else "average of the two"
+    title = {
+        Level.GOOD: "The merge works" if merged or facts.method == "linear" else "The average of the two works",
+        Level.FAIR: "A small barrier is left between the models",
+        Level.POOR: "A barrier is left between the models",
+    }[level]
+    if level is Level.POOR and middle.loss > max(end.loss for end in ends):
+        title = f"A barrier is left: the {what} is worse than either model"
+    text = (
+        f"On {count(found.examples)} examples the {what} has a loss of {_point(middle, found.unit)}; the models themselves "
+        f"have {_point(ends[0])} and {_point(ends[1])}. {_rise(found, line)}"
+    )
+    return level, title, text
+
+
+def graded(excess: float, drop: float) -> Level:
+    """How good a merge is that costs ``excess`` nats and ``drop`` (0..1) of accuracy against its models."""
+    size = max(excess / SLIGHT, drop / CONNECTED)
+    return Level.GOOD if size <= 1 else Level.FAIR if size <= FAIR else Level.POOR
+
+
+def _mean_accuracy(found: Sequence[Point]) -> float:
+    return sum(point.accuracy or 0.0 for point in found) / len(found)
+
+
+def _point(point: Point, unit: str = "") -> str:
+    right = "" if point.accuracy is None else f" ({percent(point.accuracy)} right)"
+    return f"{nats(point.loss)} {unit}".rstrip() + right
+
+
+def _rise(losses: Losses, line: LossLine) -> str:
+    """How high the line goes, beside the line of the models as stored."""
+    stored = losses.stored
+    highest = (
+        f"rises by at most {nats(line.barrier)} above them" if line.barrier >= 5e-4 else "does not rise above them"
+    )
+    if stored is None or line.name == STORED:
+        return f"On the straight line between them the loss {highest}."
+    if stored.barrier <= SLIGHT and stored.drop <= CONNECTED:
+        return f"On the line between them the loss {highest}; it did not before alignment either, which was not needed."
+    return f"On the line between them the loss {highest}; before alignment it rose by {nats(stored.barrier)}."
+
+
+def _by_learning(taught: Sequence[Taught]) -> tuple[Level, str, str]:
+    worst = max(taught, key=lambda t: t.kept)
+    level = graded(worst.kept, 0.0)
+    title = {
+        Level.GOOD: "Learning removed the barrier",
+        Level.FAIR: "Learning left a small barrier",
+        Level.POOR: "Learning left a barrier",
+    }[level]
+    start = f"from {nats(worst.barriers[0])} " if worst.barriers else ""
+    text = (
+        f"On {count(worst.held_out)} examples that the match was not learned from, the highest loss between the models, in "
+        f"excess of their own, went {start}to {nats(worst.kept)} nats."
+    )
+    if any(t.target == "distill" for t in taught):
+        text += " The loss is against the models' own predictions."
+    return level, title, text
+
+
+def _by_distance(written: Written, relation: Relation) -> tuple[Level, str, str]:
+    facts = written.told
+    share = facts.distance.movable.share or (inf, inf)
+    before, after = (ratio(x) for x in share)
+    moved = f"Over the weights that symmetries act on, they were {before} of their norm apart and are {after} after alignment"
+    if relation is Relation.SAME:
+        if share[0] <= SAME["F32"]:
+            return Level.GOOD, "The models are the same", "They have the same weights: a merge gives them back."
+        text = f"{moved}: within rounding, one is the other in a different order and basis. A merge gives it back."
+        return Level.GOOD, "The models are the same function", text
+    if not facts.aligned:
+        return _not_aligned(share[0])
+    if relation is Relation.NEAR:
+        text = f"{moved}: fine-tunes of one base, which lie in its coordinates already."
+        return Level.GOOD, "Near as they were: alignment was not needed", text
+    if relation is Relation.RELATED:
+        return (
+            Level.GOOD,
+            "Alignment brought the models together",
+            f"{moved}. They are now as near as related models are.",
+        )
+    why = " (1.41 is what models that have nothing to do with each other have)."
+    if not facts.streams and written.wording.free_streams is not False:
+        why += " The residual streams were not matched, and may be in different bases."
+    text = f"{moved}{why} Distance alone does not tell whether their average works; the loss between them does."
+    return Level.OPEN, "Still far apart after alignment", text
+
+
+def _not_aligned(before: float) -> tuple[Level, str, str]:
+    apart = f"They are {ratio(before)} of their norm apart"
+    if before <= NEAR:
+        text = f"{apart}: fine-tunes of one base, which lie in its coordinates. They can be merged as they are."
+        return Level.GOOD, "Near as they are: no alignment is needed", text
+    if before < FAR:
+        text = f"{apart} and were not aligned: more than fine-tunes usually are, less than strangers."
+        return Level.FAIR, "It is open whether they lie in the same coordinates", text
+    text = (
+        f"{apart} (1.41 is what models have that have nothing to do with each other), and they were not aligned: averaging "
+        "weights that do not stand for the same things destroys both models."
+    )
+    return Level.POOR, "The models were averaged in different coordinates", text
