@@ -40,7 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "linear": {"weight": 1.0},
     "ties": {"weight": 1.0, "density": 0.5},
 }
-PAUSE = 0.02
+PAUSE = 0.1
 """Seconds between two looks at the memory."""
 
 

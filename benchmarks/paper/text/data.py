@@ -14,7 +14,7 @@ from __future__ import annotations
 import html
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,7 @@ def split(sentences: Sequence[Sentence], test: int) -> tuple[list[Sentence], lis
     documents = sorted({s.document for s in sentences})
     order.shuffle(documents)
     count, tested = 0, set()
-    size = {document: 0 for document in documents}
+    size = dict.fromkeys(documents, 0)
     for sentence in sentences:
         size[sentence.document] += 1
     for document in documents:
@@ -149,24 +149,30 @@ def encode(task: Task, sentences: Sequence[Sentence], length: int) -> list[Encod
             found.append(Encoded(tuple(ids), sentence.labels))
             continue
         pieces = tokenizer()(list(sentence.words), is_split_into_words=True, truncation=True, max_length=length)
-        words, labels = pieces.word_ids(), []
-        for place, word in enumerate(words):
-            first = word is not None and (place == 0 or words[place - 1] != word)
-            labels.append(sentence.labels[word] if first else IGNORED)
+        labels, before = [], None
+        for word in pieces.word_ids():  # of every piece; None for the ends of the sentence
+            labels.append(IGNORED if word is None or word == before else sentence.labels[word])
+            before = word
         if any(label != IGNORED for label in labels):
             found.append(Encoded(tuple(pieces["input_ids"]), tuple(labels)))
     return found
 
 
-def padded(task: Task, sentences: Sequence[Encoded]) -> dict[str, torch.Tensor]:
-    """Tensors of sentences, padded on the right to the longest: ids, mask and labels, int64."""
+def padded(task: Task, sentences: Sequence[Encoded], pad: int = 0) -> dict[str, torch.Tensor]:
+    """Tensors of sentences, padded on the right to the longest: ids, mask and labels, int64.
+
+    `pad` is the id of padding; BERT's is 0. No position attends to it.
+    """
     import torch
 
     longest = max(len(s.ids) for s in sentences)
-    fill = lambda rows, value: torch.tensor([list(r) + [value] * (longest - len(r)) for r in rows])  # noqa: E731
+
+    def fill(rows: Iterable[Sequence[int]], value: int) -> torch.Tensor:
+        return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+
     labels = [s.labels for s in sentences]
     return {
-        "input_ids": fill([s.ids for s in sentences], tokenizer().pad_token_id),
+        "input_ids": fill([s.ids for s in sentences], pad),
         "attention_mask": fill([[1] * len(s.ids) for s in sentences], 0),
         "labels": fill(labels, IGNORED) if task.tokens else torch.tensor([row[0] for row in labels]),
     }

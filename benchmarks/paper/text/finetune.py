@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+TRAINING = ("train", "test", "epochs", "lr", "batch", "length", "warmup")
+"""The settings that a trained model depends on; `test` decides which documents are trained on."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -48,9 +51,18 @@ class Run:
         return MODELS / self.preset.name / self.task.name / f"{self.domain}-seed-{self.seed}"
 
     @property
+    def statistics(self) -> Path:
+        """Where what is gathered on it is kept: not in the model's folder, whose files are copied by merges."""
+        return self.folder.parents[1] / "statistics" / self.task.name / self.folder.name
+
+    @property
     def done(self) -> bool:
-        """Whether it was trained."""
-        return (self.folder / "training.json").is_file()
+        """Whether it was trained, and with these settings."""
+        report = self.folder / "training.json"
+        if not report.is_file():
+            return False
+        stored = json.loads(report.read_text())["preset"]
+        return all(stored.get(name) == getattr(self.preset, name) for name in TRAINING)
 
     def train_sentences(self) -> list[data.Encoded]:
         """What it is tuned on."""
@@ -92,7 +104,8 @@ def tune(run: Run) -> tuple[PreTrainedModel, list[float]]:
     from transformers import get_linear_schedule_with_warmup
 
     preset, sentences = run.preset, run.train_sentences()
-    model = build(run).to(preset.device).train()
+    model = build(run).train()
+    torch.nn.Module.to(model, preset.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=preset.lr, weight_decay=0.01, fused=True)
     lengths = [len(s.ids) for s in sentences]
     steps = preset.epochs * ((len(sentences) + preset.batch - 1) // preset.batch)
@@ -120,7 +133,8 @@ def tune(run: Run) -> tuple[PreTrainedModel, list[float]]:
                 took = time.perf_counter() - start
                 print(f"  step {step} of {steps}, {took:.0f} s, loss {float(loss.detach()):.3f}", flush=True)
         losses.append(total / len(sentences))
-    return model.eval().to("cpu"), losses
+    torch.nn.Module.to(model, "cpu")
+    return model.eval(), losses
 
 
 def train(run: Run) -> None:
@@ -143,7 +157,8 @@ def train(run: Run) -> None:
         "versions": versions(),
     }
     (beside / "training.json").write_text(json.dumps(report, indent=1) + "\n")
-    shutil.rmtree(run.folder, ignore_errors=True)
+    for old in (run.folder, run.statistics):
+        shutil.rmtree(old, ignore_errors=True)
     beside.rename(run.folder)
 
 

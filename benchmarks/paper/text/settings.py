@@ -21,7 +21,9 @@ class Preset:
     train: int
     """Sentences per domain that a model is tuned on, at most."""
     test: int
-    """Sentences per domain that are tested on; none of their documents is trained on."""
+    """Sentences per domain that are kept for tests; none of their documents is trained on."""
+    scored: int
+    """Of these, how many every merged model is tested on."""
     epochs: int
     lr: float
     batch: int
@@ -43,10 +45,11 @@ class Preset:
 
 PRESETS = {
     "cpu": Preset(
-        "cpu", train=1600, test=400, epochs=2, lr=1e-4, batch=16, length=48, seeds=(0, 1, 2), statistics=256, fisher=96
+        "cpu", train=1600, test=400, scored=200, epochs=2, lr=1e-4, batch=16, length=48, seeds=(0, 1, 2),
+        statistics=128, fisher=64,
     ),
     "gpu": Preset(
-        "gpu", train=20000, test=1000, epochs=5, lr=5e-5, batch=16, length=128, seeds=(0, 1, 2, 3, 4),
+        "gpu", train=20000, test=1000, scored=1000, epochs=5, lr=5e-5, batch=16, length=128, seeds=(0, 1, 2, 3, 4),
         statistics=2048, fisher=1024, device="cuda",
     ),
 }  # fmt: skip

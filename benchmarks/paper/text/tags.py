@@ -8,6 +8,8 @@ pronouns, the existential *there* is a pronoun, ordinals are adjectives, subordi
 
 from __future__ import annotations
 
+import re
+
 TAGS = ("NOUN", "VERB", "ADJ", "ADV", "PRON", "DET", "ADP", "NUM", "CONJ", "PRT", ".", "X")
 BASES = {
     "NOUN": "nn nn$ nns nns$ np np$ nps nps$ nr nr$ nrs",
@@ -24,15 +26,15 @@ BASES = {
     "X": "uh nil fw",
 }
 OF_BASE = {base: tag for tag, bases in BASES.items() for base in bases.split()}
-NO_BASE = ("", "nil")
+MARKS = re.compile(r"(-(tl|hl|nc))+$")
 
 
 def base_of(tag: str) -> str:
     """The base of a Brown tag: without marks, and of the first word where there are two."""
-    if tag in OF_BASE:
-        return tag
-    first = tag.split("+")[0].split("-")[0]
-    return first if first in OF_BASE else first.rstrip("*")
+    if tag.startswith("fw-"):
+        return "fw"
+    first = MARKS.sub("", tag).split("+")[0]
+    return first if first in OF_BASE else MARKS.sub("", first).rstrip("*")
 
 
 def universal(tag: str) -> str:
@@ -41,5 +43,4 @@ def universal(tag: str) -> str:
     Raises:
         KeyError: the corpus has no such tag.
     """
-    base = base_of(tag)
-    return "X" if base in NO_BASE else OF_BASE[base]
+    return OF_BASE[base_of(tag)]

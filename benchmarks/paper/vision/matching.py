@@ -38,10 +38,7 @@ MATCHINGS: dict[str, dict[str, Any]] = {
     "all": {"spaces": "all"},
     "activations": {"spaces": "all", **LOOK},
     "learned": {**LEARN, "learn_target": "labels", "steps": 300},
-    "distilled": {**LEARN, "learn_target": "distill", "steps": 1000},
     # ours with parts left away
-    "all-ffn": {"spaces": "residual,ffn"},
-    "all-attention": {"spaces": "residual,attention"},
     "activations-ffn": {"spaces": "residual,ffn", **LOOK},
     "activations-attention": {"spaces": "residual,attention", **LOOK},
     "activations-inside": {"spaces": "default", **LOOK},
@@ -54,7 +51,6 @@ PARTS = {  # an algorithm without some of its elements: (matching, spaces that s
     "rotations": ("paper-no-rescale", {"qk", "ov"}),
     "joint-attention": ("paper-joint", {"qk", "ov"}),
 }
-SETTINGS = {**ENDPOINTS, "matchings": MATCHINGS | {k: [m, sorted(s)] for k, (m, s) in PARTS.items()}}
 
 
 def portable(settings: Any) -> Any:
@@ -66,12 +62,17 @@ def portable(settings: Any) -> Any:
 
 def costs() -> Results:
     """What every matching took."""
-    return Results(RESULTS / "matching.json", {k: portable(v) for k, v in SETTINGS.items() if k != "matchings"})
+    return Results(RESULTS / "matching.json", ENDPOINTS)
 
 
 def folder(name: str, pair: str) -> Path:
     """Where a source that was aligned lies; the source itself without matching."""
     return ends(pair)[1] if name == "none" else MADE / "aligned" / name / pair
+
+
+def options(name: str) -> Any:
+    """What a matching is, for the cell that tells what it took."""
+    return portable(MATCHINGS[name]) if name in MATCHINGS else [PARTS[name][0], sorted(PARTS[name][1])]
 
 
 def part(alignment: Alignment, keep: set[str]) -> Alignment:
@@ -96,6 +97,7 @@ def move(name: str, pair: str, out: Path) -> dict[str, Any]:
         _, report = isomerge.align(source, onto=anchor, out=out, **MATCHINGS[name])
     seconds, work = time.perf_counter() - began, time.process_time() - worked
     return {
+        "options": options(name),
         "seconds": round(seconds, 2),
         "processor_seconds": round(work, 2),
         "distance_stored": report["distance"]["before"],
@@ -106,16 +108,19 @@ def move(name: str, pair: str, out: Path) -> dict[str, Any]:
 def aligned(name: str, pair: str) -> Path:
     """The source of a pair, matched; done on the first call, read from disk afterwards."""
     out, found = folder(name, pair), costs()
-    if name == "none" or (out.is_dir() and found.has(f"{name}/{pair}")):
+    known = found.get(f"{name}/{pair}", {}).get("options") == options(name)
+    if name == "none" or (out.is_dir() and known):
         return out
     with tempfile.TemporaryDirectory(dir=MADE) as temporary:
         cost = move(name, pair, Path(temporary) / "moved")
         shutil.rmtree(out, ignore_errors=True)
         out.parent.mkdir(parents=True, exist_ok=True)
         (Path(temporary) / "moved").rename(out)
-    if not found.has(f"{name}/{pair}"):
-        found.put(f"{name}/{pair}", cost)
-    print(f"{name:24s} {pair}  {cost['distance_stored']:.2f} -> {cost['distance']:.2f}  {cost['seconds']} s", flush=True)
+    found.put(f"{name}/{pair}", cost)
+    print(
+        f"{name:24s} {pair}  {cost['distance_stored']:.2f} -> {cost['distance']:.2f}  {cost['seconds']} s",
+        flush=True,
+    )
     return out
 
 

@@ -1,0 +1,1 @@
+"""What the reviewers asked beyond the paper's models: other architectures, and checkpoints that others have trained."""
