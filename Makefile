@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test test-browser check format docs bench bench-paper barrier clean
+.PHONY: demo test test-browser check format docs fetch bench bench-paper barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -55,7 +55,17 @@ barrier: $(VENV)/.installed
 	for family in vit-digits vit-fashion llama gpt2; do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/run.py $$family; done
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/many.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/cost.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/diagnose.py vit-fashion
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/diagnose.py llama
 	$(BIN)/python benchmarks/barrier/tables.py
+
+# All real data and checkpoints of the benchmarks, checked and converted (about 425 MB, into benchmarks/data; resumable).
+fetch: $(VENV)/.developer
+	$(BIN)/python -m benchmarks.fetch
+
+# The paper's tables and figures, and docs/measured-paper.md; says first how long each step takes (hours; resumable).
+bench-paper: $(VENV)/.developer
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper
 
 bench: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py

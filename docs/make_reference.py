@@ -63,7 +63,7 @@ def command_page(name: str, command: Any) -> str:
     kinds = get_type_hints(inspect.unwrap(command.callback))
     words = [p.name.upper() + (" ..." if p.nargs == -1 else "") for p in arguments]
     parts = [f"# isomerge {name}", "", NOTE.format("the program's own help"), inspect.cleandoc(command.help), ""]
-    parts += ["```text", " ".join(["isomerge", name, *words, "[OPTIONS]"]), "```", ""]
+    parts += [f"`{' '.join(['isomerge', name, *words, '[OPTIONS]'])}`", ""]
     if arguments:
         rows = [(f"`{word}`", p.help or "") for word, p in zip(words, arguments, strict=True)]
         parts += ["## Arguments", "", *table(("argument", "what"), *rows)]
