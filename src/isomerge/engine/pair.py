@@ -12,7 +12,14 @@ from isomerge.engine.plan import Plan, gives_out_streams, unit_layer
 from isomerge.errors import IsomergeError
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import lonely_gains
-from isomerge.matching.local import compact_solution, match_unit, squared_distance, squared_norm, vote
+from isomerge.matching.local import (
+    compact_solution,
+    match_unit,
+    squared_distance,
+    squared_distance_and_norm,
+    squared_norm,
+    vote,
+)
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
@@ -132,7 +139,7 @@ class PairSolver:
         """Match one unit; the source's blocks come back moved, in place."""
         spec = self.plan.selection.spec
         result = UnitResult(unit.key, unit_layer(unit))
-        before = {block: squared_distance(anchor[block], source[block]) for block in unit.blocks}
+        squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
         if self.given is not None:
             self.given.act(source)
         elif self.plan.is_matched(unit):
@@ -145,9 +152,11 @@ class PairSolver:
         for block in unit.blocks:
             spaces = [space.name for space in elements_of(shown, block).values()]
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
-            after = squared_distance(anchor[block], source[block]) if self.moves(unit) else before[block]
-            norm = squared_norm(anchor[block])
-            row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before[block], "after": after}
+            before, norm = squares[block]
+            after = before
+            if self.moves(unit):  # the anchor may have been brought to another gauge
+                after, norm = squared_distance_and_norm(anchor[block], source[block])
+            row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": after}
             result.blocks.append(row)
         return result, source
 

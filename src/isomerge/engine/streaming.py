@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pair import Blocks, PairSolver, UnitResult
-from isomerge.engine.pipeline import WriteBehind, ahead, one_thread_each, spread
+from isomerge.engine.pipeline import WriteBehind, ahead, libraries_frozen, one_thread_each, spread
 from isomerge.engine.plan import Plan, unit_bytes
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
@@ -67,7 +67,7 @@ def stream_units(
     workers = torch.get_num_threads() if still else 0
     results: dict[Unit, list[UnitResult]] = {}
     seen, total = sum(sizes[u] for u in plan.units) - sum(sizes[u] for u in left), sum(sizes.values())
-    with one_thread_each(workers), WriteBehind() as writer:
+    with one_thread_each(workers), libraries_frozen(), WriteBehind() as writer:
         work = partial(_one_unit, stream, solvers, anchor, fuse)
         order = spread(left, sizes.__getitem__) if workers else left
         for unit, (found, tensors) in ahead(work, order, sizes.__getitem__, workers):

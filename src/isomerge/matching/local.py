@@ -113,6 +113,15 @@ def squared_distance(a: Tensor, b: Tensor) -> float:
     return total
 
 
+def squared_distance_and_norm(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """`squared_distance` of two tensors of one shape, and `squared_norm` of the first, in one pass."""
+    gap, norm, exact = 0.0, 0.0, not (_is_half(a) and _is_half(b))
+    for x, y in zip(a.reshape(-1).split(PIECE), b.reshape(-1).split(PIECE), strict=True):
+        wide = _wide(x)
+        gap, norm = gap + _square(wide - _wide(y), exact=exact), norm + _square(wide, exact=not _is_half(a))
+    return gap, norm
+
+
 def squared_norm(a: Tensor) -> float:
     """The squared Frobenius norm of a tensor, summed in float64."""
     # not as a distance to zero: broadcasting would fill a tensor of its size
@@ -126,7 +135,7 @@ def _is_half(x: Tensor) -> bool:
 def _square(x: Tensor, *, exact: bool) -> float:
     """The sum of squares of a piece; where it need not be exact, of float32 in float32: a third of the time.
 
-    What was stored in half precision is rounded by more than the 1e-6 that many partial sums stay within; descents and
+    What was stored in half precision is rounded by more than the 1e-5 that partial sums stay within; descents and
     differences of sums need float64.
     """
     import torch
