@@ -36,7 +36,7 @@ def accuracies(row: str, name: str) -> list[float]:
 
 def draw() -> None:
     """The paper's ablation above, ours below."""
-    drawn, axes = figure(2, 1, size=(9.0, 6.4))
+    drawn, axes = figure(2, 1, size=(9.0, 6.4), sharey=True)
     for part, names, title in ((axes[0], PAPER, "the paper's matching"), (axes[1], OURS, "ours, with activations")):
         for k, name in enumerate(names):
             found = [accuracies(row, name) for row in PAPER_ROWS]
@@ -49,7 +49,9 @@ def draw() -> None:
         part.set_ylabel("test accuracy (%)")
         part.set_title(title, fontsize=10)
         part.legend(frameon=False, fontsize=8, ncols=3, loc="upper left")
-        part.set_ylim(0, 1.35 * max(max(accuracies(row, name), default=1) for row in PAPER_ROWS for name in names))
+    axes[0].set_ylim(
+        0, 1.25 * max(max(accuracies(row, name), default=1) for row in PAPER_ROWS for name in (*PAPER, *OURS))
+    )
     save(drawn, "figure3")
 
 
