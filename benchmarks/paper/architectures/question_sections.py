@@ -173,9 +173,8 @@ def t5_rows() -> list[list[str]]:
     if "none" not in here:
         return []
     whole = here["none"]["barrier"]["entezari"]
-    names = {**LABELS, "all": "ours, data-free (head untied)"}
     barriers = {name: cell["barrier"]["entezari"] for name, cell in here.items()}
-    return [["T5 (bytes)", names[n], "1", value([b], 3), f"{100 * b / whole:.0f} %"] for n, b in barriers.items()]
+    return [["T5 (bytes)", LABELS[n], "1", value([b], 3), f"{100 * b / whole:.0f} %"] for n, b in barriers.items()]
 
 
 def questions() -> list[str]:
