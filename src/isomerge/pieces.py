@@ -7,6 +7,7 @@ more than the arithmetic; and tensors that are stored in half precision are neve
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -26,14 +27,56 @@ def wide_dtype(tensors: Sequence[Tensor]) -> torch.dtype:
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
-def pieces(tensors: Sequence[Tensor], out: Tensor) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """The pieces of tensors of one size, in order, converted to the dtype of ``out``, and the place of each in ``out``.
+def pieces(
+    tensors: Sequence[Tensor], out: Tensor, dtype: torch.dtype | None = None
+) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """The pieces of tensors of one size, in order, converted to ``dtype`` (None: that of ``out``), and the place of each in
+    ``out``.
 
     A piece may be the tensor's own memory: change none in place.
     """
+    wide = dtype or out.dtype
     flat = [t.reshape(-1).split(PIECE) for t in tensors]
     for place, *parts in zip(out.view(-1).split(PIECE), *flat, strict=True):
-        yield [part.to(out.dtype) for part in parts], place
+        yield [part.to(wide) for part in parts], place
+
+
+_rooms: list[Tensor] | None = None
+"""What `scratch` lends while `scratch_kept` is entered, when nobody has it."""
+KEPT = 1 << 25
+"""The largest room that is kept, in entries."""
+
+
+@contextmanager
+def scratch(like: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Room for as many entries as a tensor has, a vector on its device whose content is arbitrary.
+
+    Inside of `scratch_kept` it is memory that was used before: the system clears what it gives anew, which takes as long as
+    a pass of arithmetic.
+    """
+    import torch
+
+    size, found = like.numel(), None
+    rooms = _rooms if size <= KEPT else None
+    if rooms:
+        with suppress(IndexError):  # other threads borrow as well
+            found = rooms.pop()
+    if found is None or found.dtype != dtype or found.device != like.device or found.numel() < size:
+        found = torch.empty(size, dtype=dtype, device=like.device)
+    yield found[:size]
+    if rooms is not None:
+        rooms.append(found)
+
+
+@contextmanager
+def scratch_kept() -> Iterator[None]:
+    """Until the end, `scratch` lends the same memory again: as many rooms as are asked for at a time."""
+    global _rooms
+    _rooms = []
+    try:
+        yield
+    finally:
+        _rooms = None
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -49,6 +49,20 @@ def test_read_is_memory_of_its_own(tmp_path):
     assert checkpoint.read("a").data_ptr() != checkpoint.read("b").data_ptr()
 
 
+def test_mapped_pages_are_the_file_s_until_they_are_written_to(tmp_path):
+    checkpoint = open_checkpoint(single(tmp_path, TWO))
+    before = (tmp_path / "model.safetensors").read_bytes()
+    for name, tensor in TWO.items():
+        found = checkpoint.read(name, mapped=True)
+        assert torch.equal(found, tensor)
+        assert found.dtype == tensor.dtype
+        found.zero_()
+        assert not found.any()
+        checkpoint.check_unchanged(name)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert torch.equal(checkpoint.read("a", mapped=True), TWO["a"])
+
+
 def test_sharded_in_file_order(tmp_path):
     shards = {ONE: {"z": torch.ones(1), "y": torch.ones(2)}, OTHER: {"a": torch.zeros(3)}}
     checkpoint = open_checkpoint(str(sharded(tmp_path, shards)))
@@ -83,7 +97,8 @@ def test_lone_file_stands_for_its_folder(tmp_path):
     refused(tmp_path / "config.json", tmp_path / "config.json", "no checkpoint folder")
 
 
-def test_every_dtype_of_torch(tmp_path):
+@pytest.mark.parametrize("mapped", [False, True])
+def test_every_dtype_of_torch(tmp_path, mapped):
     names = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "complex64"]
     names += ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
     names += ["float16", "bfloat16", "float32", "float64"]
@@ -92,7 +107,7 @@ def test_every_dtype_of_torch(tmp_path):
     tensors["empty"] = torch.zeros(3, 0, 2, dtype=torch.float16)
     checkpoint = open_checkpoint(single(tmp_path, tensors))
     for name, tensor in tensors.items():
-        read = checkpoint.read(name)
+        read = checkpoint.read(name, mapped=mapped)
         assert (read.dtype, read.shape) == (tensor.dtype, tensor.shape)
         assert read.reshape(-1).view(torch.uint8).equal(tensor.reshape(-1).view(torch.uint8))
 
@@ -102,7 +117,7 @@ def test_misaligned_and_packed_tensors(tmp_path):
     header = {"a": entry("I8", [3], 0, 3), "b": entry("F32", [1], 3, 7), "c": entry("F4", [2], 7, 8)}
     (tmp_path / "model.safetensors").write_bytes(raw_safetensors(header, b"\1\2\3\0\0\x80\x3f\0"))
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.read("b").tolist() == [1.0]
+    assert checkpoint.read("b").tolist() == checkpoint.read("b", mapped=True).tolist() == [1.0]
     with pytest.raises(IsomergeError) as caught:
         checkpoint.read("c")
     one_sentence(caught.value, tmp_path / "model.safetensors", "'c'", "F4")
@@ -118,6 +133,7 @@ def test_unknown_tensor_suggests_a_near_name(tmp_path):
 @pytest.mark.parametrize("how", ["shrunk", "rewritten", "replaced", "removed"])
 def test_a_file_that_changed_after_opening(tmp_path, how):
     checkpoint = open_checkpoint(single(tmp_path, TWO))
+    checkpoint.check_unchanged("a")
     path = tmp_path / "model.safetensors"
     if how == "shrunk":
         os.truncate(path, path.stat().st_size - 1)
@@ -132,6 +148,9 @@ def test_a_file_that_changed_after_opening(tmp_path, how):
     with pytest.raises(IsomergeError) as caught:
         checkpoint.read("a")
     one_sentence(caught.value, path, "'a'", "cannot be read" if how == "removed" else "changed")
+    with pytest.raises(IsomergeError) as caught:
+        checkpoint.check_unchanged("a")
+    one_sentence(caught.value, path, "'a'", "changed")
 
 
 @pytest.mark.parametrize(

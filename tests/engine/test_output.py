@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from engine.disguises import disguise, files_of, single
+from isomerge.engine.fusing import Fuser
 from isomerge.errors import IsomergeError
 from toys import BODY, config_of, outputs, randomise, relative, save_toy, tensors
 
@@ -259,14 +261,49 @@ def test_mixed_dtypes(pair: Callable, tmp_path: Path) -> None:
     assert not equal(one, {n: t.double() for n, t in tensors(b).items()})
 
 
-def test_overflow_is_an_error(pair: Callable, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["linear", "ties", "task_arithmetic", "nearswap", "slerp"])
+def test_written_narrow_is_written_once_rounded(method: str, pair: Callable, tmp_path: Path) -> None:
+    """Methods that write half precision piece by piece give the bytes of the float32 result, rounded."""
+    base, b = pair("llama")
+    c = save_toy("llama", tmp_path / "c", seed=9)
+    how: dict[str, Any] = {"method": method, "align": False, "base_model": base}
+    how |= {"parameters": {"t": 0.3}} if method in ("slerp", "nearswap") else {}
+    models = [base, b] if method in ("slerp", "nearswap") else [b, c]
+    isomerge.merge(models, out=tmp_path / "wide", **how)
+    isomerge.merge(models, out=tmp_path / "half", dtype="bfloat16", **how)
+    wide, half = tensors(tmp_path / "wide"), tensors(tmp_path / "half")
+    assert equal({n: t.bfloat16() for n, t in wide.items()}, half)
+    assert not equal(wide, tensors(base))
+
+
+@pytest.mark.parametrize("align", [True, False])
+def test_a_model_that_is_written_to_meanwhile(
+    align: bool, pair: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tensors cannot be trusted: the run stops with its name, and nothing is written."""
+    a, b = pair("llama")
+    other = Path(shutil.copytree(b, tmp_path / "b"))
+    fuse = Fuser.fuse
+
+    def touched(self: Fuser, *arguments: Any, **how: Any) -> Any:
+        os.utime(other / "model.safetensors", ns=(0, 0))
+        return fuse(self, *arguments, **how)
+
+    monkeypatch.setattr(Fuser, "fuse", touched)
+    with pytest.raises(IsomergeError, match=r"b/model\.safetensors changed after it was opened"):
+        isomerge.merge([a, other], out=tmp_path / "out", align=align)
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("align", [True, False])
+def test_overflow_is_an_error(align: bool, pair: Callable, tmp_path: Path) -> None:
     """A value beyond float16 is refused by name; nothing is left behind."""
     a, b = pair("gpt2")
     big = edit(
         Path(shutil.copytree(a, tmp_path / "big")), lambda t: t["transformer.ln_f.weight"].__setitem__(0, 3e5)
     )
     with pytest.raises(IsomergeError, match=r"ln_f\.weight.*F16.*--dtype float32"):
-        isomerge.merge([big, b], out=tmp_path / "out", dtype="float16")
+        isomerge.merge([big, b], out=tmp_path / "out", dtype="float16", align=align)
     assert [p.name for p in tmp_path.iterdir()] == ["big"]
 
 

@@ -17,6 +17,7 @@ from isomerge.fusion.registry import methods
 from isomerge.fusion.task_arithmetic import task_arithmetic
 from isomerge.fusion.task_vectors import elect_signs
 from isomerge.fusion.ties import ties
+from isomerge.pieces import scratch, scratch_kept
 
 COMMON = {"normalize": False, "lambda_": 1.0}
 # small integers: sums are exact, and zeros and ties are common
@@ -253,3 +254,31 @@ def test_defaults_are_mergekits(name: str) -> None:
     own = {"weight", "density"} if name != "task_arithmetic" else {"weight"}
     assert found.keys() - wanted.keys() - {"consensus_method"} == own
     assert methods()[name].base == "required"
+
+
+def test_scratch_is_used_again_while_it_is_kept() -> None:
+    """The same memory inside, whatever the size, never twice at a time."""
+    like, wide = torch.zeros(3, 5), torch.float32
+    with scratch(like, wide) as alone:
+        assert alone.shape == (15,)
+    with scratch_kept():
+        with scratch(like, wide) as one, scratch(like, wide) as two:
+            one.fill_(1.0)
+            two.fill_(2.0)
+            assert one.sum() == 15
+            places = {one.data_ptr(), two.data_ptr()}
+        with scratch(torch.zeros(4), wide) as smaller:
+            assert smaller.shape == (4,)
+            assert smaller.data_ptr() in places
+        with scratch(like, torch.float64) as other:
+            assert other.dtype == torch.float64
+
+
+def test_ties_puts_its_result_where_it_is_told() -> None:
+    """In half precision it is the float32 result, rounded once."""
+    base, one, two = (normal(300, seed=k).bfloat16() for k in range(3))
+    wide = ties([one, two], base, weight=(1.0, 0.5), density=(0.4, 0.7), normalize=True)
+    out = torch.empty(300, dtype=torch.bfloat16)
+    assert ties([one, two], base, weight=(1.0, 0.5), density=(0.4, 0.7), normalize=True, out=out) is out
+    assert wide.dtype == torch.float32
+    assert torch.equal(out, wide.bfloat16())

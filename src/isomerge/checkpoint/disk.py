@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isomerge.errors import DiskFullError, IsomergeError
 
 # Linux moves at most 2 GiB - 4 KiB in one call; smaller pieces also let an interrupt through.
 _PIECE = 1 << 28
+_MADV_POPULATE_READ = 22
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -41,6 +43,24 @@ def read_into(fd: int, buffer: memoryview, offset: int) -> int:
             break
         done += count
     return done
+
+
+def map_private(fd: int, offset: int, size: int) -> memoryview:
+    """``size`` bytes (not none) from byte ``offset`` of ``fd``, mapped; what is written to them stays in this process.
+
+    Raises OSError.
+    """
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    pages = mmap.mmap(
+        fd,
+        offset - start + size,
+        flags=mmap.MAP_PRIVATE,
+        prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        offset=start,
+    )
+    with suppress(OSError):  # before Linux 5.14 they are read when they are touched
+        pages.madvise(_MADV_POPULATE_READ)
+    return memoryview(pages)[offset - start :]
 
 
 def write_from(fd: int, buffer: memoryview, offset: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.companions import companion_files
-from isomerge.checkpoint.disk import read_into
+from isomerge.checkpoint.disk import map_private, read_into
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
@@ -155,8 +155,11 @@ class Checkpoint:
         """The files that travel with the weights (see `companion_files`): name to content or path."""
         return dict(companion_files(self.folder) if self._companions is None else self._companions)
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, *, mapped: bool = False) -> torch.Tensor:
         """The tensor ``name``: stored dtype and shape, contiguous, on the CPU, in memory of its own.
+
+        With ``mapped``, in pages of its file where that can be, which are copied only when they are written to: nothing
+        is read twice or copied. Whoever has used it asks `check_unchanged` then.
 
         Raises IsomergeError when there is no such tensor, when its file changed since it was opened, when
         it cannot be read, or when torch has no such dtype.
@@ -169,14 +172,23 @@ class Checkpoint:
         if name in self.recipes:
             return _as_described(self.recipes[name](), info)
         try:
-            return self._read(info)
+            return self._read(info, mapped=mapped)
         except OSError as error:
             raise IsomergeError(
                 f"{info.file}: tensor {name!r} cannot be read ({error.strerror}); "
                 "check that the file is still there"
             ) from error
 
-    def _read(self, info: TensorInfo) -> torch.Tensor:
+    def check_unchanged(self, name: str) -> None:
+        """Raises IsomergeError when the tensor's file is not as it was when the checkpoint was opened."""
+        info = self.tensors[name]
+        if name not in self.recipes and self._pickled is None:
+            try:
+                self._check_unchanged(info, os.stat(info.file))
+            except OSError:
+                raise _changed(info) from None
+
+    def _read(self, info: TensorInfo, *, mapped: bool) -> torch.Tensor:
         import torch
 
         fd = os.open(info.file, os.O_RDONLY)
@@ -185,6 +197,9 @@ class Checkpoint:
             if self._pickled is not None:
                 return self._pickled[info.name].clone(memory_format=torch.contiguous_format)
             dtype = _stored_dtype(info)
+            if mapped and info.nbytes and info.offset % dtype.itemsize == 0:
+                pages = map_private(fd, info.offset, info.nbytes)
+                return torch.frombuffer(pages, dtype=dtype).reshape(info.shape)
             raw = torch.empty(info.nbytes, dtype=torch.uint8)
             if read_into(fd, raw.numpy().data, info.offset) < info.nbytes:
                 raise _changed(info)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import Parameters, of_models
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
-from isomerge.pieces import pieces
+from isomerge.pieces import all_finite, pieces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
@@ -128,8 +128,19 @@ class Fuser:
         stacked = [ranks[block.line.name] for block in donor.blocks if layer_of(block)[1] is not None]
         self._after = {name for name, rank in ranks.items() if stacked and rank > min(stacked)}
 
-    def fuse(self, unit: Unit, blocks: list[Blocks], by: list[Alignment | None]) -> Blocks:
-        """The blocks that are written of one unit, from those of every model in the run's order and what moved them."""
+    def fuse(
+        self,
+        unit: Unit,
+        blocks: list[Blocks],
+        by: list[Alignment | None],
+        *,
+        written: Callable[[Block], torch.dtype | None] = lambda block: None,
+    ) -> Blocks:
+        """The blocks that are written of one unit, from those of every model in the run's order and what moved them.
+
+        Those that are fused piece by piece come in the dtype that ``written`` gives, if any, rounded once; others, and those
+        that do not fit into it, in the working dtype.
+        """
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
         found: Blocks = {}
@@ -141,7 +152,10 @@ class Fuser:
             if not tensors[0].is_floating_point():
                 found[block] = tensors[0]
             elif block not in found:
-                found[block] = self._by_tensor(block, tensors, by)
+                fused = self._by_tensor(block, tensors, by, narrow := written(block))
+                if fused.dtype == narrow != self.dtype and not all_finite(fused):
+                    fused = self._by_tensor(block, tensors, by, None)  # for whoever tells what is wrong
+                found[block] = fused
         return found
 
     def _working(self, tensor: Tensor) -> Tensor:
@@ -157,7 +171,11 @@ class Fuser:
     def _count(self, block: Block) -> int:
         return self.fusion.parameters.count(layer_of(block)[1], after=block.line.name in self._after)
 
-    def _by_tensor(self, block: Block, tensors: list[Tensor], by: list[Alignment | None]) -> Tensor:
+    def _by_tensor(
+        self, block: Block, tensors: list[Tensor], by: list[Alignment | None], narrow: torch.dtype | None
+    ) -> Tensor:
+        import torch
+
         fusion, given = self.fusion, self.parameters(block)
         here = tensors[fusion.start :][: self._count(block)]
         base = tensors[0] if fusion.first == "base" else None
@@ -165,25 +183,24 @@ class Fuser:
             from isomerge.fusion.linear import linear
 
             return linear(here, weight=given.get("weight", [1.0] * len(here)))
+        out = torch.empty(tensors[0].shape, dtype=narrow or self.dtype, device=tensors[0].device)
         if fusion.method.elementwise:
-            return self._in_pieces(given, here, base)
-        if not fusion.method.widening:
-            here, base = list(map(self._working, here)), None if base is None else self._working(base)
+            return self._in_pieces(given, here, base, out)
+        if fusion.method.widening:
+            return fusion.method.fuse(here, given, base=base, out=out)
+        here, base = list(map(self._working, here)), None if base is None else self._working(base)
         rng = generator(fusion.seed, fusion.method.name, block.key) if fusion.method.random else None
         seen = None
         if self.statistics is not None and fusion.method.statistics is not None:
             seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
         return fusion.method.fuse(here, given, base=base, rng=rng, statistics=seen)
 
-    def _in_pieces(self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None) -> Tensor:
+    def _in_pieces(self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, out: Tensor) -> Tensor:
         """An elementwise method, which needs no more than a piece of every model in the working dtype."""
-        import torch
-
-        fused = torch.empty(tensors[0].shape, dtype=self.dtype, device=tensors[0].device)
-        for parts, place in pieces([*tensors, *([] if base is None else [base])], fused):
+        for parts, place in pieces([*tensors, *([] if base is None else [base])], out, self.dtype):
             origin = None if base is None else parts.pop()
             place.copy_(self.fusion.method.fuse(parts, given, base=origin))
-        return fused
+        return out
 
     def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
         first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from isomerge.engine.baselines import OURS, SOFT, prepare_transport
@@ -175,7 +176,8 @@ class _Merge:
                 )
                 how |= {"forward": self.fuser.report}
             else:
-                results = stream_units(stream, used, self.plan, self.fuser.fuse, self.target)
+                fuse = partial(self.fuser.fuse, written=stream.written_dtype)
+                results = stream_units(stream, used, self.plan, fuse, self.target)
             aligned = options.onto and options.align
             moved = self.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
             write_alone(stream, self.plan, self.donor, self.dtype, moved)

@@ -66,12 +66,13 @@ class Model:
         return None
 
     def read(self, name: str, dtype: torch.dtype | None) -> Tensor:
-        """One stored tensor; floating point is converted to ``dtype`` and must be finite.
+        """One stored tensor; floating point is converted to ``dtype`` and must be finite. None: in its stored dtype, mapped
+        from its file (see `Checkpoint.read`).
 
         Raises:
             IsomergeError: NaN or infinite values, naming file and tensor.
         """
-        tensor = self.checkpoint.read(name)
+        tensor = self.checkpoint.read(name, mapped=dtype is None)
         if not tensor.is_floating_point():
             return tensor
         if not all_finite(tensor):
@@ -79,8 +80,14 @@ class Model:
             raise IsomergeError(f"{file}: tensor {name} has NaN or infinite values: this checkpoint is damaged")
         return tensor.to(dtype or tensor.dtype)
 
+    def check_unchanged(self, block: Block) -> None:
+        """Raises IsomergeError when a file that the block was mapped from has changed."""
+        for canonical in block.canonical:
+            if (name := self.source_of(canonical, Match(block.line, {}))) is not None:
+                self.checkpoint.check_unchanged(name)
+
     def assemble(self, block: Block, dtype: torch.dtype | None) -> Tensor:
-        """A block as one contiguous tensor in the working dtype; None: in its stored dtype."""
+        """A block as one contiguous tensor in the working dtype; None: in its stored dtype, mapped (see `read`)."""
 
         def read(canonical: str) -> Tensor:
             name = self.source_of(canonical, Match(block.line, {}))

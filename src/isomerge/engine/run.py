@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.companions import config_bytes
+from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.engine.models import Model
 from isomerge.engine.pair import UnitResult
@@ -23,6 +24,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Observer = Callable[[str, int, int], None]
@@ -97,6 +99,13 @@ class StreamWriter:
         """Write one block under the donor's names, in the output dtype."""
         for name, part in self.named(self.donor, {block: tensor}).items():
             self.writer.write(name, part)
+
+    def written_dtype(self, block: Block) -> torch.dtype | None:
+        """What a block of the donor is written in, where that is one dtype that weights are converted to."""
+        donor = self.donor
+        stored = {donor.checkpoint.tensors[donor.names[name]].dtype for name in block.canonical}
+        first, *others = {out_code(code, self.output.dtype) for code in stored}
+        return torch_dtype(first) if not others and first in DTYPES.values() else None
 
     def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
         """Blocks under a model's names, in the output dtype, or in that in which the model stores them."""

@@ -11,6 +11,7 @@ from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pair import Blocks, PairSolver, UnitResult
 from isomerge.engine.pipeline import WriteBehind, ahead, libraries_frozen, one_thread_each, spread
 from isomerge.engine.plan import Plan, unit_bytes
+from isomerge.pieces import scratch_kept
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
 
@@ -67,12 +68,12 @@ def stream_units(
     workers = torch.get_num_threads() if still else 0
     results: dict[Unit, list[UnitResult]] = {}
     seen, total = sum(sizes[u] for u in plan.units) - sum(sizes[u] for u in left), sum(sizes.values())
-    with one_thread_each(workers), libraries_frozen(), WriteBehind() as writer:
+    with one_thread_each(workers), libraries_frozen(), scratch_kept(), WriteBehind() as writer:
         work = partial(_one_unit, stream, solvers, anchor, fuse)
         order = spread(left, sizes.__getitem__) if workers else left
         for unit, (found, tensors) in ahead(work, order, sizes.__getitem__, workers):
             stream.output.observer(unit.key, seen, total)
-            writer.put(partial(_write, stream, unit, numbers[unit], found, tensors))
+            writer.put(partial(_write, stream, models, unit, numbers[unit], found, tensors))
             results[unit] = found
             seen += sizes[unit]
     for unit in (u for u in plan.units if u not in results):
@@ -112,10 +113,18 @@ def _one_unit(
 
 
 def _write(
-    stream: StreamWriter, unit: Unit, number: int, found: list[UnitResult], tensors: dict[str, Tensor]
+    stream: StreamWriter,
+    models: Sequence[Model],
+    unit: Unit,
+    number: int,
+    found: list[UnitResult],
+    tensors: dict[str, Tensor],
 ) -> None:
     for name, tensor in tensors.items():
         stream.writer.write(name, tensor)
+    for model in models:  # of which tensors may be pages of the files, up to here
+        for block in unit.blocks:
+            model.check_unchanged(block)
     for k, result in enumerate(found):
         if result.elements:
             _save_elements(stream.writer.blob(_elements_file(number, k)), result.elements)

@@ -113,6 +113,7 @@ class Method:
         base: Tensor | None = None,
         rng: Generator | None = None,
         statistics: Any = None,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Apply the method to the tensors of one block.
 
@@ -122,6 +123,7 @@ class Method:
             base: the base's tensor, where the method takes one.
             rng: of random methods.
             statistics: what `statistics` asks for.
+            out: where a widening method puts its result.
         """
         given: dict[str, Any] = {}
         for option in self.options.values():
@@ -133,6 +135,8 @@ class Method:
             given["rng"] = rng
         if self.statistics:
             given[self.statistics] = statistics
+        if self.widening:
+            given["out"] = out
         return self.function(tensors, *([base] if self.base != "none" else []), **given)
 
 
@@ -153,8 +157,9 @@ def elementwise_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def widening_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a function of aligned tensors that takes them in any floating dtype, half precision too, and computes in
-    `isomerge.pieces.wide_dtype` piece by piece."""
+    """Register a function of aligned tensors that takes them in any floating dtype, half precision too, computes in
+    `isomerge.pieces.wide_dtype` piece by piece, and puts the result into the keyword parameter ``out`` (None: into a tensor
+    in that dtype)."""
     _METHODS[function.__name__] = replace(describe(function), widening=True)
     return function
 
@@ -178,7 +183,7 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
     parameters = inspect.signature(function).parameters
     options: dict[str, Option] = {}
     for key, parameter in parameters.items():
-        if parameter.kind is not parameter.KEYWORD_ONLY or key == "rng" or key in STATISTICS:
+        if parameter.kind is not parameter.KEYWORD_ONLY or key in ("rng", "out") or key in STATISTICS:
             continue
         name, default = key.rstrip("_"), parameter.default
         if isinstance(default, PerModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
@@ -30,9 +31,7 @@ def elect_signs(deltas: Sequence[Tensor], consensus: str) -> Tensor:
 
     if consensus not in ("sum", "count"):
         raise IsomergeError(f"`consensus_method` is {consensus}, but it is one of: sum, count")
-    votes = deltas[0].clone() if consensus == "sum" else deltas[0].sign()
-    for delta in deltas[1:]:
-        votes += delta if consensus == "sum" else delta.sign()
+    votes = reduce(torch.add, deltas if consensus == "sum" else [delta.sign() for delta in deltas])
     return torch.copysign(votes.new_ones(()), votes)  # x - x is +0
 
 
@@ -70,7 +69,6 @@ def mixed_task_vector(
     deltas: Sequence[Tensor], weight: Sequence[float], *, normalize: bool, consensus: str | None = None
 ) -> Tensor:
     """What `add_task_vectors` adds up, before ``lambda``."""
-    import torch
 
     deltas = [delta if share == 1 else delta * share for delta, share in zip(deltas, weight, strict=True)]
     if consensus is None:
@@ -81,11 +79,12 @@ def mixed_task_vector(
         return mixed.div_(total) if normalize and abs(total) >= NO_WEIGHT else mixed
     # in floats alone: masks take four times as long
     elected = elect_signs(deltas, consensus)
-    mixed, counted = torch.zeros_like(elected), torch.zeros_like(elected)
-    for delta, share in zip(deltas, weight, strict=True):
-        agreeing = (delta * elected).clamp_min_(0)
-        mixed += agreeing
-        counted.add_(agreeing.sign_(), alpha=share)
+    agreeing = [(delta * elected).clamp_min_(0) for delta in deltas]
+    counts = [there.sign().mul_(share) for there, share in zip(agreeing, weight, strict=True)]
+    mixed, counted = agreeing[0], counts[0]
+    for there, count in zip(agreeing[1:], counts[1:], strict=True):
+        mixed += there
+        counted += count
     mixed *= elected
     if normalize:  # where nobody agrees, nothing is added
         least = min(weight)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from isomerge.fusion.registry import per_model, widening_method
 from isomerge.fusion.sparsity import Trim, check_share
 from isomerge.fusion.task_vectors import mixed_task_vector
-from isomerge.pieces import pieces, wide_dtype
+from isomerge.pieces import pieces, scratch, wide_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,7 @@ def ties(
     lambda_: float = 1.0,
     consensus_method: str = "sum",
     int8_mask: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Trim, elect, merge: task vectors keep their largest entries, and of these only those of the elected sign.
 
@@ -42,6 +43,7 @@ def ties(
         lambda_: scales what is added.
         consensus_method: ``sum`` (the paper's) or ``count``, a vote of one sign per model.
         int8_mask: accepted for mergekit's recipes; masks are booleans here, and the result does not depend on it.
+        out: where the result goes, in any floating dtype.
 
     Raises:
         IsomergeError: a density outside of [0, 1].
@@ -50,13 +52,15 @@ def ties(
 
     for share in density:
         check_share("density", share)
-    out = torch.empty(base.shape, dtype=wide_dtype([base, *tensors]), device=base.device)
-    trims = [_trim(t, base, out, share, rescale) for t, share in zip(tensors, density, strict=True)]
-    for (origin, *parts), place in pieces([base, *tensors], out):
+    wide = wide_dtype([base, *tensors])
+    out = torch.empty(base.shape, dtype=wide, device=base.device) if out is None else out
+    with scratch(base, wide) as room:
+        trims = [_trim(t, base, room, share, rescale) for t, share in zip(tensors, density, strict=True)]
+    for (origin, *parts), place in pieces([base, *tensors], out, wide):
         deltas = [part - origin for part in parts]
         deltas = [delta if trim is None else trim(delta) for delta, trim in zip(deltas, trims, strict=True)]
         mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method)
-        torch.add(origin, mixed, alpha=lambda_, out=place)
+        place.copy_(mixed.mul_(lambda_).add_(origin) if lambda_ != 1 else mixed.add_(origin))
     return out
 
 
@@ -68,4 +72,4 @@ def _trim(tensor: Tensor, base: Tensor, room: Tensor, density: float, rescale: b
         return None
     for (part, origin), place in pieces([tensor, base], room):
         torch.sub(part, origin, out=place).abs_()
-    return Trim(room.view(-1), density, rescale=rescale)
+    return Trim(room, density, rescale=rescale)
