@@ -59,6 +59,7 @@ def test_mapped_pages_are_the_file_s_until_they_are_written_to(tmp_path):
         found.zero_()
         assert not found.any()
         checkpoint.check_unchanged(name)
+        checkpoint.expect(name)
     assert (tmp_path / "model.safetensors").read_bytes() == before
     assert torch.equal(checkpoint.read("a", mapped=True), TWO["a"])
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isomerge.engine import pipeline
-from isomerge.engine.pipeline import WriteBehind, ahead, one_thread_each, spread
+from isomerge.engine.pipeline import SOON, WriteBehind, ahead, expected, one_thread_each, spread
 
 
 @given(st.lists(st.integers(0, 60), max_size=12), st.integers(0, 3))
@@ -23,6 +23,16 @@ def test_every_item_once_whatever_the_workers(sizes: list[int], workers: int) ->
     found = list(ahead(lambda item: item[1] ** 2, items, lambda item: item[1] << 20, workers))
     assert sorted(found) == [(item, item[1] ** 2) for item in items]
     assert workers or [item for item, _ in found] == items
+
+
+@given(st.integers(0, 9))
+def test_items_are_expected_before_they_come(count: int) -> None:
+    """Every item in order, once the next ones are expected, and not all of them at once."""
+    told: list[int] = []
+    for number, item in enumerate(expected(range(count), told.append)):
+        assert item == number
+        assert told == list(range(min(count, number + 1 + SOON)))
+    assert len(told) == count
 
 
 def test_items_are_worked_on_together() -> None:

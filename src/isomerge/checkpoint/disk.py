@@ -14,6 +14,8 @@ from isomerge.errors import DiskFullError, IsomergeError
 # Linux moves at most 2 GiB - 4 KiB in one call; smaller pieces also let an interrupt through.
 _PIECE = 1 << 28
 _MADV_POPULATE_READ = 22
+# Linux begins to read no more than its read-ahead window for one call, 128 kB by default.
+_AHEAD = 1 << 17
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -43,6 +45,12 @@ def read_into(fd: int, buffer: memoryview, offset: int) -> int:
             break
         done += count
     return done
+
+
+def read_ahead(fd: int, offset: int, size: int) -> None:
+    """Has the system begin to read bytes of ``fd`` into its cache; returns at once. Raises OSError."""
+    for start in range(offset, offset + size, _AHEAD):
+        os.posix_fadvise(fd, start, min(_AHEAD, offset + size - start), os.POSIX_FADV_WILLNEED)
 
 
 def map_private(fd: int, offset: int, size: int) -> memoryview:

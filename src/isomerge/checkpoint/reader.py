@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.companions import companion_files
-from isomerge.checkpoint.disk import map_private, read_into
+from isomerge.checkpoint.disk import map_private, read_ahead, read_into
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
@@ -178,6 +179,18 @@ class Checkpoint:
                 f"{info.file}: tensor {name!r} cannot be read ({error.strerror}); "
                 "check that the file is still there"
             ) from error
+
+    def expect(self, name: str) -> None:
+        """Has the system begin to read the tensor from the disk, if it is not in memory; returns at once."""
+        info = self.tensors[name]
+        if name in self.recipes or self._pickled is not None:
+            return
+        with suppress(OSError):  # reading it will say what is wrong
+            fd = os.open(info.file, os.O_RDONLY)
+            try:
+                read_ahead(fd, info.offset, info.nbytes)
+            finally:
+                os.close(fd)
 
     def check_unchanged(self, name: str) -> None:
         """Raises IsomergeError when the tensor's file is not as it was when the checkpoint was opened."""

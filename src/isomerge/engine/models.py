@@ -80,6 +80,12 @@ class Model:
             raise IsomergeError(f"{file}: tensor {name} has NaN or infinite values: this checkpoint is damaged")
         return tensor.to(dtype or tensor.dtype)
 
+    def expect(self, block: Block) -> None:
+        """Has the system begin to read a block that will be assembled soon."""
+        for canonical in block.canonical:
+            if (name := self.source_of(canonical, Match(block.line, {}))) is not None:
+                self.checkpoint.expect(name)
+
     def check_unchanged(self, block: Block) -> None:
         """Raises IsomergeError when a file that the block was mapped from has changed."""
         for canonical in block.canonical:

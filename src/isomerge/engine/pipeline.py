@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
+SOON = 2
+"""How many items are read ahead by the system, beside those that are worked on."""
 BESIDE = 96 << 20
 """Stored bytes that may be worked on beside the largest item: what that may add to the peak of memory is a few times as
 much."""
@@ -40,6 +43,17 @@ def ahead(
                 yield from _ready(running)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def expected(items: Iterable[T], expect: Callable[[T], None]) -> Iterator[T]:
+    """The items; ``expect`` is told of each when those are asked for that come `SOON` before it."""
+    waiting: deque[T] = deque()
+    for item in items:
+        expect(item)
+        waiting.append(item)
+        if len(waiting) > SOON:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def spread(items: Sequence[T], size: Callable[[T], int]) -> list[T]:

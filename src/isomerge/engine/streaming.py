@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pair import Blocks, PairSolver, UnitResult
-from isomerge.engine.pipeline import WriteBehind, ahead, libraries_frozen, one_thread_each, spread
+from isomerge.engine.pipeline import WriteBehind, ahead, expected, libraries_frozen, one_thread_each, spread
 from isomerge.engine.plan import Plan, unit_bytes
 from isomerge.pieces import scratch_kept
 from isomerge.symmetry.alignment import Alignment
@@ -71,7 +71,8 @@ def stream_units(
     with one_thread_each(workers), libraries_frozen(), scratch_kept(), WriteBehind() as writer:
         work = partial(_one_unit, stream, solvers, anchor, fuse)
         order = spread(left, sizes.__getitem__) if workers else left
-        for unit, (found, tensors) in ahead(work, order, sizes.__getitem__, workers):
+        coming = partial(_expect, models)
+        for unit, (found, tensors) in ahead(work, expected(order, coming), sizes.__getitem__, workers):
             stream.output.observer(unit.key, seen, total)
             writer.put(partial(_write, stream, models, unit, numbers[unit], found, tensors))
             results[unit] = found
@@ -83,6 +84,12 @@ def stream_units(
         ]
     stream.output.observer("", total, total)
     return [[results[unit][k] for unit in plan.units] for k in range(len(solvers))]
+
+
+def _expect(models: Sequence[Model], unit: Unit) -> None:
+    for model in models:
+        for block in unit.blocks:
+            model.expect(block)
 
 
 def _load(solvers: Sequence[UnitSolver], anchor: Model, unit: Unit) -> list[Blocks]:
