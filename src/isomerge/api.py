@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +212,9 @@ def merge(
     how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
     seed = int(matching.get("seed", 0))
     if isinstance(models, (str, Path)):
+        said = {**how, "method": method, "weights": weights, "parameters": parameters, "base_model": base_model}
+        said |= {"stats": stats, "tokenizer_source": tokenizer_source, "source_bases": source_bases, "onto": onto}
+        _alone_with_recipe(models, {**said, "untie": untie})
         job = job_of_recipe(models, seed=seed)
         how = {name: job.options[name] for name in (*how, "onto")}
         untie, dtype, repair = job.options["untie"], dtype or job.options["dtype"], repair or job.options["repair"]
@@ -251,6 +255,14 @@ def merge(
             **how,
         )
         return Report(report)
+
+
+def _alone_with_recipe(path: str | Path, said: Mapping[str, Any]) -> None:
+    """Refuse arguments of `merge` that a recipe has keys for, where they are not the defaults."""
+    defaults = {name: parameter.default for name, parameter in signature(merge).parameters.items()}
+    told = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]
+    if told:
+        raise IsomergeError(f"{path}: a recipe says what is merged and how; put {', '.join(told)} into it")
 
 
 def distance(

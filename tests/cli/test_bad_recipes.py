@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from safetensors.torch import save_file
 from cli.test_bad_input import refuses
 from data.checkpoints import save_tokenizer
 from engine.disguises import single
+from isomerge import api
+from isomerge.errors import IsomergeError
 
 TWO = "models: [{model: A}, {model: B}]\n"
 SLERP = "merge_method: slerp\nbase_model: A\n"
@@ -163,6 +166,19 @@ def test_options_beside_a_recipe(placed: Path, isomerge: Callable, tmp_path: Pat
         refuses(isomerge, tmp_path, "merge", recipe, "-o", out, *how, words=[str(recipe), option])
     refuses(isomerge, tmp_path, "merge", recipe, out, "-o", out, words=["one folder"])
     refuses(isomerge, tmp_path, "merge", recipe, words=["-o OUT"])
+
+
+def test_arguments_beside_a_recipe(placed: Path, tmp_path: Path) -> None:
+    """The same from Python; how it is written may be said."""
+    recipe, out = tmp_path / "recipe.yml", tmp_path / "out"
+    recipe.write_text(f"models: [{{model: {placed / 'A'}}}, {{model: {placed / 'B'}}}]\n{LINEAR}")
+    told: list[dict[str, Any]] = [{"weights": [1, 2]}, {"heads": "copy"}, {"align": False}, {"base_model": "A"}]
+    for how in told:
+        with pytest.raises(IsomergeError, match=f"recipe.yml: a recipe says .* put {next(iter(how))} into it"):
+            api.merge(recipe, out=out, **how)
+    assert not out.exists()
+    api.merge(recipe, out=out, align=True, method="linear", dtype="float16")
+    assert out.exists()
 
 
 def test_statistics_of_another_kind(placed: Path, isomerge: Callable, tmp_path: Path) -> None:
