@@ -83,7 +83,9 @@ def spent(cells: Mapping[str, Any]) -> float:
     total = 0.0
     for cell in cells.values():
         parts = cell if isinstance(cell, list) else [cell]
-        total += sum(float(part.get("seconds") or 0) for part in parts if isinstance(part, dict))
+        for part in parts:
+            took = part.get("seconds") if isinstance(part, dict) else None
+            total += sum(took.values()) if isinstance(took, dict) else float(took or 0)  # by stage, or in all
     return total
 
 

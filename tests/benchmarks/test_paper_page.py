@@ -39,8 +39,16 @@ def test_best_is_the_highest_or_the_lowest_mean_and_skips_what_was_not_measured(
 
 
 def test_time_is_added_up_wherever_it_is_told():
-    assert sentences.spent({"a": {"seconds": 2}, "b": [{"seconds": 3.5}, {"loss": 1}], "c": 7}) == 5.5
+    cells = {"a": {"seconds": 2}, "b": [{"seconds": 3.5}, {"loss": 1}], "c": 7}
+    assert sentences.spent(cells) == 5.5
+    assert sentences.spent({**cells, "d": {"seconds": {"matching": 1, "merging": 0.5}}}) == 7
     assert [sentences.duration(s) for s in (40, 600, 7200)] == ["40 s", "10 min", "2.0 h"]
+
+
+def test_every_step_is_listed_whatever_its_results_say():
+    lines = driver.listing()
+    assert [line[:28].rstrip() for line in lines[:-1]] == [step.name[:28] for step in driver.STEPS]
+    assert not lines[-1].endswith(" 0 s")
 
 
 def accuracies(path, columns):
