@@ -11,7 +11,7 @@ import torch
 import isomerge
 from engine.disguises import disguise, perturb, single
 from isomerge.errors import IsomergeError
-from isomerge.evidence.digits import example_models
+from isomerge.evidence.digits import example_models, held_out_digits, labelled_test_digits, training_digits
 from isomerge.evidence.law import random_alignment
 from isomerge.evidence.misalignment import misalignment
 from isomerge.evidence.outputs import compare_outputs
@@ -89,3 +89,13 @@ def test_example_models() -> None:
         report = isomerge.inspect(folder)
         assert report["architecture"] == "vit"
         assert report["redundant_dimensions"] > 0
+
+
+def test_labelled_digits_are_those_held_out() -> None:
+    """What reports of the demo are measured on: the 450 images that no model was trained on."""
+    (batch,), (images, labels) = labelled_test_digits(), held_out_digits()
+    assert torch.equal(batch["pixel_values"], images)
+    assert torch.equal(batch["labels"], labels)
+    trained = {image.numpy().tobytes() for image in training_digits()[0]["pixel_values"]}
+    assert len(images) == 450
+    assert not any(image.numpy().tobytes() in trained for image in images)

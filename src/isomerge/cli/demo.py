@@ -12,6 +12,7 @@ from isomerge.cli import options as o
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
 
+TEST = "isomerge.evidence.digits:labelled_test_digits"
 LEARN = {"learn": "isomerge.evidence.digits:training_digits", "learn_target": "distill"}
 # What a row says, the folder it writes, and how the second model is aligned.
 KINDS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -31,8 +32,10 @@ def demo(
     verbose: o.Verbose = False,
 ) -> None:
     """Align and merge two digit classifiers that were trained apart, and show what it does."""
+    import isomerge
     from isomerge.cli.console import Voice, write_json
     from isomerge.evidence.digits import digit_evaluator, example_models
+    from isomerge.evidence.report.page import PAGE
 
     voice = Voice(quiet, verbose)
     evaluate = digit_evaluator()
@@ -46,7 +49,8 @@ def demo(
         "\n2. Two models trained from different seeds on scanned digits, tested on 450 digits held out", "bold"
     )
     report = {"twin": twin, **_pair(voice, a, b, out, evaluate)}
-    voice.say(_plain_words(out))
+    page = isomerge.report(out / "vit-b-learned", data=TEST).save(out / PAGE)
+    voice.say(_plain_words(out, page))
     write_json(json, report)
 
 
@@ -128,7 +132,7 @@ def _pair(voice: Voice, a: Path, b: Path, out: Path, evaluate: Any) -> dict[str,
     return report
 
 
-def _plain_words(out: Path) -> str:
+def _plain_words(out: Path, page: Path) -> str:
     return (
         "\nWhat this shows. Where two models differ only by symmetry, alignment gives the model back and the plain average "
         "destroys it.\nTwo models trained from scratch differ by more: heads and neurons are in another order, and the residual "
@@ -136,5 +140,6 @@ def _plain_words(out: Path) -> str:
         "is learned on the models' own\npredictions (no labels) brings it to the models themselves, in the same architecture, "
         "and the aligned model is still exactly\nvit-b's function: distance goes up while the barrier goes away.\n"
         f"\nPicture: {out / 'loss-line.png'}\n"
+        f"Report of the learned match: {page} (open it in a browser)\n"
         f"Merged model: {out / 'merge-learned'} (ViTForImageClassification.from_pretrained loads it)"
     )

@@ -46,6 +46,16 @@ def training_digits() -> list[dict[str, Tensor]]:
     return [{"pixel_values": images, "labels": labels}]
 
 
+def labelled_test_digits() -> list[dict[str, Tensor]]:
+    """The 450 test images and labels, as ``--data isomerge.evidence.digits:labelled_test_digits`` reads them.
+
+    Raises:
+        IsomergeError: scikit-learn is not installed.
+    """
+    images, labels = held_out_digits()
+    return [{"pixel_values": images, "labels": labels}]
+
+
 def _digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """The training and the test part, split as in ``examples/train_digits.py``."""
     import torch
