@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from isomerge.matching import functional
-from isomerge.matching.functional import Neurons, feed_forward, functional_costs, hidden, match_neurons
+from isomerge.matching.functional import (
+    Neurons,
+    feed_forward,
+    functional_costs,
+    hidden,
+    match_neurons,
+    promising_costs,
+)
 
 GELU, SILU = torch.nn.functional.gelu, torch.nn.functional.silu
 
@@ -75,6 +82,45 @@ def test_the_assignment_is_optimal() -> None:
     reached = float(costs[torch.arange(5), p].sum())
     least = min(float(costs[torch.arange(5), torch.tensor(q)].sum()) for q in permutations(range(5)))
     assert reached == pytest.approx(least)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_promising_pairs_have_their_exact_cost(gated: bool) -> None:
+    """With every partner tried nothing changes; with few, others cost more than any that was tried."""
+    a, b, act = drawn(6, 9, gated=gated), drawn(7, 9, gated=gated), SILU if gated else GELU
+    exact, signs = functional_costs(a, b, act, signs=gated)
+    all_of_them = promising_costs(a, b, act, signs=gated, count=9)
+    assert torch.allclose(all_of_them[0], exact, rtol=1e-12)
+    assert torch.equal(all_of_them[1], signs)
+    few, their_signs = promising_costs(a, b, act, signs=gated, count=2)
+    known = torch.isclose(few, exact, rtol=1e-12)
+    assert 18 <= int(known.sum()) <= 36
+    assert torch.equal(their_signs[known], signs[known])
+    for i, j in (~known).nonzero().tolist():
+        assert few[i, j] >= max(few[i][known[i]].max(), few[:, j][known[:, j]].max())
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_few_partners_do_nearly_as_well(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half-related neurons in another order: a tenth of the partners loses less than a hundredth of the gain."""
+    m, act = 120, SILU if gated else GELU
+    a, noise = drawn(8, m, 60, 20, gated=gated), drawn(9, m, 60, 20, gated=gated)
+    order = torch.randperm(m, generator=torch.Generator().manual_seed(1))
+    mixed = [(x + 0.7 * y)[:, order] for x, y in zip(a.merged, noise.merged, strict=True)]
+    b = Neurons(mixed, hidden(mixed, act), (a.out + 0.7 * noise.out)[order])
+    costs, _ = functional_costs(a, b, act, signs=gated)
+    every, _ = match_neurons(a, b, act, signs=gated)
+    monkeypatch.setattr(functional, "ALL_PAIRS", 100)
+    monkeypatch.setattr(functional, "PROMISING", 12)
+    few, _ = match_neurons(a, b, act, signs=gated)
+
+    def total(p: torch.Tensor) -> float:
+        return float(costs.gather(1, p[:, None]).sum())
+
+    assert sorted(few.tolist()) == list(range(m))
+    stored, least = float(costs.diagonal().sum()), total(every)
+    assert least < 0.8 * stored
+    assert total(few) - least < 0.01 * (stored - least)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ COLUMNS: dict[str, dict[str, Any] | None] = {  # what `isomerge.align` is given
 }
 """Without matching; the paper's; ours by weights alone (the default spaces); ours by weights and activations (all spaces).
 
-Neurons are not matched once more by the cost of averaging them (`functional`): that takes minutes per pair at this width,
-and neurons of fine-tunes of one base do not move."""
+Neurons are not matched once more by the cost of averaging them (`functional`): neurons of fine-tunes of one base do not
+move."""
 METHODS = {"simple": ("linear", None), "fisher": ("fisher", "fisher"), "regmean": ("regmean", "regmean")}
 """Row -> (method of `isomerge methods`, kind of statistics)."""
 

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 # Rows that the functional cost is computed from (docs/experiments.md: about a thousand suffice).
 ROWS = 1024
+# Tokens of text that these rows are drawn from.
+DRAWN_FROM = 32 * ROWS
+# Layers whose hidden values are read in one pass: 1024 rows of 11008 neurons are 45 MB.
+TOGETHER = 8
 # The names under which configs say which activation function their layers have.
 ACTIVATIONS = ("dense_act_fn", "hidden_act", "activation_function", "hidden_activation", "activation")
 # A layer whose hidden values differ from what its axes say by more than this fraction is not understood.
@@ -101,7 +105,8 @@ class FunctionalMatch:
         self._anchor = self._own(0.0) if self.layers else {}
         self._source: dict[str, Tensor] = {}
         self._turn: Alignment | None = None
-        self.layers = {key: layer for key, layer in self.layers.items() if self._understood(key)}
+        understood = self._understood()
+        self.layers = {key: layer for key, layer in self.layers.items() if key in understood}
 
     def path(self, key: str) -> str:
         """The submodule that reads a layer's inputs."""
@@ -115,15 +120,26 @@ class FunctionalMatch:
         self.midpoint.at(0.5)
         return {key: found[self.path(key)] for key in self.layers}
 
-    def _understood(self, key: str) -> bool:
-        """Whether what the layer's second map is given is what its axes and its activation function say."""
-        layer, unit = self.layers[key], self.midpoint.placed[key]
-        name = self.midpoint.names[layer.writer[0].canonical[0]].removesuffix(".weight")
+    def _understood(self) -> set[str]:
+        """The layers whose second map is given what their axes and the activation function say."""
+        found: set[str] = set()
         self.midpoint.at(0.0)
-        seen = self.midpoint.inputs([name], self.batches, ROWS)[name]
+        keys = list(self.layers)
+        for start in range(0, len(keys), TOGETHER):
+            names = {key: self._fed(key) for key in keys[start : start + TOGETHER]}
+            seen = self.midpoint.inputs(list(names.values()), self.batches, ROWS)
+            found |= {key for key, name in names.items() if self._as_said(key, seen[name])}
         self.midpoint.at(0.5)
+        return found
+
+    def _fed(self, key: str) -> str:
+        """The submodule that a layer's neurons are given to."""
+        return self.midpoint.names[self.layers[key].writer[0].canonical[0]].removesuffix(".weight")
+
+    def _as_said(self, key: str, seen: Tensor) -> bool:
         assert self.act is not None
-        said = hidden(branches(self.spec, layer, unit.anchor, self._anchor[key]), self.act)
+        tensors = self.midpoint.placed[key].anchor
+        said = hidden(branches(self.spec, self.layers[key], tensors, self._anchor[key]), self.act)
         return seen.shape == said.shape and float((seen - said).norm()) <= UNDERSTOOD * float(seen.norm())
 
     def match(self, unit: Unit, turned: Canonical) -> dict[str, Tensor] | None:
@@ -169,6 +185,13 @@ class FunctionalMatch:
         return found
 
 
+def enough(examples: Examples) -> Examples:
+    """As many examples as the rows are drawn from: each forward pass, of which every layer needs one, reads them all."""
+    ids = examples.tensors.get("input_ids")
+    count = ROWS if ids is None else max(1, DRAWN_FROM // ids.shape[1])
+    return examples.head(min(len(examples), count, ROWS))
+
+
 def match_functionally(solver: StreamSolver, examples: Examples, device: str = "cpu") -> list[str]:
     """Match every feed-forward layer of a solver again by what its neurons compute; returns the units that were.
 
@@ -179,8 +202,6 @@ def match_functionally(solver: StreamSolver, examples: Examples, device: str = "
     from isomerge.engine.midpoint import batches_of
 
     with torch.no_grad():
-        found = FunctionalMatch(
-            Midpoint(solver, device), batches_of(examples.head(min(len(examples), ROWS)))
-        ).sequence()
+        found = FunctionalMatch(Midpoint(solver, device), batches_of(enough(examples))).sequence()
     solver.inner |= found
     return list(found)

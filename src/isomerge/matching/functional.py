@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Activation = Callable[["Tensor"], "Tensor"]
-# Numbers that may be in memory at once while pairs are scored: 64 MB of float32 each.
-CHUNK = 1 << 24
+# Numbers in a temporary while pairs are scored: what stays in the cache, and is not mapped afresh (`isomerge.pieces`).
+CHUNK = 1 << 17
+# Neurons of a layer up to which every pair is tried, and the partners that each is tried with beyond.
+ALL_PAIRS, PROMISING = 512, 64
 # How much weights count beside what neurons compute, on average.
 TIE = 1e-3
 
@@ -163,51 +165,105 @@ class Neurons:
     """What they write, [neurons, d]."""
 
 
-def functional_costs(a: Neurons, b: Neurons, act: Activation, *, signs: bool = False) -> tuple[Tensor, Tensor]:
+def functional_costs(
+    a: Neurons, b: Neurons, act: Activation, *, signs: bool = False, columns: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The cost of every pair of neurons, and the sign of b's neuron at which it is reached.
 
     Args:
         a, b: the two models' neurons in one frame, on the same examples.
         act: the activation function.
         signs: try both signs of the multiplying reader with the writer (gated layers with a free scale).
+        columns: int64 [neurons, k], the neurons of b that each of a's is tried with; None: all of them.
 
     Returns:
-        Costs float64 [neurons, neurons], rows are a's, and signs of the same shape (ones without ``signs``).
+        Costs float64 [neurons, k], rows are a's, and signs of the same shape (ones without ``signs``).
     """
     import torch
 
-    n = len(a.own)
-    dots, norms_a, norms_b = a.out @ b.out.mT, a.out.square().sum(1), b.out.square().sum(1)
+    n, size = len(a.own), a.out.shape[0]
+    if columns is None:
+        columns = torch.arange(b.out.shape[0]).expand(size, -1)
+    dots, like = a.out @ b.out.mT, a.own.mT @ b.own / n
+    norms_a, norms_b = a.out.square().sum(1), b.out.square().sum(1)
     squares_a, squares_b = a.own.square().mean(0) * norms_a, b.own.square().mean(0) * norms_b
-    # E |own_i o_i + own_j o_j|^2, which no sign changes
-    target = squares_a[:, None] + squares_b[None] + 2 * (a.own.mT @ b.own) / n * dots
+    # neuron by neuron: a pair's values lie side by side
+    (reads_a, values_a), (reads_b, values_b) = (
+        ([m.mT.contiguous() for m in x.merged], x.own.mT.contiguous()) for x in (a, b)
+    )
     costs, best = [], []
-    step = max(1, CHUNK // max(1, n * b.out.shape[0]))
-    for start in range(0, a.out.shape[0], step):
+    step = max(1, CHUNK // max(1, n * columns.shape[1]))
+    for start in range(0, size, step):
         rows = slice(start, start + step)
-        value = act((a.merged[0][:, rows, None] + b.merged[0][:, None, :]) / 2)
+        tried = columns[rows]
+        own_a, own_b = values_a[rows, None], values_b[tried]
+        value = act((reads_a[0][rows, None] + reads_b[0][tried]) / 2)
+        dot, norm_a, norm_b = dots[rows].gather(1, tried), norms_a[rows, None], norms_b[tried]
+        # E |own_i o_i + own_j o_j|^2, which no sign changes
+        target = squares_a[rows, None] + squares_b[tried] + 2 * like[rows].gather(1, tried) * dot
         trials = []
         for sign in (1.0, -1.0) if signs else (1.0,):
             h = value
             if len(a.merged) > 1:
-                h = value * ((a.merged[1][:, rows, None] + sign * b.merged[1][:, None, :]) / 2)
-            square = h.square().mean(0)
-            with_a = torch.einsum("nij,ni->ij", h, a.own[:, rows]) / n
-            with_b = torch.einsum("nij,nj->ij", h, b.own) / n * sign
-            d = dots[rows] * sign
-            length = norms_a[rows, None] + norms_b[None] + 2 * d
-            cross = with_a * (norms_a[rows, None] + d) + with_b * (norms_b[None] + d)
-            trials.append((square * length - 2 * cross + target[rows]).double() / 4)
+                h = value * ((reads_a[1][rows, None] + sign * reads_b[1][tried]) / 2)
+            d = dot * sign
+            cross = (h * own_a).mean(-1) * (norm_a + d) + (h * own_b).mean(-1) * sign * (norm_b + d)
+            trials.append((h.square().mean(-1) * (norm_a + norm_b + 2 * d) - 2 * cross + target).double() / 4)
         found = torch.stack(trials).min(0)
         costs.append(found.values)
         best.append(1.0 - 2.0 * found.indices.double())
     return torch.cat(costs), torch.cat(best)
 
 
+def linear_costs(a: Neurons, b: Neurons, *, signs: bool = False) -> Tensor:
+    """What `functional_costs` would be if the averaged neuron's value were the mean of both: matrix products alone.
+
+    Float64 [neurons, neurons]; a way to find pairs that are worth the exact cost.
+    """
+    import torch
+
+    n = len(a.own)
+    dots, like = (a.out @ b.out.mT).double(), (a.own.mT @ b.own / n).double()
+    squares_a, squares_b = (x.own.square().mean(0).double() for x in (a, b))
+    norms_a, norms_b = (x.out.square().sum(1).double() for x in (a, b))
+    target = (squares_a * norms_a)[:, None] + (squares_b * norms_b)[None] + 2 * like * dots
+    trials = []
+    for sign in (1.0, -1.0) if signs else (1.0,):
+        both, c, d = norms_a[:, None] + norms_b[None] + 2 * sign * dots, like * sign, dots * sign
+        value = (squares_a[:, None] + squares_b[None] + 2 * c) / 4
+        with_a, with_b = (squares_a[:, None] + c) / 2, (squares_b[None] + c) / 2
+        cross = with_a * (norms_a[:, None] + d) + with_b * (norms_b[None] + d)
+        trials.append((value * both - 2 * cross + target) / 4)
+    return torch.stack(trials).min(0).values
+
+
+def promising_costs(a: Neurons, b: Neurons, act: Activation, *, signs: bool, count: int) -> tuple[Tensor, Tensor]:
+    """`functional_costs` of all pairs, exact for the ``count`` most promising partners of every neuron of both models.
+
+    Other pairs cost as much as the dearest pair that either neuron was tried with, plus what they cost by `linear_costs`:
+    they are taken where nothing better is left.
+    """
+    import torch
+
+    guess = linear_costs(a, b, signs=signs)
+    rows = guess.topk(count, 1, largest=False).indices
+    columns = guess.topk(count, 0, largest=False).indices.mT  # of b's neurons, those of a
+    exact = torch.full_like(guess, float("inf"))
+    best = torch.ones_like(guess)
+    for one, two, tried, flip in ((a, b, rows, False), (b, a, columns, True)):
+        found, sign = functional_costs(one, two, act, signs=signs, columns=tried)
+        (exact.mT if flip else exact).scatter_(1, tried, found)
+        (best.mT if flip else best).scatter_(1, tried, sign)
+    known = exact.isfinite()
+    dearest = torch.where(known, exact, -torch.inf)
+    floor = torch.maximum(dearest.amax(1, keepdim=True), dearest.amax(0, keepdim=True))
+    return torch.where(known, exact, floor + guess.clamp_min(0)), best
+
+
 def match_neurons(
     a: Neurons, b: Neurons, act: Activation, *, signs: bool = False, likeness: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The assignment with the smallest summed cost.
+    """The assignment with the smallest summed cost; of large layers, over the most promising pairs.
 
     Args:
         a, b, act, signs: see `functional_costs`.
@@ -217,7 +273,10 @@ def match_neurons(
     Returns:
         int64 [neurons]: which of b's neurons goes to every place of a's; float64 [neurons]: signs of b's own neurons.
     """
-    costs, best = functional_costs(a, b, act, signs=signs)
+    if len(a.out) > ALL_PAIRS:
+        costs, best = promising_costs(a, b, act, signs=signs, count=PROMISING)
+    else:
+        costs, best = functional_costs(a, b, act, signs=signs)
     profit = -costs
     if likeness is not None:
         profit = profit + TIE * costs.mean() * likeness.double() / likeness.abs().double().mean().clamp_min(1e-300)
