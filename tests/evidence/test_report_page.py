@@ -12,9 +12,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from evidence.runs import Element, barrier, distances, folder_of, line, parsed, run, written
 from isomerge.errors import IsomergeError
+from isomerge.evidence.law import random_alignment
 from isomerge.evidence.report.advice import Level
 from isomerge.evidence.report.facts import facts_of
 from isomerge.evidence.report.folder import Written, read_output
@@ -22,6 +24,8 @@ from isomerge.evidence.report.losses import Losses, losses_of
 from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.report.page import Page, page_of
 from isomerge.evidence.report.spaces import wording_of
+from isomerge.matching.selection import select_spaces
+from isomerge.symmetry.alignment import Alignment
 
 LEARNED = {
     "barrier": -0.01, "examples": 40, "held_out": 4, "target": "labels",
@@ -329,6 +333,24 @@ def test_reports_are_dicts_that_draw_themselves() -> None:
     assert "yes" in words
     assert Report(run(distance=None))._repr_html_() is None
     assert Report({})._repr_html_() is not None
+
+
+def test_an_alignment_shows_what_it_moves(toy: Any) -> None:
+    """Space by space: groups, elements, and which are not the identity; identities are told from what moves."""
+    model = toy("gpt2")
+    spec = select_spaces(model.spec, "default").spec
+    drawn = random_alignment(spec, list(model.blocks), torch.Generator().manual_seed(0))
+    layers, heads = 3, spec.sizes["h"]
+    moved = drawn.moved()
+    assert moved["qk"] == ("GL", layers * heads, layers * heads)
+    assert moved["shift.vb"] == ("shift", layers, layers)
+    still = Alignment(spec, {"qk[0]": spec.spaces["qk"].group.identity((heads,), spec.sizes["qk"])})
+    assert still.moved() == {"qk": ("GL", heads, 0)}
+    assert repr(still) == "<Alignment of gpt2: 1 elements of qk>"
+    words = parsed(drawn._repr_html_())[0].words()
+    assert "a symmetry of gpt2" in words
+    assert f"qkGL{layers * heads}{layers * heads}" in words
+    assert "shift.vb" in words
 
 
 def test_words_of_an_architecture(tmp_path: Path, toy: Any) -> None:

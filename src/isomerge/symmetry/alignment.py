@@ -103,6 +103,34 @@ class Alignment(Mapping[str, "Tensor"]):
         parts = [part.inverse() for stage in self.stages for part in stage.split()]
         return Alignment.of(parts[::-1], self.spec)
 
+    # -------------------------------------------------------------------- show
+
+    def moved(self) -> dict[str, tuple[str, int, int]]:
+        """Per space (or shift): its group, how many elements there are, and how many of them are not the identity."""
+        found: dict[str, tuple[str, int, int]] = {}
+        for key, g in self.elements.items():
+            name = key.rpartition(":")[2].partition("[")[0]
+            if name.startswith("shift."):
+                group, here, still = "shift", 1, not bool(g.any())
+            else:
+                space = self.spec.spaces[name]
+                batch = tuple(g.shape[: len(self.spec.batch(space))])
+                group, identity = space.group_name, space.group.identity(batch, self.spec.sizes[name])
+                apart = (g != identity).reshape(*batch, -1).any(-1)
+                here, still = apart.numel(), apart.numel() - int(apart.sum())
+            _, count, not_still = found.get(name, (group, 0, 0))
+            found[name] = (group, count + here, not_still + here - still)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Alignment of {self.spec.model_type}: {len(self)} elements of {', '.join(self.moved()) or 'no space'}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how much of every space is moved."""
+        from isomerge.evidence.report.notebook import shown_alignment
+
+        return shown_alignment(self.spec.model_type, self.moved())
+
     # -------------------------------------------------------------------- file
 
     def digest(self) -> str:
