@@ -60,7 +60,7 @@ def table3() -> list[str]:
     if not found:
         return []
     families = list(dict.fromkeys(key.split("/")[1] for key in found))
-    found = found | learning()
+    found = found | learning() | of_text()
     stages = sorted(
         dict.fromkeys(key.split("/")[0] for key in found), key=lambda s: [*STAGES].index(s.partition(",")[0])
     )
@@ -73,7 +73,11 @@ def table3() -> list[str]:
         extrapolated = " (extrapolated)" if kind == "training" else ""
         rows.append([STAGES[kind] + extrapolated + (f": {which}" if which else ""), *shown])
     recorded = {
-        f: [c["recorded_wall_seconds"] for k, c in found.items() if k.startswith(f"training/{f}/")]
+        f: [
+            c["recorded_wall_seconds"]
+            for k, c in found.items()
+            if k.startswith(f"training/{f}/") and c["recorded_wall_seconds"]
+        ]
         for f in families
     }
     told = "; ".join(f"{f} {seconds(values)}" for f, values in recorded.items() if values)
@@ -82,7 +86,7 @@ def table3() -> list[str]:
         "## Table 3: run time",
         "",
         "Processor seconds of one thread, mean ± standard deviation (over seeds or pairs). Statistics that a merge needs are gathered for both models and "
-        f"counted. Training is {runtimes.STEPS} steps of a fresh model, times the number of steps; the wall-clock seconds that were recorded while other "
+        f"counted. Training is {runtimes.STEPS} steps of a fresh model, times the number of steps (of MiniLM, one whole fine-tuning); the wall-clock seconds that were recorded while other "
         f"work ran on the same cores: {told}.",
         "",
         *markdown(["", *families], rows),
@@ -94,6 +98,23 @@ def learning() -> dict[str, dict[str, float]]:
     """What matching by learning took, 300 steps, when the ViTs were aligned."""
     done = {k.partition("/")[2]: c for k, c in matching.costs().cells.items() if k.startswith("learned/")}
     return {f"matching, learned (300 steps)/vit-fashion/{pair}": cell for pair, cell in done.items()}
+
+
+def of_text() -> dict[str, dict[str, float]]:
+    """What matching and merging pairs of MiniLM took for Table 1, sentiment; merges are of unmatched models."""
+    path, found = RESULTS / "table1.json", {}
+    cells = json.loads(path.read_text())["cells"] if path.is_file() else {}
+    for key, cell in cells.items():
+        task, *middle, method, column = key.split("/")
+        if task != "vader" or "distances" not in cell:
+            continue
+        took, name = cell["seconds"], "/".join(("minilm", *middle))
+        if column == "none":
+            found[f"merging, {method}/{name}"] = {"processor_seconds": took["statistics"] + took["merging"]}
+        elif method == "simple":
+            which = {"ours": "default"}.get(column, column)
+            found[f"matching, {which}/{name}"] = {"processor_seconds": took["matching"]}
+    return found
 
 
 def seconds(values: list[float]) -> str:
