@@ -199,7 +199,19 @@ def diagnosis(path: Path) -> list[str]:
             f"| {pair} | {part} | {row['before_learning']:.3f} | {row['midpoint']:.3f} | {row['steps']} |"
             for part, row in sorted(parts.items(), key=lambda item: -item[1]["midpoint"])
         ]
-    return [*lines, ""]
+    told = [f"{pair}: {_largest(parts)}" for pair, parts in json.loads(path.read_text()).items() if len(parts) > 1]
+    return [
+        *lines,
+        "",
+        f"What is left is largest for: {'; '.join(told)}. Parts do not add up: each is learned for itself.",
+        "",
+    ]
+
+
+def _largest(parts: dict[str, Any]) -> str:
+    """The part whose average leaves most, beside what averaging everything leaves."""
+    most = max((name for name in parts if name != "all"), key=lambda name: parts[name]["midpoint"])
+    return f"{most} ({parts[most]['midpoint']:.3f}; everything {parts['all']['midpoint']:.3f})"
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from isomerge.engine.run import StreamWriter
 
+EXPECTED = 1 << 30
+"""Stored bytes of the largest unit that the system is asked to read ahead."""
 Fuse = Callable[[Unit, "list[Blocks]", "list[Alignment | None]"], "Blocks"]
 """From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the anchor), to
 those that are written."""
@@ -71,7 +73,7 @@ def stream_units(
     with one_thread_each(workers), libraries_frozen(), scratch_kept(), WriteBehind() as writer:
         work = partial(_one_unit, stream, solvers, anchor, fuse)
         order = spread(left, sizes.__getitem__) if workers else left
-        coming = partial(_expect, models)
+        coming = partial(_expect, models, sizes)
         for unit, (found, tensors) in ahead(work, expected(order, coming), sizes.__getitem__, workers):
             stream.output.observer(unit.key, seen, total)
             writer.put(partial(_write, stream, models, unit, numbers[unit], found, tensors))
@@ -86,7 +88,9 @@ def stream_units(
     return [[results[unit][k] for unit in plan.units] for k in range(len(solvers))]
 
 
-def _expect(models: Sequence[Model], unit: Unit) -> None:
+def _expect(models: Sequence[Model], sizes: Mapping[Unit, int], unit: Unit) -> None:
+    if sizes[unit] > EXPECTED:  # it would take the place of what is read before it
+        return
     for model in models:
         for block in unit.blocks:
             model.expect(block)
