@@ -44,6 +44,17 @@ def test_every_key(tmp_path: Path) -> None:
     assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, "qk,ov", "tail:3")
 
 
+def test_one_module_is_the_recipe(tmp_path: Path) -> None:
+    """mergekit's way to write a recipe by modules, where there is one: the same, whatever stands beside it."""
+    plain = "models: [{model: a}, {model: b}]\nmerge_method: ties\nbase_model: a\ndtype: bfloat16\n"
+    inside = "".join(f"    {line}\n" for line in plain.splitlines()[:3])
+    by_module = read_recipe(
+        write(tmp_path, f"dtype: bfloat16\nmerge_method: linear\nmodules:\n  default:\n{inside}")
+    )
+    assert by_module == read_recipe(write(tmp_path, plain))
+    assert (by_module.merge_method, by_module.base_model) == ("ties", "a")
+
+
 def test_defaults(tmp_path: Path) -> None:
     """A recipe of the two keys that must be there: mergekit's, so nothing is aligned."""
     recipe = read_recipe(write(tmp_path, "models: [{model: a}, {model: b}]\nmerge_method: linear\n"))
@@ -113,7 +124,9 @@ WRONG = [
     ("slices: [{sources: [{model: a}]}]\nmerge_method: linear", "`slices.0.sources.0.layer_range`: field required"),
     ("slices: [{sources: [{model: a, layer_range: [2, 2]}]}]\nmerge_method: linear", "`slices.0`: every source needs a `layer_range`"),
     ("slices: [{sources: [{model: a, layer_range: [0, 2]}, {model: b, layer_range: [0, 1]}]}]\nmerge_method: linear", "the same number of layers"),
-    ("modules: {a: 1}\nmerge_method: linear", "`modules` is not supported"),
+    ("modules: {a: 1}\nmerge_method: linear", "`modules` is read where it has one entry"),
+    ("modules: {a: {models: []}, b: {models: []}}\nmerge_method: linear", "`modules` is read where it has one entry"),
+    ("models: []\nmodules: {a: {models: []}}\nmerge_method: linear", "`models` stands beside `modules`"),
     ("models: [{model: 3}]\nmerge_method: linear", "`models.0.model`: input should be a valid string"),
     ("models: {model: a}\nmerge_method: linear", "`models`: input should be a valid list"),
     ("[1, 2", "not valid YAML"),

@@ -178,16 +178,29 @@ def read_recipe(path: str | Path) -> Recipe:
         raise IsomergeError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
-    if "modules" in content:
-        raise IsomergeError(
-            f"{path}: `modules` is not supported: name the models under `models`; all their parts are merged"
-        )
+    content = _of_one_module(path, content)
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
         raise IsomergeError(f"{path}: {_explain(_most_telling(error.errors()))}") from None
     _check_shape(path, recipe)
     return recipe
+
+
+def _of_one_module(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
+    """mergekit's ``modules``, where there is one: its keys in place of it, those beside it for what it does not say."""
+    modules = content.get("modules")
+    if modules is None:
+        return content
+    if not isinstance(modules, dict) or len(modules) != 1 or not all(isinstance(v, dict) for v in modules.values()):
+        raise IsomergeError(
+            f"{path}: `modules` is read where it has one entry: name the models under `models`; all their parts are merged"
+        )
+    (module,) = modules.values()
+    beside = {name: value for name, value in content.items() if name != "modules"}
+    if twice := sorted({"models", "slices"} & beside.keys()):
+        raise IsomergeError(f"{path}: `{twice[0]}` stands beside `modules`: give one of them")
+    return {**beside, **module}
 
 
 def _most_telling(errors: Sequence[Any]) -> Any:
