@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is thirteen names; heavy imports happen when they are used.
+The Python API is fourteen names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from isomerge.api import align as align
     from isomerge.api import apply as apply
     from isomerge.api import barrier as barrier
+    from isomerge.api import canon as canon
     from isomerge.api import distance as distance
     from isomerge.api import extract_lora as extract_lora
     from isomerge.api import inspect as inspect
@@ -31,6 +32,7 @@ _HOMES = {
             "align",
             "apply",
             "barrier",
+            "canon",
             "distance",
             "extract_lora",
             "inspect",
@@ -51,6 +53,7 @@ __all__ = [
     "align",
     "apply",
     "barrier",
+    "canon",
     "distance",
     "extract_lora",
     "inspect",

@@ -257,6 +257,42 @@ def merge(
         return Report(report)
 
 
+def canon(
+    model: Any,
+    *,
+    out: str | Path | None = None,
+    untie: bool = False,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    shard_size: str | int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    observer: Observer = _quiet,
+) -> tuple[Alignment, dict[str, Any]]:
+    """The canonical representative of a model: the same function, and the same weights whatever symmetries were applied
+    to them (Francois and Ravera 2026: a dressing field).
+
+    Args:
+        model: a folder, a hub id, an open checkpoint or a live module.
+        out: where to write it; nothing is written when None.
+        untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
+
+    Returns:
+        The alignment that moves the model there, and the report: ``degeneracy`` tells how clear every choice was (the
+        smallest gap per space, and by how much the other choice would move the weights), and whether the representative is
+        ``unique`` at the precision of float32.
+
+    Raises:
+        IsomergeError: a model that cannot be read, or a gain of zero, which cannot be folded.
+    """
+    from isomerge.quotient.canonical import run_canon
+
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    with _recognised([model], spec, allow_pickle, untie) as (found,), _destination(out, options) as output:
+        alignment, report = run_canon(found, output)
+        return alignment, Report(report)
+
+
 def _alone_with_recipe(path: str | Path, said: Mapping[str, Any]) -> None:
     """Refuse arguments of `merge` that a recipe has keys for, where they are not the defaults."""
     defaults = {name: parameter.default for name, parameter in signature(merge).parameters.items()}

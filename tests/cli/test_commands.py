@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import isomerge as api
 from engine.disguises import disguise, files_of, perturb
@@ -454,3 +454,21 @@ def test_as_a_program(stored: Callable, twin: Path, tmp_path: Path) -> None:
     assert (said.returncode, said.stderr) == (0, "")
     assert "Wrote out: linear merge" in said.stdout
     assert relative(outputs(tmp_path / "out"), outputs(a)) < 1e-5
+
+
+def test_canon(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """It writes a model that is the same function, says how clear it is, and twins come out alike."""
+    model = stored("gpt2")
+    said = isomerge("canon", model, "-o", tmp_path / "one", "--json", tmp_path / "report.json")
+    assert said.code == 0, said.err
+    assert "the same for every disguise" in said.out
+    assert "eigenvalue" in said.out
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["command"] == "canon"
+    assert report["degeneracy"]["unique"]
+    assert isomerge("verify", model, tmp_path / "one").code == 0
+    again = isomerge("canon", tmp_path / "one", "-o", tmp_path / "two", "--quiet")
+    assert (again.code, again.out) == (0, "")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
+    assert isomerge("canon", tmp_path / "nothing", "-o", tmp_path / "three").code == 2

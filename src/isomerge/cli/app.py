@@ -9,6 +9,7 @@ import typer
 from isomerge.cli.align import align
 from isomerge.cli.apply import apply
 from isomerge.cli.barrier import barrier
+from isomerge.cli.canon import canon
 from isomerge.cli.demo import demo
 from isomerge.cli.diff import diff
 from isomerge.cli.extract_lora import extract_lora
@@ -29,7 +30,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (merge, methods, align, apply, diff, verify, barrier, report, stats, extract_lora, inspect, demo):
+for command in (
+    merge,
+    methods,
+    align,
+    apply,
+    diff,
+    verify,
+    canon,
+    barrier,
+    report,
+    stats,
+    extract_lora,
+    inspect,
+    demo,
+):
     app.command()(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.baselines import OURS, SOFT
@@ -79,8 +80,26 @@ def run_align(
     return alignment, report
 
 
-def run_apply(alignment: Alignment, model: Model, output: Output, *, name: str = "given") -> dict[str, Any]:
-    """Replay an alignment on a model and write it."""
+REPLAYED = "The same function as the model below, in other weights: an alignment was replayed. Made by isomerge."
+
+
+def run_apply(
+    alignment: Alignment,
+    model: Model,
+    output: Output,
+    *,
+    name: str = "given",
+    command: str = "apply",
+    card: tuple[str, str] = ("Moved checkpoint", REPLAYED),
+    more: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Replay an alignment on a model and write it.
+
+    Args:
+        name: what messages call the alignment.
+        command, more: of the report.
+        card: title and text of the model card.
+    """
     spec = alignment.spec
     here = {key for block in model.blocks for key in elements_of(spec, block)}
     here |= {key for _, key, _ in find_shifts(spec, model.blocks)}
@@ -93,7 +112,7 @@ def run_apply(alignment: Alignment, model: Model, output: Output, *, name: str =
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks)
     total = model.checkpoint.nbytes
-    key = run_key("apply", [model], output.dtype, output.shard_size, alignment.digest())
+    key = run_key(command, [model], output.dtype, output.shard_size, alignment.digest())
     with StreamWriter(model, output, key) as stream:
         for number, unit in enumerate(units):
             output.observer(unit.key, number * total // len(units), total)
@@ -102,13 +121,9 @@ def run_apply(alignment: Alignment, model: Model, output: Output, *, name: str =
                 record = {"rows": _apply_unit(alignment, model, unit, stream, dtype)}
                 stream.writer.commit(unit.key, record)
             rows += record["rows"]
-        report = {**report_of("apply", [model], []), "distance": summarise(rows)}
-        text = (
-            "The same function as the model below, in other weights: an alignment was replayed. Made by isomerge."
-        )
-        stream.finish(
-            report, {"alignment.safetensors": alignment}, model_card("Moved checkpoint", [model.ref], text, report)
-        )
+        report = {**report_of(command, [model], []), "distance": summarise(rows), **(more or {})}
+        title, text = card
+        stream.finish(report, {"alignment.safetensors": alignment}, model_card(title, [model.ref], text, report))
     return report
 
 

@@ -1,0 +1,61 @@
+"""``isomerge canon``: the one set of weights that stands for all disguises of a model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def canon(
+    model: Annotated[str, typer.Argument(help="The model: a folder or hub id.")],
+    out: o.Out,
+    untie: o.Untie = False,
+    spec: o.SpecFile = None,
+    allow_pickle: o.Pickle = False,
+    out_shard_size: o.ShardSize = "5GB",
+    dtype: o.Dtype = None,
+    overwrite: o.Force = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Write MODEL in its canonical form: the same function, and the same weights whatever symmetries disguised it.
+
+    It says how clear every choice was: where a gap is small, rounding may choose otherwise in a twin.
+    """
+    import isomerge
+    from isomerge.cli.console import Voice, write_json
+
+    voice = Voice(quiet, verbose)
+    with voice.progress("canonical form") as observer:
+        _, report = isomerge.canon(
+            model, out=out, untie=untie, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
+            force=overwrite, observer=observer,
+        )  # fmt: skip
+    found = report["degeneracy"]
+    for note in report["notes"]:
+        voice.say(f"note: {note}")
+    voice.table(
+        "", ["least clear", "choice of", "gap", "would move the weights by"], [_row(g) for g in found["gaps"]]
+    )
+    if verbose and found["ambiguous"]:
+        voice.table("", ["ambiguous", "choice of", "gap", "moves"], [_row(g) for g in found["ambiguous"]])
+    if found["dead"]:
+        voice.say(
+            f"{len(found['dead'])} blocks have no balanced point ({found['dead'][0]}): they are dead or rank-deficient, "
+            "and stay in the gauge that they have."
+        )
+    unique = (
+        "is the same for every disguise"
+        if found["unique"]
+        else "may differ between disguises in what is named above"
+    )
+    voice.say(f"Wrote {out}: the canonical form, which {unique}.")
+    write_json(json, report)
+
+
+def _row(gap: dict[str, Any]) -> list[str]:
+    return [gap["element"], gap["kind"], f"{gap['gap']:.1e}", f"{100 * gap['moves']:.2g} %"]

@@ -1,0 +1,1 @@
+"""Models modulo symmetry: one representative per orbit, and what is the same on all of it."""

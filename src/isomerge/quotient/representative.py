@@ -1,0 +1,173 @@
+"""The compact element that brings one axis to its canonical position: eigenbases, phases, signs and orders.
+
+Balancing has removed all that is not compact (`isomerge.matching.balance`). What is left of every group is decided by
+moments of the weights along its axis, which all other groups leave alone or which are fixed before: second moments give
+eigenbases and orders, third moments give signs and phases (their squares would not know them). Each choice has a gap; where
+it is small, rounding decides, and the representative may move by what the choice weighs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROTATED = ("O", "OFixingOnes")
+"""Groups whose axis has a basis to choose."""
+SIGNED = ("O", "OFixingOnes", "Sign", "SignedPerm")
+SORTED = ("Perm", "SignedPerm")
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How clear a choice was."""
+
+    element: str
+    kind: str
+    """``eigenvalue``, ``order``, ``sign`` or ``phase``."""
+    value: float
+    """The smallest difference that decided, as a share of what it is a difference of; 0: rounding decides."""
+    weight: float
+    """The squared norm of the weights that the other choice would move, times four: what a wrong sign does to them."""
+
+
+def along(spec: Spec, space: Space, tensors: Mapping[Block, Tensor]) -> Iterator[tuple[Tensor, Atom]]:
+    """The leaves that an element acts on, float64 [*batch, n, others], with the atom of its axis.
+
+    Gains, which are axes of two sides at once, are left out.
+    """
+    batch = spec.batch(space)
+    for block, tensor in tensors.items():
+        for (view,), atoms, _ in leaves(spec, block, tensor):
+            names = [a.name for a in atoms]
+            if space.name not in names or atoms[names.index(space.name)].diag:
+                continue
+            at, order = names.index(space.name), [names.index(i) for i in batch]
+            rest = [k for k in range(view.ndim) if k not in order and k != at]
+            x = view.permute(*order, at, *rest).double()
+            yield x.reshape(*x.shape[: len(order) + 1], -1), atoms[at]
+
+
+def second_moment(space: Space, x: Tensor) -> Tensor:
+    """What bases and orders are read from: the Gram [*batch, n, n] of a rotated axis, else its diagonal [*batch, n]."""
+    return x @ x.mT if space.group.compact in ROTATED else x.square().sum(-1)
+
+
+def basis(space: Space, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """The rotation [*batch, n, n] to the eigenbasis of a Gram, largest first, signs open; and the eigenvalues."""
+    import torch
+
+    if space.group.compact == "O":
+        values, vectors = torch.linalg.eigh(gram)
+        return vectors.mT.flip(-2), values.flip(-1)
+    helmert = space.group._complement(gram.shape[-1])  # type: ignore[attr-defined]
+    values, vectors = torch.linalg.eigh(helmert.mT @ gram @ helmert)
+    return vectors.mT.flip(-2), values.flip(-1)
+
+
+def coordinates(space: Space, turn: Tensor | None, x: Tensor) -> Tensor:
+    """The entries along an axis [*batch, n, others] in its eigenbasis; ones are left out where they are kept."""
+    if turn is None:
+        return x
+    if space.group.compact == "OFixingOnes":
+        x = space.group._complement(x.shape[-2]).mT @ x  # type: ignore[attr-defined]
+    return turn @ x
+
+
+def third_moment(space: Space, y: Tensor) -> tuple[Tensor, Tensor]:
+    """What signs [*batch, n] and phases [*batch, 2] are read from, and the size that it is measured against.
+
+    ``sum y^3``; of pairs ``sum z |z|^2``, which turns as they do.
+    """
+    if space.group.compact == "Complex":
+        size = y.square().sum(-2)
+        return (y * size.unsqueeze(-2)).sum(-1), size.pow(1.5).sum(-1, keepdim=True)
+    return y.pow(3).sum(-1), y.abs().pow(3).sum(-1)
+
+
+def element(
+    key: str, space: Space, second: Tensor | None, third: Tensor | None, size: Tensor | None
+) -> tuple[Tensor, list[Gap]]:
+    """The element of a space from its moments, and how clear it was.
+
+    Args:
+        key: its name in the report.
+        second: see `second_moment`; None where the group does not need it.
+        third, size: see `third_moment`, in the eigenbasis.
+    """
+    import torch
+
+    kind, gaps = space.group.compact, list[Gap]()
+    sign = None
+    if third is None or size is None:  # nothing outside the layers reads or writes the stream
+        third, size = _nothing(kind, second)
+    if kind in SIGNED:
+        sign = torch.where(third < 0, -1.0, 1.0).double()
+        gaps.append(_least(key, "sign", third.abs() / size.clamp_min(1e-300), 4 * _weights(space, second, size)))
+    if kind in ROTATED:
+        assert second is not None
+        assert sign is not None
+        turn, values = basis(space, second)
+        gaps += _eigenvalue_gap(key, values)
+        turn = sign.unsqueeze(-1) * turn
+        if kind == "OFixingOnes":
+            h = space.group._complement(second.shape[-1])  # type: ignore[attr-defined]
+            turn = h @ turn @ h.mT + 1 / second.shape[-1]
+        return turn, gaps
+    if kind in SORTED:
+        assert second is not None
+        order = torch.sort(second, dim=-1, descending=True, stable=True).indices
+        ranked = second.gather(-1, order)
+        if ranked.shape[-1] > 1:
+            near = (ranked[..., :-1] - ranked[..., 1:]) / ranked[..., :1].clamp_min(1e-300)
+            gaps.append(_least(key, "order", near, 2 * (ranked[..., :-1] + ranked[..., 1:])))
+        if sign is None:
+            return order, gaps
+        return (sign.gather(-1, order) * (order + 1)).long(), gaps
+    if kind == "Complex":
+        modulus = third.norm(dim=-1, keepdim=True)
+        gaps.append(_least(key, "phase", modulus / size.clamp_min(1e-300), 4 * size.pow(2 / 3)))
+        phase = torch.stack([third[..., 0], -third[..., 1]], -1) / modulus.clamp_min(1e-300)
+        still = torch.tensor([1.0, 0.0], dtype=torch.float64).expand_as(phase)
+        return torch.where(modulus > 0, phase, still), gaps
+    if kind == "Sign":
+        assert sign is not None
+        return sign, gaps
+    return space.group.identity(tuple(second.shape[:-1]) if second is not None else (), 0), gaps
+
+
+def _nothing(kind: str, second: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Third moments of which there are none: every sign is open."""
+    assert second is not None
+    count = second[..., 0] if kind == "OFixingOnes" else second
+    some = (count.sum(-1) if kind in ROTATED else count).double() * 0
+    if kind == "OFixingOnes":
+        some = some[..., 1:]
+    return some, some.clone()
+
+
+def _weights(space: Space, second: Tensor | None, size: Tensor) -> Tensor:
+    """The squared norms of the slices along an axis, in its eigenbasis."""
+    if second is None:
+        return size.pow(2 / 3)
+    return basis(space, second)[1] if space.group.compact in ROTATED else second
+
+
+def _eigenvalue_gap(key: str, values: Tensor) -> list[Gap]:
+    if values.shape[-1] < 2:
+        return []
+    near = (values[..., :-1] - values[..., 1:]) / values[..., :1].clamp_min(1e-300)
+    return [_least(key, "eigenvalue", near, 2 * (values[..., :-1] + values[..., 1:]))]
+
+
+def _least(key: str, kind: str, gap: Tensor, weight: Tensor) -> Gap:
+    """The smallest gap, and what hangs on it."""
+    at = int(gap.argmin())
+    return Gap(key, kind, float(gap.reshape(-1)[at]), float(weight.reshape(-1)[at]))

@@ -1,0 +1,137 @@
+"""The canonical form: one set of weights for all disguises of a model, another one for every other model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import isomerge
+from engine.disguises import edit_weights, perturb, turn
+from isomerge.engine.models import recognise
+from isomerge.evidence.outputs import compare_outputs
+from isomerge.quotient.canonical import CLOSE, canonical
+from toys import TOYS, outputs, relative, save_toy, tensors
+
+
+def apart(one: Path, two: Path) -> float:
+    """The largest relative difference of any tensor of two checkpoints."""
+    a, b = tensors(one), tensors(two)
+    assert a.keys() == b.keys()
+    return max(
+        float((t.double() - b[n].double()).norm() / t.double().norm().clamp_min(1e-12)) for n, t in a.items()
+    )
+
+
+def canon(model: Path, out: Path, **options: Any) -> dict[str, Any]:
+    """Write the canonical form; the report."""
+    return isomerge.canon(model, out=out, **options)[1]
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_twins_have_one_canonical_form(name: str, tmp_path: Path) -> None:
+    """Random elements of every space, the streams' among them: the same weights come out, and the same function."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float64)
+    twin = turn(name, a, tmp_path / "twin", 3)
+    report = canon(a, tmp_path / "one")
+    canon(twin, tmp_path / "two")
+    assert report["degeneracy"]["unique"]
+    assert apart(a, twin) > 0.1
+    assert apart(a, tmp_path / "one") > 0.1
+    assert apart(tmp_path / "one", tmp_path / "two") < 1e-10
+    # not every toy computes in float64
+    assert relative(outputs(tmp_path / "one"), outputs(a)) < 1e-5
+    canon(tmp_path / "two", tmp_path / "again")
+    assert apart(tmp_path / "two", tmp_path / "again") < 1e-10
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "t5-gated", "mixtral"])
+def test_in_float32_rounding_is_divided_by_gaps(name: str, tmp_path: Path) -> None:
+    """Twins are rounded when they are written: 1e-7 over the smallest gap, seen here as some 1e-6."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float32)
+    canon(a, tmp_path / "one")
+    canon(turn(name, a, tmp_path / "twin", 3), tmp_path / "two")
+    assert 0 < apart(tmp_path / "one", tmp_path / "two") < 5e-5
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "vit"])
+def test_other_models_have_other_forms(name: str, tmp_path: Path) -> None:
+    """A small change of one tensor shows, and so does another model."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float64)
+    b = save_toy(name, tmp_path / "b", seed=5, dtype=torch.float64)
+    near = perturb(a, tmp_path / "near", 1e-3)
+    for model in (a, b, near):
+        canon(model, tmp_path / f"{model.name}-canonical")
+    assert apart(tmp_path / "a-canonical", tmp_path / "b-canonical") > 0.1
+    assert apart(tmp_path / "a-canonical", tmp_path / "near-canonical") > 1e-4
+
+
+def test_the_element_is_covariant(tmp_path: Path) -> None:
+    """What moves a twin to the form is what moves the model there, after the disguise is taken off."""
+    a = save_toy("gpt2", tmp_path / "a", dtype=torch.float64)
+    twin = turn("gpt2", a, tmp_path / "twin", 3)
+    back, _ = isomerge.canon(a)
+    isomerge.apply(back, a, out=tmp_path / "one")
+    moved, _ = isomerge.canon(twin)
+    isomerge.apply(moved.inverse(), tmp_path / "one", out=tmp_path / "as-twin")
+    assert apart(tmp_path / "as-twin", twin) < 1e-10
+
+
+def test_equal_neurons_are_told(tmp_path: Path) -> None:
+    """Two neurons of one size can stand in either order: the report names the space, and by how much that moves weights."""
+    a = save_toy("gpt2", tmp_path / "a", dtype=torch.float64)
+    clear = canonical(recognise(a)).report()
+    assert clear["unique"]
+    assert min(gap["gap"] for gap in clear["gaps"]) > CLOSE
+
+    def twins(found: dict[str, torch.Tensor]) -> None:
+        for name, axis in (("c_fc.weight", 1), ("c_fc.bias", 0), ("c_proj.weight", 0)):
+            tensor = found[f"transformer.h.1.mlp.{name}"]
+            first = tensor.select(axis, 0)
+            tensor.select(axis, 1).copy_(-first if axis == 0 and "proj" in name else first)
+
+    report = canonical(recognise(edit_weights(a, tmp_path / "equal", twins))).report()
+    (ambiguous,) = report["ambiguous"]
+    assert (ambiguous["element"], ambiguous["kind"]) == ("ff[1]", "order")
+    assert ambiguous["gap"] < 1e-12
+    assert 0.001 < ambiguous["moves"] < 1
+    assert not report["unique"]
+
+
+def test_dead_heads_are_told(tmp_path: Path) -> None:
+    """A head that writes nothing has no balanced point."""
+
+    def silence(found: dict[str, torch.Tensor]) -> None:
+        found["transformer.h.0.attn.c_proj.weight"][:4] = 0
+
+    a = save_toy("gpt2", tmp_path / "a", dtype=torch.float64)
+    dead = edit_weights(a, tmp_path / "dead", silence)
+    report = canonical(recognise(dead)).report()
+    assert report["dead"] == ["ov[0]"]
+    assert not report["unique"]
+    canon(dead, tmp_path / "out")
+    assert relative(outputs(tmp_path / "out"), outputs(dead)) < 1e-10
+
+
+def test_a_model_without_head_keeps_its_stream(tmp_path: Path) -> None:
+    """What it gives out is the stream itself, which may not be turned; the note says so."""
+    import transformers as tf
+
+    from toys import randomise
+
+    body = tf.GPT2Model(tf.GPT2Config(n_embd=16, n_head=2, n_layer=2, vocab_size=40, n_positions=16))
+    randomise(body, 0)
+    body.save_pretrained(tmp_path / "body")
+    report = canon(tmp_path / "body", tmp_path / "out")
+    assert any("no head" in note for note in report["notes"])
+    assert "res" not in {gap["element"] for gap in report["degeneracy"]["gaps"]}
+    before, after = (
+        load_file(tmp_path / "body" / "model.safetensors"),
+        load_file(tmp_path / "out" / "model.safetensors"),
+    )
+    assert torch.equal(before["wte.weight"], after["wte.weight"])
+    assert not torch.equal(before["h.0.mlp.c_fc.weight"], after["h.0.mlp.c_fc.weight"])
+    assert compare_outputs(tmp_path / "out", tmp_path / "body") < 1e-5
