@@ -26,7 +26,9 @@ ALLOWED = {
     "evidence": BASE | {"data", "symmetry", "matching", "fusion"},
     "engine": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence"},
     "federated": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
-    "api": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
+    "quotient": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
+    "api": BASE
+    | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "quotient"},
     "cli": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "api"},
 }
 # and what only when a function runs, or a type checker
