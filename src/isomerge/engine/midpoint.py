@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,10 @@ class Judged:
     targets: list[Tensor]
     """Logarithms of the mean probabilities, per batch."""
     count: int
+
+
+class _SeenError(Exception):
+    """All that a forward pass was run for has been seen."""
 
 
 def batches_of(examples: Examples) -> list[dict[str, Tensor]]:
@@ -153,12 +158,14 @@ class Midpoint:
 
         share = -(-rows // len(batches))
         found: dict[str, list[Tensor]] = {path: [] for path in paths}
-        for batch in batches:
+        for number, batch in enumerate(batches, 1):
             mask = batch.get("attention_mask")
 
-            def keep(path: str, x: Tensor, mask: Tensor | None = mask) -> None:
+            def keep(path: str, x: Tensor, mask: Tensor | None = mask, number: int = number) -> None:
                 found[path].append(spread_rows(x, mask, share))
+                if all(len(parts) >= number for parts in found.values()):
+                    raise _SeenError  # layers behind the last one that is asked for need not run
 
-            with listening(self.module, [(path, path, "in") for path in paths], keep):
+            with listening(self.module, [(path, path, "in") for path in paths], keep), suppress(_SeenError):
                 logits_of(self.module, batch)
         return {path: torch.cat(parts)[:rows] for path, parts in found.items() if parts}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,9 +128,12 @@ class Alignment(Mapping[str, "Tensor"]):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: how much of every space is moved."""
-        from isomerge.evidence.report.notebook import shown_alignment
-
-        return shown_alignment(self.spec.model_type, self.moved())
+        rows = [("space", "group", "elements", "not the identity")]
+        rows += [(name, group, str(count), str(moved)) for name, (group, count, moved) in self.moved().items()]
+        head, *body = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+        caption = f"Alignment: a symmetry of {escape(self.spec.model_type)}, the same function in other weights"
+        table = "".join(f"<tr>{row}</tr>" for row in body)
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{table}</tbody></table>"
 
     # -------------------------------------------------------------------- file
 

@@ -38,19 +38,6 @@ def fragment(report: Mapping[str, Any]) -> str:
     return fragment_of(f"isomerge {command}", title, tables=[Table("Values", ("", "value"), rows)])
 
 
-def shown_alignment(model_type: str, moved: Mapping[str, tuple[str, int, int]]) -> str:
-    """An alignment: per space, its group, the number of elements, and how many are not the identity."""
-    from isomerge.evidence.report.figure import Table
-    from isomerge.evidence.report.page import fragment_of
-
-    rows = tuple((name, group, str(count), str(changed)) for name, (group, count, changed) in moved.items())
-    return fragment_of(
-        "Alignment",
-        f"a symmetry of {model_type}: the same function in other weights",
-        tables=[Table("What is moved", ("space", "group", "elements", "not the identity"), rows)],
-    )
-
-
 def _of_distances(report: Mapping[str, Any]) -> str:
     from isomerge.evidence.report.contents import subtitle_of, title_of
     from isomerge.evidence.report.facts import facts_of
