@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.groups import OrthogonalFixingOnes
 from isomerge.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def basis(space: Space, gram: Tensor) -> tuple[Tensor, Tensor]:
     if space.group.compact == "O":
         values, vectors = torch.linalg.eigh(gram)
         return vectors.mT.flip(-2), values.flip(-1)
-    helmert = space.group._complement(gram.shape[-1])  # type: ignore[attr-defined]
+    helmert = OrthogonalFixingOnes().complement(gram.shape[-1])
     values, vectors = torch.linalg.eigh(helmert.mT @ gram @ helmert)
     return vectors.mT.flip(-2), values.flip(-1)
 
@@ -77,7 +78,7 @@ def coordinates(space: Space, turn: Tensor | None, x: Tensor) -> Tensor:
     if turn is None:
         return x
     if space.group.compact == "OFixingOnes":
-        x = space.group._complement(x.shape[-2]).mT @ x  # type: ignore[attr-defined]
+        x = OrthogonalFixingOnes().complement(x.shape[-2]).mT @ x
     return turn @ x
 
 
@@ -93,78 +94,67 @@ def third_moment(space: Space, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def element(
-    key: str, space: Space, second: Tensor | None, third: Tensor | None, size: Tensor | None
+    key: str, space: Space, second: Tensor, third: Tensor | None, size: Tensor | None
 ) -> tuple[Tensor, list[Gap]]:
     """The element of a space from its moments, and how clear it was.
 
     Args:
         key: its name in the report.
-        second: see `second_moment`; None where the group does not need it.
-        third, size: see `third_moment`, in the eigenbasis.
+        space: one whose compact group is rotated, sorted, signed or a phase.
+        second: see `second_moment`.
+        third, size: see `third_moment`, in the eigenbasis; None where nothing is there to read them from.
     """
     import torch
 
-    kind, gaps = space.group.compact, list[Gap]()
-    sign = None
-    if third is None or size is None:  # nothing outside the layers reads or writes the stream
+    kind = space.group.compact
+    if third is None or size is None:
         third, size = _nothing(kind, second)
+    if kind == "Complex":
+        return _phase(key, third, size)
+    gaps: list[Gap] = []
+    sign = torch.where(third < 0, -1.0, 1.0).double()
     if kind in SIGNED:
-        sign = torch.where(third < 0, -1.0, 1.0).double()
-        gaps.append(_least(key, "sign", third.abs() / size.clamp_min(1e-300), 4 * _weights(space, second, size)))
+        weights = basis(space, second)[1] if kind in ROTATED else second
+        gaps.append(_least(key, "sign", third.abs() / size.clamp_min(1e-300), 4 * weights))
     if kind in ROTATED:
-        assert second is not None
-        assert sign is not None
         turn, values = basis(space, second)
-        gaps += _eigenvalue_gap(key, values)
+        gaps += _between(key, "eigenvalue", values)
         turn = sign.unsqueeze(-1) * turn
         if kind == "OFixingOnes":
-            h = space.group._complement(second.shape[-1])  # type: ignore[attr-defined]
-            turn = h @ turn @ h.mT + 1 / second.shape[-1]
+            plane = OrthogonalFixingOnes().complement(second.shape[-1])
+            turn = plane @ turn @ plane.mT + 1 / second.shape[-1]
         return turn, gaps
-    if kind in SORTED:
-        assert second is not None
-        order = torch.sort(second, dim=-1, descending=True, stable=True).indices
-        ranked = second.gather(-1, order)
-        if ranked.shape[-1] > 1:
-            near = (ranked[..., :-1] - ranked[..., 1:]) / ranked[..., :1].clamp_min(1e-300)
-            gaps.append(_least(key, "order", near, 2 * (ranked[..., :-1] + ranked[..., 1:])))
-        if sign is None:
-            return order, gaps
-        return (sign.gather(-1, order) * (order + 1)).long(), gaps
-    if kind == "Complex":
-        modulus = third.norm(dim=-1, keepdim=True)
-        gaps.append(_least(key, "phase", modulus / size.clamp_min(1e-300), 4 * size.pow(2 / 3)))
-        phase = torch.stack([third[..., 0], -third[..., 1]], -1) / modulus.clamp_min(1e-300)
-        still = torch.tensor([1.0, 0.0], dtype=torch.float64).expand_as(phase)
-        return torch.where(modulus > 0, phase, still), gaps
     if kind == "Sign":
-        assert sign is not None
         return sign, gaps
-    return space.group.identity(tuple(second.shape[:-1]) if second is not None else (), 0), gaps
+    order = torch.sort(second, dim=-1, descending=True, stable=True).indices
+    gaps += _between(key, "order", second.gather(-1, order))
+    return (order if kind == "Perm" else (sign.gather(-1, order) * (order + 1)).long()), gaps
 
 
-def _nothing(kind: str, second: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Third moments of which there are none: every sign is open."""
-    assert second is not None
-    count = second[..., 0] if kind == "OFixingOnes" else second
-    some = (count.sum(-1) if kind in ROTATED else count).double() * 0
-    if kind == "OFixingOnes":
-        some = some[..., 1:]
-    return some, some.clone()
+def _phase(key: str, third: Tensor, size: Tensor) -> tuple[Tensor, list[Gap]]:
+    """The unit complex number that makes a third moment real and positive."""
+    import torch
+
+    modulus = third.norm(dim=-1, keepdim=True)
+    gap = _least(key, "phase", modulus / size.clamp_min(1e-300), 4 * size.pow(2 / 3))
+    phase = torch.stack([third[..., 0], -third[..., 1]], -1) / modulus.clamp_min(1e-300)
+    still = torch.tensor([1.0, 0.0], dtype=torch.float64).expand_as(phase)
+    return torch.where(modulus > 0, phase, still), [gap]
 
 
-def _weights(space: Space, second: Tensor | None, size: Tensor) -> Tensor:
-    """The squared norms of the slices along an axis, in its eigenbasis."""
-    if second is None:
-        return size.pow(2 / 3)
-    return basis(space, second)[1] if space.group.compact in ROTATED else second
-
-
-def _eigenvalue_gap(key: str, values: Tensor) -> list[Gap]:
-    if values.shape[-1] < 2:
+def _between(key: str, kind: str, falling: Tensor) -> list[Gap]:
+    """The smallest step of a falling row [*batch, n], as a share of its first entry."""
+    if falling.shape[-1] < 2:
         return []
-    near = (values[..., :-1] - values[..., 1:]) / values[..., :1].clamp_min(1e-300)
-    return [_least(key, "eigenvalue", near, 2 * (values[..., :-1] + values[..., 1:]))]
+    near = (falling[..., :-1] - falling[..., 1:]) / falling[..., :1].clamp_min(1e-300)
+    return [_least(key, kind, near, 2 * (falling[..., :-1] + falling[..., 1:]))]
+
+
+def _nothing(kind: str, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Third moments where nothing outside the layers reads or writes a stream: every sign is open."""
+    some = second.new_zeros(second.shape[:-1] if kind in ROTATED else second.shape)
+    some = some[..., 1:] if kind == "OFixingOnes" else some
+    return some, some.clone()
 
 
 def _least(key: str, kind: str, gap: Tensor, weight: Tensor) -> Gap:

@@ -24,4 +24,4 @@ GROUPS: dict[str, Group] = {
     "Complex": ComplexGroup(),
 }
 
-__all__ = ["GROUPS", "Group"]
+__all__ = ["GROUPS", "Group", "OrthogonalFixingOnes"]

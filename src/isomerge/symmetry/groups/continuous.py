@@ -102,7 +102,7 @@ class OrthogonalFixingOnes(Orthogonal):
 
     name, compact = "OFixingOnes", "OFixingOnes"
 
-    def _complement(self, n: int) -> Tensor:
+    def complement(self, n: int) -> Tensor:
         """An orthonormal basis [n, n - 1] of the vectors of mean zero (Helmert)."""
         import torch
 
@@ -113,14 +113,14 @@ class OrthogonalFixingOnes(Orthogonal):
         return basis
 
     def _extend(self, small: Tensor, n: int) -> Tensor:
-        basis = self._complement(n)
+        basis = self.complement(n)
         return basis @ small @ basis.mT + 1 / n
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
         return self._extend(random_orthogonal(batch, n - 1, rng), n)
 
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
-        basis = self._complement(cross.shape[-1])
+        basis = self.complement(cross.shape[-1])
         small, _ = super().solve(basis.mT @ cross.double() @ basis)
         g = self._extend(small, cross.shape[-1])
         return g, self.contract(g, cross.double())
