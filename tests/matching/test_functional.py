@@ -51,7 +51,7 @@ def test_costs_are_the_error_of_averaging(gated: bool, monkeypatch: pytest.Monke
                 tried.append(float((merged - wanted).square().sum(1).mean()))
             assert float(costs[i, j]) == pytest.approx(min(tried), rel=1e-9, abs=1e-12)
             assert float(signs[i, j]) == (1, -1)[tried.index(min(tried))]
-    monkeypatch.setattr(functional, "CHUNK", 2 * 40 * 5)
+    monkeypatch.setattr(functional, "CHUNK", 7 * 40)
     again, same = functional_costs(a, b, act, signs=gated)
     assert torch.allclose(again, costs)
     assert torch.equal(same, signs)

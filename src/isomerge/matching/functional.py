@@ -191,28 +191,31 @@ def functional_costs(
     (reads_a, values_a), (reads_b, values_b) = (
         ([m.mT.contiguous() for m in x.merged], x.own.mT.contiguous()) for x in (a, b)
     )
+    first = torch.arange(size).unsqueeze(1).expand_as(columns).reshape(-1)
+    second = columns.reshape(-1)
     costs, best = [], []
-    step = max(1, CHUNK // max(1, n * columns.shape[1]))
-    for start in range(0, size, step):
-        rows = slice(start, start + step)
-        tried = columns[rows]
-        own_a, own_b = values_a[rows, None], values_b[tried]
-        value = act((reads_a[0][rows, None] + reads_b[0][tried]) / 2)
-        dot, norm_a, norm_b = dots[rows].gather(1, tried), norms_a[rows, None], norms_b[tried]
+    step = max(1, CHUNK // max(1, n))
+    for i, j in zip(first.split(step), second.split(step), strict=True):
+        # by index_select, which takes a quarter of the time of indexing
+        own_a, own_b = values_a.index_select(0, i), values_b.index_select(0, j)
+        sides = [(x.index_select(0, i), y.index_select(0, j)) for x, y in zip(reads_a, reads_b, strict=True)]
+        value = act((sides[0][0] + sides[0][1]) / 2)
+        dot, norm_a, norm_b = dots[i, j], norms_a[i], norms_b[j]
         # E |own_i o_i + own_j o_j|^2, which no sign changes
-        target = squares_a[rows, None] + squares_b[tried] + 2 * like[rows].gather(1, tried) * dot
+        target = squares_a[i] + squares_b[j] + 2 * like[i, j] * dot
         trials = []
         for sign in (1.0, -1.0) if signs else (1.0,):
             h = value
             if len(a.merged) > 1:
-                h = value * ((reads_a[1][rows, None] + sign * reads_b[1][tried]) / 2)
+                h = value * (sides[1][0].add(sides[1][1], alpha=sign) / 2)
             d = dot * sign
-            cross = (h * own_a).mean(-1) * (norm_a + d) + (h * own_b).mean(-1) * sign * (norm_b + d)
-            trials.append((h.square().mean(-1) * (norm_a + norm_b + 2 * d) - 2 * cross + target).double() / 4)
+            with_a, with_b, square = (torch.linalg.vecdot(h, x) / n for x in (own_a, own_b, h))
+            cross = with_a * (norm_a + d) + with_b * sign * (norm_b + d)
+            trials.append((square * (norm_a + norm_b + 2 * d) - 2 * cross + target).double() / 4)
         found = torch.stack(trials).min(0)
         costs.append(found.values)
         best.append(1.0 - 2.0 * found.indices.double())
-    return torch.cat(costs), torch.cat(best)
+    return torch.cat(costs).view_as(columns), torch.cat(best).view_as(columns)
 
 
 def linear_costs(a: Neurons, b: Neurons, *, signs: bool = False) -> Tensor:
