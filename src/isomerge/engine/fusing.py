@@ -183,10 +183,10 @@ class Fuser:
             from isomerge.fusion.linear import linear
 
             return linear(here, weight=given.get("weight", [1.0] * len(here)))
-        out = torch.empty(tensors[0].shape, dtype=narrow or self.dtype, device=tensors[0].device)
-        if fusion.method.elementwise:
-            return self._in_pieces(given, here, base, out)
-        if fusion.method.widening:
+        if fusion.method.elementwise or fusion.method.widening:
+            out = torch.empty(tensors[0].shape, dtype=narrow or self.dtype, device=tensors[0].device)
+            if fusion.method.elementwise:
+                return self._in_pieces(given, here, base, out)
             return fusion.method.fuse(here, given, base=base, out=out)
         here, base = list(map(self._working, here)), None if base is None else self._working(base)
         rng = generator(fusion.seed, fusion.method.name, block.key) if fusion.method.random else None
