@@ -75,16 +75,6 @@ def perturb(folder: Path, out: Path, relative: float, *, seed: int = 0, only: st
     return out
 
 
-def edit_weights(folder: Path, out: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
-    """A copy of a single-file checkpoint whose tensors are changed in place."""
-    found = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
-    change(found)
-    out.mkdir()
-    save_file(found, out / "model.safetensors", metadata={"format": "pt"})
-    (out / "config.json").write_bytes((folder / "config.json").read_bytes())
-    return out
-
-
 def files_of(folder: Path) -> dict[str, bytes]:
     """Every file under a folder and its bytes."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

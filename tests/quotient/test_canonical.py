@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import isomerge
-from engine.disguises import edit_weights, perturb, turn
+from engine.disguises import perturb, turn, write_like
 from isomerge.engine.models import recognise
 from isomerge.evidence.outputs import compare_outputs
 from isomerge.quotient.canonical import CLOSE, canonical
@@ -93,7 +93,7 @@ def test_equal_neurons_are_told(tmp_path: Path) -> None:
             first = tensor.select(axis, 0)
             tensor.select(axis, 1).copy_(-first if axis == 0 and "proj" in name else first)
 
-    report = canonical(recognise(edit_weights(a, tmp_path / "equal", twins))).report()
+    report = canonical(recognise(write_like(a, tmp_path / "equal", twins))).report()
     (ambiguous,) = report["ambiguous"]
     assert (ambiguous["element"], ambiguous["kind"]) == ("ff[1]", "order")
     assert ambiguous["gap"] < 1e-12
@@ -108,7 +108,7 @@ def test_dead_heads_are_told(tmp_path: Path) -> None:
         found["transformer.h.0.attn.c_proj.weight"][:4] = 0
 
     a = save_toy("gpt2", tmp_path / "a", dtype=torch.float64)
-    dead = edit_weights(a, tmp_path / "dead", silence)
+    dead = write_like(a, tmp_path / "dead", silence)
     report = canonical(recognise(dead)).report()
     assert report["dead"] == ["ov[0]"]
     assert not report["unique"]

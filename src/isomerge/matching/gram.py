@@ -104,6 +104,20 @@ def cross_size(spec: Spec, atoms: tuple[Atom, ...]) -> int:
     return size
 
 
+def along(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> Iterator[tuple[Tensor, Atom]]:
+    """The leaves that one space's element acts on, float64 [*batch, n, others], with the atom of its axis."""
+    batch = spec.batch(spec.spaces[name])
+    for block, tensor in tensors.items():
+        for (view,), atoms, _ in leaves(spec, block, tensor):
+            names = [a.name for a in atoms]
+            if name not in names:
+                continue
+            at, order = names.index(name), [names.index(i) for i in batch]
+            rest = [k for k in range(view.ndim) if k not in order and k != at]
+            x = view.permute(*order, at, *rest).double()
+            yield x.reshape(*x.shape[: len(order) + 1], -1), atoms[at]
+
+
 def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[Tensor, Tensor] | None:
     """The self-Grams of the plain and of the dual side of one space's element, float64 [*batch, n, n] each.
 
@@ -111,19 +125,8 @@ def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[
     """
     import torch
 
-    batch = spec.batch(spec.spaces[name])
     sides: dict[bool, Tensor] = {}
-    for block, tensor in tensors.items():
-        for (view,), atoms, _ in leaves(spec, block, tensor):
-            names = [a.name for a in atoms]
-            if name not in names:
-                continue
-            at = names.index(name)
-            order = [*(names.index(i) for i in batch)]
-            rest = [k for k in range(view.ndim) if k not in order and k != at]
-            x = view.permute(*order, at, *rest).double()
-            x = x.reshape(*x.shape[: len(order) + 1], -1)
-            gram = torch.matmul(x, x.mT)
-            dual = atoms[at].dual
-            sides[dual] = sides[dual] + gram if dual in sides else gram
+    for x, atom in along(spec, name, tensors):
+        gram = torch.matmul(x, x.mT)
+        sides[atom.dual] = sides[atom.dual] + gram if atom.dual in sides else gram
     return (sides[False], sides[True]) if len(sides) == 2 else None

@@ -20,13 +20,12 @@ from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import has_shared_meaning, lonely_gains
-from isomerge.matching.local import squared_norm
+from isomerge.matching.gram import along
+from isomerge.matching.local import Blocks, squared_norm, unit_keys
 from isomerge.quotient.representative import (
-    ROTATED,
-    SIGNED,
-    SORTED,
+    CHOSEN,
+    ORIENTED,
     Gap,
-    along,
     basis,
     coordinates,
     element,
@@ -34,14 +33,15 @@ from isomerge.quotient.representative import (
     third_moment,
 )
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Space, Spec
-from isomerge.symmetry.units import Unit, elements_of
+from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Told = Callable[[str, int, int], None]
+Basis = tuple["Tensor | None", "Tensor"]
+"""See `basis`."""
 CLOSE = 1e-6
 """A gap below this is told of: float32 weights carry about a tenth of it as rounding."""
 
@@ -73,17 +73,6 @@ class Canonical:
         return {"element": gap.element, "kind": gap.kind, "gap": gap.value, "moves": moves}
 
 
-class Moments:
-    """Sums of second or third moments by element key."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Tensor] = {}
-
-    def add(self, key: str, value: Tensor) -> None:
-        """One leaf's share."""
-        self.found[key] = self.found[key] + value if key in self.found else value
-
-
 class Canonicaliser:
     """Finds the representative of one model in three passes over its units."""
 
@@ -100,6 +89,7 @@ class Canonicaliser:
         if self.plan.selection.frame is not None and lonely_gains(self.frame, self.blocks):
             self.frame = self.local
             notes.append("a norm gives out its stream, which must keep its basis")
+        self.streams = self.frame.restrict(list(self.frame.streams))
         self.notes = tuple(notes)
         self.fold = folding(model, self.frame, self.blocks, self.dtype)
         self.gauges: dict[str, Alignment] = {}
@@ -107,16 +97,13 @@ class Canonicaliser:
         self.gaps: list[Gap] = []
         self.dead: list[str] = []
         self.norm = 0.0
-        self._passes = 0
 
     def solve(self) -> Canonical:
         """The representative's element."""
-        second = self._second_moments()
-        streams = {n: self.frame.spaces[n] for n in self.frame.streams}
-        third, size = self._third_moments(streams, second, shared=True)
-        self.turn = Alignment(self.frame, self._elements(streams, second, third, size))
-        third, size = self._third_moments(self.local.spaces, second, shared=False)
-        found = self._elements(self.local.spaces, second, third, size)
+        bases = self._bases()
+        shared = [unit for unit in self.plan.units if any(has_shared_meaning(self.frame, b) for b in unit.blocks)]
+        self.turn = Alignment(self.frame, self._elements(self.streams, bases, shared, self._shared))
+        found = self._elements(self.local, bases, self.plan.units, lambda tensors: tensors)
         units = [
             (
                 unit,
@@ -128,13 +115,17 @@ class Canonicaliser:
         moved = whole_alignment(self.frame, self.local, units, self.turn, (Alignment(self.frame), self.fold))
         return Canonical(moved, self.gaps, self.dead, self.norm**0.5, self.notes)
 
+    def _shared(self, tensors: Blocks) -> Blocks:
+        """The blocks that nothing inside layers acts on."""
+        return {block: t for block, t in tensors.items() if has_shared_meaning(self.frame, block)}
+
     # ------------------------------------------------------------------ passes
 
-    def _units(self, what: str, units: Sequence[Unit]) -> Iterator[tuple[Unit, dict[Block, Tensor]]]:
-        """Units with gains folded and streams turned, balanced."""
+    def _units(self, what: str, units: Sequence[Unit]) -> Iterator[Blocks]:
+        """The weights of units with gains folded and streams turned, balanced."""
+        moved = self.turn @ self.fold
         for number, unit in enumerate(units):
             self.observer(what, number, len(units))
-            moved = self.turn @ self.fold
             tensors = {block: read_moved(self.model, block, self.dtype, moved) for block in unit.blocks}
             floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
             if unit.key in self.gauges:
@@ -142,66 +133,48 @@ class Canonicaliser:
             else:
                 self.gauges[unit.key], dead = canonical_gauge(self.local, floats)
                 self.dead += dead
-            yield unit, floats
+            yield floats
 
-    def _spaces(self, blocks: Sequence[Block], spec: Spec, spaces: dict[str, Space]) -> dict[str, Space]:
-        """The element keys that act on blocks."""
-        found = {key: space for block in blocks for key, space in elements_of(spec, block).items()}
-        return {key: space for key, space in found.items() if space.name in spaces}
-
-    def _second_moments(self) -> dict[str, Tensor]:
-        """Of every element, local ones and streams."""
-        sums = Moments()
-        for unit, tensors in self._units("bases and orders", self.plan.units):
+    def _bases(self) -> dict[str, Basis]:
+        """The eigenbasis and the second moments of every element, local ones and streams."""
+        spaces: dict[str, Space] = {}
+        sums: dict[str, Tensor] = {}
+        for tensors in self._units("bases and orders", self.plan.units):
             self.norm += sum(squared_norm(t) for t in tensors.values())
-            streams = {n: self.frame.spaces[n] for n in self.frame.streams}
-            for spec, spaces in ((self.local, self.local.spaces), (self.frame, streams)):
-                for key, space in self._spaces(unit.blocks, spec, spaces).items():
-                    for block, tensor in tensors.items():
-                        if key not in elements_of(spec, block):
-                            continue
-                        for x, _ in along(spec, space, {block: tensor}):
-                            sums.add(key, second_moment(space, x))
-        return sums.found
-
-    def _third_moments(
-        self, spaces: dict[str, Space], second: dict[str, Tensor], *, shared: bool
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Of these spaces, in their eigenbases; ``shared``: from blocks that nothing inside layers acts on."""
-        moments, sizes = Moments(), Moments()
-        spec = self.frame if shared else self.local
-        wanted = {n: s for n, s in spaces.items() if s.group.compact in (*SIGNED, "Complex")}
-        turns: dict[str, Tensor] = {}
-        units = self.plan.units
-        if shared:
-            units = [u for u in units if any(has_shared_meaning(self.frame, b) for b in u.blocks)]
-        for unit, tensors in self._units("signs and phases", units if wanted else ()):
-            for key, space in self._spaces(unit.blocks, spec, wanted).items():
-                if space.group.compact in ROTATED and key not in turns:
-                    turns[key] = basis(space, second[key])[0]
-                for block, tensor in tensors.items():
-                    if key not in elements_of(spec, block) or (
-                        shared and not has_shared_meaning(self.frame, block)
-                    ):
-                        continue
-                    for x, _ in along(spec, space, {block: tensor}):
-                        third, size = third_moment(space, coordinates(space, turns.get(key), x))
-                        moments.add(key, third)
-                        sizes.add(key, size)
-        return moments.found, sizes.found
+            for spec in (self.local, self.streams):
+                for key, space, x in _axes(spec, tensors, CHOSEN):
+                    moment = second_moment(space, x)
+                    sums[key] = sums[key] + moment if key in sums else moment
+                    spaces[key] = space
+        return {key: basis(spaces[key], moment) for key, moment in sums.items()}
 
     def _elements(
-        self, spaces: dict[str, Space], second: dict[str, Tensor], third: dict[str, Tensor], size: dict[str, Tensor]
+        self, spec: Spec, bases: dict[str, Basis], units: Sequence[Unit], seen: Callable[[Blocks], Blocks]
     ) -> dict[str, Tensor]:
-        """The element of every key of these spaces."""
+        """The element of every key of a spec, from third moments of what is ``seen`` of units, in the eigenbases."""
+        sums: dict[str, tuple[Tensor, Tensor]] = {}
+        oriented = any(space.group.compact in ORIENTED for space in spec.spaces.values())
+        for tensors in self._units("signs and phases", units if oriented else ()):
+            for key, space, x in _axes(spec, seen(tensors), ORIENTED):
+                third, size = third_moment(space, coordinates(space, bases[key][0], x))
+                before = sums.get(key)
+                sums[key] = (third, size) if before is None else (before[0] + third, before[1] + size)
         found: dict[str, Tensor] = {}
-        for key, moment in second.items():
-            space = spaces.get(key.partition("[")[0])
-            if space is None or space.group.compact not in (*SIGNED, *SORTED, "Complex"):
-                continue
-            found[key], gaps = element(key, space, moment, third.get(key), size.get(key))
-            self.gaps += gaps
+        for key, (turn, second) in bases.items():
+            space = spec.spaces.get(key.partition("[")[0])
+            if space is not None:
+                found[key], gaps = element(key, space, turn, second, *sums.get(key, (None, None)))
+                self.gaps += gaps
         return found
+
+
+def _axes(spec: Spec, tensors: Blocks, kinds: Sequence[str]) -> Iterator[tuple[str, Space, Tensor]]:
+    """The leaves along every axis whose compact group is one of these, with element keys and spaces; gains, which stand
+    for two sides at once, are left out."""
+    for name, key in unit_keys(spec, tensors).items():
+        space = spec.spaces[name]
+        if space.group.compact in kinds:
+            yield from ((key, space, x) for x, atom in along(spec, name, tensors) if not atom.diag)
 
 
 CARD = (

@@ -8,22 +8,22 @@ it is small, rounding decides, and the representative may move by what the choic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import OrthogonalFixingOnes
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.spec import Space
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ROTATED = ("O", "OFixingOnes")
 """Groups whose axis has a basis to choose."""
-SIGNED = ("O", "OFixingOnes", "Sign", "SignedPerm")
-SORTED = ("Perm", "SignedPerm")
+SIGNED = (*ROTATED, "Sign", "SignedPerm")
+ORIENTED = (*SIGNED, "Complex")
+"""Groups that third moments decide on."""
+CHOSEN = (*ORIENTED, "Perm")
+"""Groups that leave something to choose once a unit is balanced."""
 
 
 @dataclass(frozen=True)
@@ -39,37 +39,22 @@ class Gap:
     """The squared norm of the weights that the other choice would move, times four: what a wrong sign does to them."""
 
 
-def along(spec: Spec, space: Space, tensors: Mapping[Block, Tensor]) -> Iterator[tuple[Tensor, Atom]]:
-    """The leaves that an element acts on, float64 [*batch, n, others], with the atom of its axis.
-
-    Gains, which are axes of two sides at once, are left out.
-    """
-    batch = spec.batch(space)
-    for block, tensor in tensors.items():
-        for (view,), atoms, _ in leaves(spec, block, tensor):
-            names = [a.name for a in atoms]
-            if space.name not in names or atoms[names.index(space.name)].diag:
-                continue
-            at, order = names.index(space.name), [names.index(i) for i in batch]
-            rest = [k for k in range(view.ndim) if k not in order and k != at]
-            x = view.permute(*order, at, *rest).double()
-            yield x.reshape(*x.shape[: len(order) + 1], -1), atoms[at]
-
-
 def second_moment(space: Space, x: Tensor) -> Tensor:
     """What bases and orders are read from: the Gram [*batch, n, n] of a rotated axis, else its diagonal [*batch, n]."""
     return x @ x.mT if space.group.compact in ROTATED else x.square().sum(-1)
 
 
-def basis(space: Space, gram: Tensor) -> tuple[Tensor, Tensor]:
-    """The rotation [*batch, n, n] to the eigenbasis of a Gram, largest first, signs open; and the eigenvalues."""
+def basis(space: Space, second: Tensor) -> tuple[Tensor | None, Tensor]:
+    """The rotation [*batch, n, n] to the eigenbasis of a second moment, largest first, signs open, and the eigenvalues
+    (both across the ones where these are kept); of axes that are not rotated, None and the moment."""
     import torch
 
-    if space.group.compact == "O":
-        values, vectors = torch.linalg.eigh(gram)
-        return vectors.mT.flip(-2), values.flip(-1)
-    helmert = OrthogonalFixingOnes().complement(gram.shape[-1])
-    values, vectors = torch.linalg.eigh(helmert.mT @ gram @ helmert)
+    if space.group.compact not in ROTATED:
+        return None, second
+    if space.group.compact == "OFixingOnes":
+        plane = OrthogonalFixingOnes().complement(second.shape[-1])
+        second = plane.mT @ second @ plane
+    values, vectors = torch.linalg.eigh(second)
     return vectors.mT.flip(-2), values.flip(-1)
 
 
@@ -94,35 +79,33 @@ def third_moment(space: Space, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def element(
-    key: str, space: Space, second: Tensor, third: Tensor | None, size: Tensor | None
+    key: str, space: Space, turn: Tensor | None, second: Tensor, third: Tensor | None, size: Tensor | None
 ) -> tuple[Tensor, list[Gap]]:
     """The element of a space from its moments, and how clear it was.
 
     Args:
         key: its name in the report.
         space: one whose compact group is rotated, sorted, signed or a phase.
-        second: see `second_moment`.
-        third, size: see `third_moment`, in the eigenbasis; None where nothing is there to read them from.
+        turn, second: see `basis`; of axes that are not rotated, None and the diagonal.
+        third, size: see `third_moment`, in the eigenbasis; None where nothing is there to read them from: signs are open.
     """
     import torch
 
     kind = space.group.compact
-    if third is None or size is None:
-        third, size = _nothing(kind, second)
+    third = torch.zeros_like(second) if third is None else third
+    size = torch.zeros_like(second) if size is None else size
     if kind == "Complex":
         return _phase(key, third, size)
     gaps: list[Gap] = []
     sign = torch.where(third < 0, -1.0, 1.0).double()
     if kind in SIGNED:
-        weights = basis(space, second)[1] if kind in ROTATED else second
-        gaps.append(_least(key, "sign", third.abs() / size.clamp_min(1e-300), 4 * weights))
-    if kind in ROTATED:
-        turn, values = basis(space, second)
-        gaps += _between(key, "eigenvalue", values)
+        gaps.append(_least(key, "sign", third.abs() / size.clamp_min(1e-300), 4 * second))
+    if turn is not None:
+        gaps += _between(key, "eigenvalue", second)
         turn = sign.unsqueeze(-1) * turn
         if kind == "OFixingOnes":
-            plane = OrthogonalFixingOnes().complement(second.shape[-1])
-            turn = plane @ turn @ plane.mT + 1 / second.shape[-1]
+            plane = OrthogonalFixingOnes().complement(turn.shape[-1] + 1)
+            turn = plane @ turn @ plane.mT + 1 / len(plane)
         return turn, gaps
     if kind == "Sign":
         return sign, gaps
@@ -148,13 +131,6 @@ def _between(key: str, kind: str, falling: Tensor) -> list[Gap]:
         return []
     near = (falling[..., :-1] - falling[..., 1:]) / falling[..., :1].clamp_min(1e-300)
     return [_least(key, kind, near, 2 * (falling[..., :-1] + falling[..., 1:]))]
-
-
-def _nothing(kind: str, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Third moments where nothing outside the layers reads or writes a stream: every sign is open."""
-    some = second.new_zeros(second.shape[:-1] if kind in ROTATED else second.shape)
-    some = some[..., 1:] if kind == "OFixingOnes" else some
-    return some, some.clone()
 
 
 def _least(key: str, kind: str, gap: Tensor, weight: Tensor) -> Gap:
