@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.paper.architectures import family_section, question_sections
 from benchmarks.paper.results import mean_spread
-from benchmarks.paper.sentences import markdown
+from benchmarks.paper.sentences import markdown, value
 from benchmarks.paper.vision import figure_sections, matching, runtimes, table2_section
 from benchmarks.paper.vision.drawing import LABELS, ROW_LABELS
 
@@ -119,11 +119,7 @@ def of_text() -> dict[str, dict[str, float]]:
 
 def seconds(values: list[float]) -> str:
     """Seconds with as many digits as they have meaning."""
-    if not values:
-        return "–"
-    mean, spread = mean_spread(values)
-    digits = 2 if mean < 10 else 0
-    return f"{mean:.{digits}f} ± {spread:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
+    return value(values, 2 if values and mean_spread(values)[0] < 10 else 0)
 
 
 def matching_share(found: dict[str, dict[str, float]]) -> list[str]:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from benchmarks.paper.results import Results, mean_spread
-from benchmarks.paper.sentences import best, difference
+from benchmarks.paper.sentences import best, difference, value
 from benchmarks.paper.text import data
 from benchmarks.paper.text.merges import COLUMNS, METHODS
 from benchmarks.paper.text.settings import PRESETS, Preset
@@ -26,15 +26,9 @@ ROWS = {"simple": "Simple", "fisher": "Fisher", "regmean": "RegMean"}
 F1 = ("macro", "micro")
 
 
-def shown(values: Sequence[float]) -> str:
-    """Mean and spread over seeds."""
-    mean, spread = mean_spread(values)
-    return f"{mean:.2f} ± {spread:.2f}" if len(values) > 1 else f"{mean:.2f}"
-
-
 def both(one: Callable[[int, str], float], seeds: Sequence[int]) -> str:
     """Macro / micro F1, each with its spread over seeds."""
-    return " / ".join(shown([one(seed, kind) for seed in seeds]) for kind in F1)
+    return " / ".join(value([one(seed, kind) for seed in seeds]) for kind in F1)
 
 
 def before(results: Results, section: Section, seeds: Sequence[int], upper: str) -> list[str]:
@@ -44,7 +38,7 @@ def before(results: Results, section: Section, seeds: Sequence[int], upper: str)
         "members, on average": both(lambda s, kind: ends(results, section, s, kind)[1], seeds),
         "ensemble of the members": both(lambda s, kind: ensemble(results, section, s, kind), seeds),
     }
-    return [f"| {name} | {value} |{' |' * (len(HEADS) - 1)}" for name, value in rows.items()]
+    return [f"| {name} | {cells} |{' |' * (len(HEADS) - 1)}" for name, cells in rows.items()]
 
 
 def table(results: Results, section: Section, seeds: Sequence[int], head: str, above: Sequence[str]) -> list[str]:

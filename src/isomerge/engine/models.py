@@ -82,15 +82,18 @@ class Model:
 
     def expect(self, block: Block) -> None:
         """Has the system begin to read a block that will be assembled soon."""
-        for canonical in block.canonical:
-            if (name := self.source_of(canonical, Match(block.line, {}))) is not None:
-                self.checkpoint.expect(name)
+        for name in self._stored(block):
+            self.checkpoint.expect(name)
 
     def check_unchanged(self, block: Block) -> None:
         """Raises IsomergeError when a file that the block was mapped from has changed."""
-        for canonical in block.canonical:
-            if (name := self.source_of(canonical, Match(block.line, {}))) is not None:
-                self.checkpoint.check_unchanged(name)
+        for name in self._stored(block):
+            self.checkpoint.check_unchanged(name)
+
+    def _stored(self, block: Block) -> list[str]:
+        """The stored tensors behind a block, those that are there."""
+        found = (self.source_of(canonical, Match(block.line, {})) for canonical in block.canonical)
+        return [name for name in found if name is not None]
 
     def assemble(self, block: Block, dtype: torch.dtype | None) -> Tensor:
         """A block as one contiguous tensor in the working dtype; None: in its stored dtype, mapped (see `read`)."""

@@ -212,8 +212,7 @@ def functional_costs(
                 h = value * (sides[1][0].add(sides[1][1], alpha=sign) / 2)
             d = dot * sign
             with_a, with_b, square = (torch.linalg.vecdot(h, x) / n for x in (own_a, own_b, h))
-            cross = with_a * (norm_a + d) + with_b * sign * (norm_b + d)
-            trials.append((square * (norm_a + norm_b + 2 * d) - 2 * cross + target).double() / 4)
+            trials.append(_error(square, with_a, with_b * sign, norm_a, norm_b, d, target))
         found = torch.stack(trials).min(0)
         cost.copy_(found.values)
         chosen.copy_(1.0 - 2.0 * found.indices)
@@ -231,15 +230,23 @@ def linear_costs(a: Neurons, b: Neurons, *, signs: bool = False) -> Tensor:
     dots, like = (a.out @ b.out.mT).double(), (a.own.mT @ b.own / n).double()
     squares_a, squares_b = (x.own.square().mean(0).double() for x in (a, b))
     norms_a, norms_b = (x.out.square().sum(1).double() for x in (a, b))
-    target = (squares_a * norms_a)[:, None] + (squares_b * norms_b)[None] + 2 * like * dots
+    squares_a, norms_a = squares_a[:, None], norms_a[:, None]
+    target = squares_a * norms_a + squares_b * norms_b + 2 * like * dots
     trials = []
     for sign in (1.0, -1.0) if signs else (1.0,):
-        both, c, d = norms_a[:, None] + norms_b[None] + 2 * sign * dots, like * sign, dots * sign
-        value = (squares_a[:, None] + squares_b[None] + 2 * c) / 4
-        with_a, with_b = (squares_a[:, None] + c) / 2, (squares_b[None] + c) / 2
-        cross = with_a * (norms_a[:, None] + d) + with_b * (norms_b[None] + d)
-        trials.append((value * both - 2 * cross + target) / 4)
+        c, d = like * sign, dots * sign
+        square, with_a, with_b = (squares_a + squares_b + 2 * c) / 4, (squares_a + c) / 2, (squares_b + c) / 2
+        trials.append(_error(square, with_a, with_b, norms_a, norms_b, d, target))
     return torch.stack(trials).min(0).values
+
+
+def _error(
+    square: Tensor, with_a: Tensor, with_b: Tensor, norm_a: Tensor, norm_b: Tensor, dot: Tensor, target: Tensor
+) -> Tensor:
+    """The error of averaging pairs, float64: from means of the averaged neuron's value squared, and times either neuron's
+    own, the squared norms and inner products of what they write, and what the sum of both writes, squared."""
+    cross = with_a * (norm_a + dot) + with_b * (norm_b + dot)
+    return (square * (norm_a + norm_b + 2 * dot) - 2 * cross + target).double() / 4
 
 
 def promising_costs(a: Neurons, b: Neurons, act: Activation, *, signs: bool, count: int) -> tuple[Tensor, Tensor]:
