@@ -27,9 +27,11 @@ ALLOWED = {
     "engine": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence"},
     "federated": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
     "quotient": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
+    "relational": BASE | {"symmetry", "archs"},
     "api": BASE
     | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "quotient"},
-    "cli": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "api"},
+    "cli": BASE
+    | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "quotient", "api"},
 }
 # and what only when a function runs, or a type checker
 LATE = {"evidence": {"engine"}, "fusion": {"engine"}, "checkpoint": {"archs", "symmetry", "engine"}}

@@ -13,6 +13,8 @@ import pytest
 import isomerge
 
 HEAVY = ["torch", "transformers", "numpy", "scipy", "matplotlib", "sklearn", "safetensors", "huggingface_hub"]
+# classes of torch cannot be defined without it: these are imported by who uses them alone
+NETWORKS = ("isomerge.relational.", "isomerge.quotient.optim.wrapper", "isomerge.quotient.optim.invariant")
 SHOW = f"import json, sys; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
 
 
@@ -72,8 +74,9 @@ for name in {modules()!r}:
 
 
 def test_only_light_modules_at_the_top() -> None:
-    """No module of isomerge imports torch or transformers before it is used."""
-    code = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in modules())
+    """No module of isomerge imports torch or transformers before it is used, but those that define torch's classes."""
+    light = [name for name in modules() if not name.startswith(NETWORKS)]
+    code = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in light)
     assert {"torch", "transformers"}.isdisjoint(json.loads(run(code + SHOW)))
 
 

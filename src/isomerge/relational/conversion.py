@@ -1,0 +1,179 @@
+"""Whole pre-norm models in relational form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isomerge.archs import spec_for
+from isomerge.errors import IsomergeError
+from isomerge.relational.anchors import choose_anchors
+from isomerge.relational.block import RelationalBlock, RelationalMLP
+from isomerge.relational.config import RelationalConfig
+from isomerge.relational.embedding import FixedGram
+from isomerge.relational.parts import Key, Part, parts_of
+from isomerge.relational.source import Scores, config_of, scores_of, setting
+from isomerge.relational.standard import Parts, fill_attention, full_rotary
+from isomerge.relational.transformer import RelationalTransformer
+from isomerge.symmetry.spec import Spec
+
+NORMS = {"O": "rms", "OFixingOnes": "layer"}
+"""The norm of a stream, by the rotations that commute with it once its gains are folded."""
+
+
+def convert_model(
+    model: Any, *, anchors: str | Tensor, full: bool, chunk: int | None, seed: int
+) -> RelationalTransformer:
+    """See `isomerge.relational.from_standard`."""
+    settings = config_of(model)
+    spec = spec_for(settings)
+    norm = _norm_of(spec)
+    rotary = any(s.group_name == "Complex" for s in spec.spaces.values())
+    if full and rotary:
+        raise full_rotary()
+    tensors = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
+    parts = parts_of(spec, tensors)
+    scores = scores_of(model, rotary=rotary)
+    atoms = _atoms_of(parts)
+    vectors = choose_anchors(anchors, atoms.shape[1], atoms, ones=norm == "layer", seed=seed)
+    config = _config(spec, settings, parts, scores, len(vectors), norm=norm, full=full, chunk=chunk)
+    found = RelationalTransformer(config).double()
+    _fill(found, parts, vectors, atoms, scores)
+    return found.to(next(iter(tensors.values())).dtype).eval()
+
+
+def _norm_of(spec: Spec) -> str:
+    kind = spec.spaces[spec.streams[0]].folded if len(spec.streams) == 1 else None
+    if kind not in NORMS:
+        raise IsomergeError(
+            f"{spec.model_type}: its residual stream keeps no rotations when gains are folded (a post-norm model, or several "
+            "streams), so that it has no relational form: take a pre-norm model such as GPT-2, ViT or Llama"
+        )
+    return NORMS[kind]
+
+
+def _atoms_of(parts: Mapping[Key, Part]) -> Tensor:
+    """All atoms (n, d) in the order of `isomerge.relational.embedding.Atoms`."""
+    inputs = parts.get(((), "token")) or parts.get(((), "patch"))
+    if inputs is None:
+        raise IsomergeError("the model embeds neither tokens nor patches: pass a whole model")
+    rows = [inputs.weight]
+    starts, places = parts.get(((), "start")), parts.get(((), "position"))
+    if starts is not None:
+        rows.append(starts.weight)
+    if places is not None:
+        where = places.weight.clone()
+        if inputs.bias is not None:  # every patch has it, and no class token
+            where[0 if starts is None else len(starts.weight) :] += inputs.bias
+        rows.append(where)
+    return torch.cat(rows)
+
+
+def _config(
+    spec: Spec,
+    settings: Mapping[str, Any],
+    parts: Mapping[Key, Part],
+    scores: Scores,
+    anchors: int,
+    *,
+    norm: str,
+    full: bool,
+    chunk: int | None,
+) -> RelationalConfig:
+    """The relational config with the function of an ordinary one."""
+    first = ((0,), "query")
+    if first not in parts or (((), "label") not in parts and ((), "logit") not in parts):
+        raise IsomergeError(
+            f"{spec.model_type}: from_standard needs a model with layers and a head, such as AutoModelForCausalLM or "
+            "AutoModelForImageClassification give"
+        )
+    groups, shared, rank, width = parts[first].weight.shape
+    labels, patch, token = (parts.get(((), role)) for role in ("label", "patch", "token"))
+    if (labels is None) != (patch is None):
+        raise IsomergeError(
+            f"{spec.model_type}: of heads, only language models' and image classifiers' are converted"
+        )
+    starts, places = parts.get(((), "start")), parts.get(((), "position"))
+    count = 0 if starts is None else len(starts.weight)
+    channels = settings.get("num_channels", 1) if patch is not None else 1
+    return RelationalConfig(
+        width=width,
+        layers=len(scores.scales),
+        heads=groups * shared,
+        anchors=anchors,
+        mlp=len(parts[(0,), "down"].weight),
+        rank=None if full else rank,
+        vocab=None if token is None else len(token.weight),
+        patch=None if patch is None else len(patch.weight) // channels,
+        channels=channels,
+        length=_length(settings) if places is None else len(places.weight) - count,
+        classes=None if labels is None else len(labels.weight),
+        causal=scores.causal,
+        chunk=chunk,
+        anchoring="given",
+        norm=norm,
+        eps=setting(spec, settings, "eps"),
+        activation=setting(spec, settings, "act"),
+        gated=((0,), "gate") in parts,
+        kv_heads=None if full else groups,
+        value_rank=parts[(0,), "value"].weight.shape[1],
+        rotary=None if scores.angles is None else 10000.0,
+        starts=count,
+        pool="first",
+        tied=False,
+    )
+
+
+def _length(settings: Mapping[str, Any]) -> int:
+    """The longest input: within a sliding window it does not slide."""
+    return min(
+        settings["max_position_embeddings"], settings.get("sliding_window") or settings["max_position_embeddings"]
+    )
+
+
+@torch.no_grad()
+def _fill(
+    model: RelationalTransformer, parts: Mapping[Key, Part], vectors: Tensor, atoms: Tensor, scores: Scores
+) -> None:
+    """Put all parts into a float64 model of their shapes, each once."""
+    inverse = torch.linalg.pinv(vectors)
+    model.atoms.free.copy_(atoms @ inverse)
+    model.atoms.anchors = FixedGram(vectors @ vectors.mT)
+    used = {((), role) for role in ("token", "patch", "start", "position", "label", "logit")}
+    for number, block in enumerate(model.blocks):
+        assert isinstance(block, RelationalBlock)
+        here: Parts = {role: part for (scope, role), part in parts.items() if scope == (number,)}
+        fill_attention(block.attention, here, vectors, scores.scales[number], scores.angles)
+        _fill_neurons(block.mlp, here, inverse)
+        used |= {((number,), role) for role in here}
+    head = parts.get(((), "label")) or parts[(), "logit"]
+    assert model.head is not None
+    assert model.head_bias is not None
+    model.head.copy_(head.weight @ inverse)
+    _put(model.head_bias, head.bias)
+    if left := set(parts) - used:
+        raise IsomergeError(
+            f"the model has {min(left)[1]} parts that no relational block has: it cannot be converted"
+        )
+
+
+def _fill_neurons(mlp: RelationalMLP, parts: Parts, inverse: Tensor) -> None:
+    for name in ("up", "gate", "down"):
+        place = getattr(mlp, name)
+        if place is None:
+            continue
+        weight = parts[name].weight @ inverse
+        place.copy_(weight.mT if name == "down" else weight)
+    _put(mlp.up_bias, parts["up"].bias)
+    _put(mlp.gate_bias, parts["gate"].bias if "gate" in parts else None)
+    bias = parts["down"].bias
+    _put(mlp.down_bias, None if bias is None else bias @ inverse)
+
+
+def _put(place: nn.Parameter | None, value: Tensor | None) -> None:
+    """Copy a bias; one that the source does not have stays zero."""
+    if place is not None and value is not None:
+        place.copy_(value)

@@ -1,0 +1,1 @@
+"""Laws of relational transformers."""
