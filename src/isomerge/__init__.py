@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is fourteen names; heavy imports happen when they are used.
+The Python API is seventeen names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from isomerge.api import canon as canon
     from isomerge.api import distance as distance
     from isomerge.api import extract_lora as extract_lora
+    from isomerge.api import fingerprint as fingerprint
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
     from isomerge.api import open as open
+    from isomerge.api import orbit_distance as orbit_distance
     from isomerge.api import report as report
+    from isomerge.api import similarity as similarity
     from isomerge.api import stats as stats
     from isomerge.api import verify as verify
     from isomerge.errors import IsomergeError as IsomergeError
@@ -35,10 +38,13 @@ _HOMES = {
             "canon",
             "distance",
             "extract_lora",
+            "fingerprint",
             "inspect",
             "merge",
             "open",
+            "orbit_distance",
             "report",
+            "similarity",
             "stats",
             "verify",
         ],
@@ -56,10 +62,13 @@ __all__ = [
     "canon",
     "distance",
     "extract_lora",
+    "fingerprint",
     "inspect",
     "merge",
     "open",
+    "orbit_distance",
     "report",
+    "similarity",
     "stats",
     "verify",
 ]

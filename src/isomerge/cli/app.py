@@ -13,6 +13,7 @@ from isomerge.cli.canon import canon
 from isomerge.cli.demo import demo
 from isomerge.cli.diff import diff
 from isomerge.cli.extract_lora import extract_lora
+from isomerge.cli.fingerprint import fingerprint
 from isomerge.cli.inspect import inspect
 from isomerge.cli.merge import merge
 from isomerge.cli.methods import methods
@@ -38,6 +39,7 @@ for command in (
     diff,
     verify,
     canon,
+    fingerprint,
     barrier,
     report,
     stats,

@@ -37,5 +37,10 @@ def diff(
         f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "
         f"{relative['after']:.3g} modulo {modulo} (1.41 is uncorrelated)."
     )
+    prints = report["fingerprints"]
+    if prints["score"] is not None:
+        voice.say(
+            f"Fingerprints: {prints['verdict']} (score {prints['score']:.2f}; 1 is one function, 0 independent)."
+        )
     voice.say(f"Verdict: {report['verdict']}.")
     write_json(json, report)

@@ -28,7 +28,11 @@ def verify(
         report = isomerge.verify(a, b, run=run, spec=spec, allow_pickle=allow_pickle, observer=observer)
     residual = report["residual"]
     how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
-    voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo symmetry: {how}.")
+    if report["refuted"]:
+        how = f"the relation in {residual['tensor']} by {residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
+        voice.say(f"Different functions: their fingerprints are {report['fingerprints']['verdict']} and differ, {how}.")
+    else:
+        voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo symmetry: {how}.")
     if report["dead_blocks"] and not report["same"]:
         voice.say(
             f"Not conclusive: {len(report['dead_blocks'])} blocks are rank-deficient ({report['dead_blocks'][0]}), so that "

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from isomerge.symmetry.units import Unit
 
 
-def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
+def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dict[str, Any]:
     """Distances before and after alignment, the residual that no symmetry explains, and the verdict.
+
+    ``kin`` is whether their fingerprints have a common base, which these distances need not show.
 
     Reads every tensor of both models once (twice where a space ties a whole stack). Returns a report with
     ``distance`` (see `summarise`), ``residual`` (the largest relative one, its tensor, the tolerance), ``same`` and
@@ -49,7 +51,7 @@ def compare(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     found["distance"] = summarise(rows)
     found["relative"] = {"before": figures["before"] / norm, "after": figures["after"] / norm}
     found["streams"], found["notes"] = streams, list(solver.plan.selection.notes)
-    found["verdict"] = verdict(found["same"], **found["relative"], streams=_streams(solver))
+    found["verdict"] = verdict(found["same"], **found["relative"], streams=_streams(solver), kin=kin)
     return found
 
 
@@ -81,6 +83,17 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         "same": same,
         "dead_blocks": found.pop("dead_blocks"),
         "residual": found,
+        "compared": sum(len(unit.blocks) for unit in solver.plan.units),
+        "only_in_one": _only_in_one(solver),
+    }
+
+
+def refute(solver: PairSolver, difference: float, tensor: str, tolerance: float) -> dict[str, Any]:
+    """What `prove` returns for models that their fingerprints tell apart as a whole; nothing is matched."""
+    return {
+        "same": False,
+        "dead_blocks": [],
+        "residual": {"largest": difference, "tensor": tensor, "tolerance": tolerance, "layers": {}},
         "compared": sum(len(unit.blocks) for unit in solver.plan.units),
         "only_in_one": _only_in_one(solver),
     }

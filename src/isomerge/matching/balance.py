@@ -35,7 +35,7 @@ def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment
     Returns:
         What was applied, and the element keys that could not be balanced (dead or rank-deficient blocks).
     """
-    found = _fold_biases(spec, tensors)
+    found = fold_biases(spec, tensors)
     dead: list[str] = []
     sweeps = SWEEPS if _meet(spec, tensors) else 1
     for sweep in range(sweeps):
@@ -46,7 +46,7 @@ def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment
     return found, dead
 
 
-def _fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
+def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
     """Zero every free bias; what it carried goes into the output bias."""
     elements = {}
     for shift, key, blocks in find_shifts(spec, list(tensors)):

@@ -1,0 +1,25 @@
+"""The Python API: the commands as functions, on paths, hub ids, open checkpoints or live modules."""
+
+from isomerge.api.comparing import distance, fingerprint, inspect, orbit_distance, similarity, verify
+from isomerge.api.measuring import barrier, report, stats
+from isomerge.api.merging import extract_lora, merge
+from isomerge.api.moving import align, apply, canon
+from isomerge.api.opening import open
+
+__all__ = [
+    "align",
+    "apply",
+    "barrier",
+    "canon",
+    "distance",
+    "extract_lora",
+    "fingerprint",
+    "inspect",
+    "merge",
+    "open",
+    "orbit_distance",
+    "report",
+    "similarity",
+    "stats",
+    "verify",
+]

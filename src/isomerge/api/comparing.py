@@ -1,0 +1,176 @@
+"""Models compared by their weights: distances, sameness, fingerprints; and what one model is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.api.opening import pair_solver, quiet, recognised
+from isomerge.engine.run import Observer
+from isomerge.errors import IsomergeError
+from isomerge.evidence.report.notebook import Report
+
+if TYPE_CHECKING:
+    from isomerge.quotient.fingerprint import Fingerprint
+
+
+def distance(
+    one: Any,
+    two: Any,
+    *,
+    spaces: str = "default",
+    layers: str | None = None,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and what their
+    fingerprints say of them, which do not depend on any alignment."""
+    from isomerge.evidence.verify import compare
+    from isomerge.quotient.fingerprint import fingerprint as print_of
+    from isomerge.quotient.similarity import similarity as compare_prints
+
+    with pair_solver(one, two, spaces, layers, spec, allow_pickle, guard=True) as solver:
+        refs = [solver.anchor.ref, solver.source.ref]
+        prints = compare_prints(*(print_of(model, observer) for model in (solver.anchor, solver.source)))
+        report = {"command": "diff", "models": refs, **compare(solver, observer, kin=prints.derived)}
+        return Report({**report, "fingerprints": prints.document()})
+
+
+def verify(
+    one: Any,
+    two: Any,
+    *,
+    run: bool = False,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """Whether two models are the same function modulo symmetry, algebraically; ``run`` compares outputs as well.
+
+    Models that their fingerprints tell apart as a whole are ``refuted`` without matching. Of all others every tensor is
+    matched and compared.
+    """
+    from isomerge.evidence.outputs import compare_outputs
+    from isomerge.evidence.verify import prove, refute
+    from isomerge.quotient.fingerprint import fingerprint as print_of
+    from isomerge.quotient.similarity import similarity as compare_prints
+
+    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
+        prints = compare_prints(*(print_of(model, observer) for model in (solver.anchor, solver.source)))
+        if prints.apart:
+            found = refute(solver, prints.difference or 0.0, prints.tensor, prints.tolerance)
+        else:
+            found = prove(solver, observer)
+        report = {"command": "verify", "models": [solver.anchor.ref, solver.source.ref], **found}
+        report |= {"refuted": prints.apart, "fingerprints": prints.document()}
+        if run:
+            report["outputs"] = compare_outputs(solver.anchor.checkpoint.folder, solver.source.checkpoint.folder)
+        return Report(report)
+
+
+def fingerprint(
+    model: Any,
+    *,
+    out: str | Path | None = None,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = quiet,
+) -> Fingerprint:
+    """What a model is modulo symmetry, in a file of some hundred kilobytes: equal for every disguise of it.
+
+    Args:
+        model: a folder, a hub id, an open checkpoint or a live module.
+        out: a JSON file to write it to.
+
+    Returns:
+        The fingerprint: ``hash`` names the function (in float32 and float64), ``similarity`` compares two.
+
+    Raises:
+        IsomergeError: a model that cannot be read.
+    """
+    from isomerge.quotient.fingerprint import fingerprint as print_of
+
+    path = None if out is None else Path(os.path.expanduser(out))
+    if path is not None and not path.absolute().parent.is_dir():
+        raise IsomergeError(f"{path}: no such folder; make it first")
+    with recognised([model], spec, allow_pickle) as (found,):
+        made = print_of(found, observer)
+    if path is not None:
+        made.save(path)
+    return made
+
+
+def similarity(
+    one: Any,
+    two: Any,
+    *,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """Whether two models are one function, derived from one base, or independent, by their fingerprints alone.
+
+    Args:
+        one, two: models, fingerprints, or JSON files of fingerprints; they may differ in architecture, width, depth and
+            vocabulary.
+
+    Returns:
+        ``verdict``, ``score`` (the mean cosine of the circuits: 1 for one function, near 0 for independent models; None where
+        the models have nothing to compare), ``difference`` (the largest relative one of any relation), ``tensor``,
+        ``tolerance``, ``hashes_equal``.
+
+    Raises:
+        IsomergeError: a model that cannot be read, or a file that is no fingerprint.
+    """
+    from isomerge.quotient.fingerprint import Fingerprint, read_fingerprint
+    from isomerge.quotient.similarity import similarity as compare_prints
+
+    def print_of(given: Any) -> Fingerprint:
+        if isinstance(given, Fingerprint):
+            return given
+        if isinstance(given, (str, Path)) and Path(os.path.expanduser(given)).is_file():
+            return read_fingerprint(Path(os.path.expanduser(given)))
+        return fingerprint(given, spec=spec, allow_pickle=allow_pickle, observer=observer)
+
+    prints = [print_of(given) for given in (one, two)]
+    found = compare_prints(*prints).document()
+    return Report({"command": "fingerprint", "models": [p.ref for p in prints], **found})
+
+
+def orbit_distance(
+    one: Any,
+    two: Any,
+    *,
+    streams: bool = False,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """The distance between the orbits of two models: a metric on models modulo their block-local symmetries.
+
+    Args:
+        one, two: models of one architecture.
+        streams: match the residual streams as well; the distance is then an upper bound (see
+            `isomerge.quotient.orbit_distance`).
+
+    Returns:
+        ``distance`` and ``norm`` (Frobenius, of balanced representatives), per space and per layer as well.
+
+    Raises:
+        IsomergeError: the models do not fit together.
+    """
+    from isomerge.quotient.orbit_distance import orbit_distance as distance_of
+
+    with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
+        found = distance_of(solver, observer, streams=streams)
+        return Report({"models": [solver.anchor.ref, solver.source.ref], **found})
+
+
+def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = False) -> dict[str, Any]:
+    """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
+    from isomerge.evidence.inspection import inspection
+
+    with recognised([model], spec, allow_pickle) as (found,):
+        return Report(inspection(found))

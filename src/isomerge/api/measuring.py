@@ -1,0 +1,182 @@
+"""Models run on data: losses between them, statistics, and the page that shows what was done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.api.opening import quiet, recognised
+from isomerge.data.examples import Examples
+from isomerge.engine.run import Observer
+from isomerge.evidence.report.notebook import Report
+
+if TYPE_CHECKING:
+    from isomerge.evidence.report.page import Page
+
+
+def barrier(
+    one: Any,
+    two: Any,
+    third: Any = None,
+    *,
+    data: str | Path | Examples,
+    points: int = 25,
+    grid: int = 21,
+    spaces: str | Sequence[str] = "default",
+    aligned: Sequence[Any] = (),
+    batch_size: int = 32,
+    limit: int | None = None,
+    length: int = 128,
+    device: str = "cpu",
+    png: str | Path | None = None,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """The loss on the line between two models, or on the plane through three: whether their average can work.
+
+    Args:
+        one, two, third: models of one architecture; the first is the anchor, onto which the others are aligned.
+        data: labelled examples, or what `isomerge.data.opening.open_data` opens for the first model.
+        points: along a line, both ends included; odd.
+        grid: points along each side of a plane.
+        spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none`` for
+            those alone.
+        aligned: checkpoints that were aligned onto the first by other means; two models only.
+        batch_size, device: how the models are run, in float32.
+        limit, length: examples, and tokens per example; see `open_data`.
+        png: where to draw it.
+
+    Returns:
+        A report: ``lines`` (``barrier`` in nats by definition, ``midpoint``, ``highest``, ``losses``, ...) or
+        ``planes``, and ``ensemble``, the mean of the models' probabilities.
+
+    Raises:
+        IsomergeError: models or data do not fit together, or an option is wrong.
+    """
+    from isomerge.data.opening import open_data
+    from isomerge.engine.connectivity import BarrierOptions, run_barrier
+
+    given = [one, two] if third is None else [one, two, third]
+    options = BarrierOptions(
+        points=points,
+        grid=grid,
+        spaces=[spaces] if isinstance(spaces, str) else list(spaces),
+        batch_size=batch_size,
+        device=device,
+        png=Path(os.path.expanduser(png)) if png is not None else None,
+        observer=observer,
+    )
+    with recognised([*given, *aligned], spec, allow_pickle) as found:
+        models, others = found[: len(given)], found[len(given) :]
+        options.check(models, others)
+        anchor = models[0].checkpoint
+        if not isinstance(data, Examples):
+            data = open_data(str(data), anchor.folder, limit=limit, length=length, config=anchor.config)
+        return Report(run_barrier(models, data, options, others))
+
+
+def report(
+    out: str | Path,
+    *,
+    barrier: str | Path | Mapping[str, Any] | Sequence[str | Path | Mapping[str, Any]] = (),
+    data: str | Path | Examples | None = None,
+    points: int = 11,
+    batch_size: int = 32,
+    limit: int | None = None,
+    length: int = 128,
+    device: str = "cpu",
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    observer: Observer = quiet,
+) -> Page:
+    """The page for people on what `merge` or `align` wrote; nothing is matched anew.
+
+    Args:
+        out: the folder that was written.
+        barrier: reports of `barrier` on its models, or the files that ``isomerge barrier --json`` wrote.
+        data: labelled examples: the loss between the models, as stored and as they were moved, and that of the merge, are
+            measured on them. The models that went in must still be where they were.
+        points, batch_size, limit, length, device: of that measurement; see `barrier`.
+        spec: of an architecture that isomerge does not know.
+
+    Returns:
+        A page: ``save(path)`` writes it, ``html`` is its text, ``verdict`` what it says; a notebook shows it. ``measured``
+        are the reports that `barrier` gave.
+
+    Raises:
+        IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
+    """
+    from isomerge.engine.connectivity import BarrierOptions
+    from isomerge.evidence.report.folder import read_output
+    from isomerge.evidence.report.losses import losses_of, read_losses
+    from isomerge.evidence.report.measure import measure
+    from isomerge.evidence.report.page import page_of
+
+    written = read_output(out, spec=spec)
+    given = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
+    losses = [losses_of(found) if isinstance(found, Mapping) else read_losses(found) for found in given]
+    measured: list[dict[str, Any]] = []
+    if data is not None:
+        options = BarrierOptions(points=points, batch_size=batch_size, device=device, observer=observer)
+        measured = measure(written, data, options, limit=limit, length=length, spec=spec, allow_pickle=allow_pickle)
+    return page_of(written, [*map(losses_of, measured), *losses], measured=measured)
+
+
+def stats(
+    model: Any,
+    *,
+    data: str | Path | Examples,
+    out: str | Path,
+    rows: int = 1024,
+    limit: int | None = None,
+    length: int = 128,
+    batch_size: int = 16,
+    device: str = "cpu",
+    dtype: str = "float32",
+    kinds: str | Sequence[str] = "activations,regmean",
+    fisher_labels: str | None = None,
+    seed: int = 0,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    force: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """Run a model over data once and write the statistics that matching and merging need, one file per model.
+
+    Args:
+        model: a folder, hub id, open checkpoint or live module.
+        data: examples, or what `isomerge.data.opening.open_data` opens; no labels needed but for ``fisher_labels="given"``.
+        out: the safetensors file; see `docs/activations.md` for what is in it.
+        rows: rows of activations that are kept of every place; models to be matched need equal data, ``rows`` and
+            ``batch_size``.
+        dtype: of the rows, ``float32`` or ``float16``.
+        kinds: what is gathered: ``activations`` and ``regmean`` (Grams), which matching reads; ``fisher`` (diagonal) and
+            ``kfac`` (Kronecker factors), for which the model is run backwards on every example alone.
+        fisher_labels: ``given`` (the data's; the default where there are some), ``sampled`` from the model's prediction,
+            or ``expected`` over all classes; see `isomerge.engine.likelihoods`.
+        seed: of sampled labels.
+        limit, length: examples, and tokens per example; see `open_data`.
+        device: where the model runs, in float32.
+        force: replace ``out``.
+
+    Returns:
+        A report: ``taps``, ``rows``, ``tokens`` by tap, ``kinds``, ``fisher``, ``examples``, ``bytes``.
+
+    Raises:
+        IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
+    """
+    from isomerge.data.opening import open_data
+    from isomerge.engine.gathering import StatsOptions, parse_kinds, run_stats
+
+    path, chosen = Path(os.path.expanduser(out)), parse_kinds(kinds)
+    options = StatsOptions(
+        path, rows, batch_size, device, dtype, force, observer, kinds=chosen, labels=fisher_labels, seed=seed
+    )
+    options.check()
+    with recognised([model], spec, allow_pickle) as (found,):
+        if not isinstance(data, Examples):
+            data = open_data(str(data), found.checkpoint.folder, limit=limit, length=length, config=found.config)
+        return Report(run_stats(found, data, options))

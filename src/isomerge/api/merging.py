@@ -1,0 +1,177 @@
+"""Models merged, and fine-tunes written as adapters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from isomerge.api.opening import destination, quiet, recognised
+from isomerge.data.examples import Examples
+from isomerge.engine.run import Observer
+from isomerge.errors import IsomergeError
+from isomerge.evidence.report.notebook import Report
+
+
+def merge(
+    models: Sequence[Any] | str | Path,
+    *,
+    out: str | Path,
+    method: str = "linear",
+    weights: Sequence[float] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    base_model: Any = None,
+    stats: Sequence[str | Path] = (),
+    repair: str | Path | Examples | None = None,
+    heads: str = "average",
+    tokenizer_source: str | None = None,
+    source_bases: Sequence[Any] = (),
+    align: bool = True,
+    anchor: str = "first",
+    onto: Any = None,
+    spaces: str | None = None,
+    layers: str | None = None,
+    untie: bool = False,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    shard_size: str | int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    observer: Observer = quiet,
+    **matching: Any,
+) -> dict[str, Any]:
+    """Align every model onto the first (or, with ``anchor="none"``, onto their common mean), merge them into ``out``, and
+    return the report.
+
+    Args:
+        models: folders, hub ids (``org/name@revision+adapter``), open checkpoints or live modules; or one recipe file, which
+            says all that the other arguments say but ``out`` and how it is written.
+        out: the folder to write.
+        method: see ``isomerge methods``.
+        weights: one per model, for methods that have the parameter ``weight``.
+        parameters: of the method, by name; a list has one number per model.
+        base_model: what task vectors are taken from; it gives config and tokenizer, and is what all are aligned onto.
+        stats: for methods that need statistics, one file of `isomerge.stats` per model; without them, ``data`` is read on the
+            aligned models.
+        repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al. 2023).
+        source_bases: what the models were tuned from (one for all, or one per model), where that is not ``base_model``: their
+            task vectors are moved onto it.
+        heads: classifier heads: ``average`` fuses them like all else, ``copy`` keeps the first model's, ``keep:MODEL`` that of
+            a model (its number from 1, or its reference), ``separate`` writes a checkpoint with every model's head under
+            ``heads/``. With any but ``average`` the numbers of labels may differ.
+        tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or one of the models.
+        align: whether to align at all.
+        onto: the model that the others are aligned onto, where it is not the first.
+        matching: see `align`; ``spaces``, ``layers`` and ``untie`` are those of `align`. ``seed`` is that of random methods
+            as well.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
+    """
+    from isomerge.engine.merge_job import job_of_models, job_of_recipe, number_of, opened
+    from isomerge.engine.merge_recipe import recipe_text
+    from isomerge.engine.merging import run_merge
+    from isomerge.engine.solutions import matching_of
+
+    how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
+    seed = int(matching.get("seed", 0))
+    if isinstance(models, (str, Path)):
+        said = {**how, "method": method, "weights": weights, "parameters": parameters, "base_model": base_model}
+        said |= {"stats": stats, "tokenizer_source": tokenizer_source, "source_bases": source_bases, "onto": onto}
+        _alone_with_recipe(models, {**said, "untie": untie})
+        job = job_of_recipe(models, seed=seed)
+        how = {name: job.options[name] for name in (*how, "onto")}
+        untie, dtype, repair = job.options["untie"], dtype or job.options["dtype"], repair or job.options["repair"]
+        matching = {**job.matching, **matching}
+    else:
+        job = job_of_models(
+            models,
+            method=method,
+            weights=weights,
+            parameters=parameters,
+            base_model=base_model,
+            stats=stats,
+            tokenizer_source=tokenizer_source,
+            source_bases=source_bases,
+            seed=seed,
+        )
+        how["onto"] = number_of(onto, job)
+    match = matching_of(**matching)
+    how |= {"spaces": match.spaces(how["spaces"]), "repair": repair}
+    asked = {**how, "untie": untie, "dtype": dtype}
+    asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    models = opened(job, spec=spec, allow_pickle=allow_pickle)
+    bases = [base for base in job.source_bases if base is not None]
+    with recognised([*models, *bases], spec, allow_pickle, untie) as every, destination(out, options) as output:
+        found, rest = every[: len(models)], iter(every[len(models) :])
+        origins = [None if base is None else next(rest) for base in job.source_bases]
+        named = [str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)]
+        recipe = recipe_text(job, named, asked, matching)
+        report = run_merge(
+            found,
+            output,
+            fusion=job.fusion,
+            matching=match,
+            stats=job.stats,
+            source_bases=origins,
+            recipe=recipe,
+            **how,
+        )
+        return Report(report)
+
+
+def _alone_with_recipe(path: str | Path, said: Mapping[str, Any]) -> None:
+    """Refuse arguments of `merge` that a recipe has keys for, where they are not the defaults."""
+    defaults = {name: parameter.default for name, parameter in signature(merge).parameters.items()}
+    told = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]
+    if told:
+        raise IsomergeError(f"{path}: a recipe says what is merged and how; put {', '.join(told)} into it")
+
+
+def extract_lora(
+    finetuned: Any,
+    base: Any,
+    *,
+    out: str | Path,
+    rank: int = 16,
+    energy: float = 1.0,
+    epsilon: float = 0.0,
+    include: str | None = None,
+    exclude: str | None = None,
+    embeddings: bool = False,
+    save_modules: bool = False,
+    seed: int = 0,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write ``finetuned`` minus ``base`` as a LoRA adapter in peft's format; ``base+out`` is then the fine-tune.
+
+    Args:
+        finetuned, base: folders, hub ids, open checkpoints or live modules of one architecture and equal shapes.
+        out: the adapter's folder.
+        rank: the largest rank of a layer; ``energy`` keeps the fewest ranks with this share of the squared singular
+            values, ``epsilon`` drops singular values below this share of the largest.
+        include, exclude: regular expressions for module names.
+        embeddings: describe tables of tokens by factors as well.
+        save_modules: keep whole what has no factors and differs.
+
+    Returns:
+        ``rank``, per tensor that differs ``kept`` (``lora``, ``saved`` or ``lost``), ``rank``, ``norm`` and ``lost``, and over
+        all of them ``norm``, ``lost`` and ``share`` (Frobenius); see `isomerge.engine.extract_lora`.
+
+    Raises:
+        IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.
+    """
+    from isomerge.engine.extract_lora import extract_lora as extract
+
+    folder = Path(os.path.expanduser(out))
+    with recognised([finetuned, base], spec, allow_pickle) as (one, two):
+        report = extract(
+            one, two, folder, rank=rank, energy=energy, epsilon=epsilon, include=include, exclude=exclude,
+            embeddings=embeddings, save_modules=save_modules, force=force, seed=seed,
+        )  # fmt: skip
+        return Report({"command": "extract-lora", "models": [one.ref, two.ref], **report})

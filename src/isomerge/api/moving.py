@@ -1,0 +1,122 @@
+"""Models moved along their orbits: aligned, by an alignment that is given, to their canonical form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isomerge.api.opening import destination, quiet, recognised
+from isomerge.engine.run import Observer
+from isomerge.evidence.report.notebook import Report
+from isomerge.symmetry.alignment import Alignment
+
+
+def align(
+    source: Any,
+    *,
+    onto: Any,
+    out: str | Path | None = None,
+    spaces: str | None = None,
+    layers: str | None = None,
+    untie: bool = False,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    shard_size: str | int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    observer: Observer = quiet,
+    **matching: Any,
+) -> tuple[Alignment, dict[str, Any]]:
+    """The element of the symmetry group that brings ``source`` closest to ``onto``, and a report.
+
+    Args:
+        source, onto: folders, hub ids, open checkpoints or live transformers modules of one architecture.
+        out: where to write the moved source; nothing is written when None.
+        spaces: what may move (see ``isomerge align --help``); by default ``default``, and ``all`` when data are given.
+        layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
+        untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
+        spec: a spec file for an architecture that isomerge does not know.
+        matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
+            on (see `isomerge.engine.solutions.matching_of`); ``data`` and ``learn`` are examples, or what
+            `isomerge.data.opening.open_data` opens for the anchor.
+
+    Returns:
+        The alignment (``save``, ``inverse``, ``@``) and the report: ``distance.before`` and ``distance.after``
+        (Frobenius), per space and layer.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
+    """
+    from isomerge.engine.commands import run_align
+    from isomerge.engine.solutions import matching_of
+
+    how = matching_of(**matching)
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    with recognised([source, onto], spec, allow_pickle, untie) as (a, b), destination(out, options) as output:
+        alignment, report = run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
+        return alignment, Report(report)
+
+
+def apply(
+    alignment: Alignment | str | Path,
+    model: Any,
+    *,
+    out: str | Path,
+    untie: bool = False,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    shard_size: str | int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """Write ``model`` moved by an alignment (an object or a patch file): the same function in other weights.
+
+    An alignment that was made with ``untie`` is applied with it.
+
+    Raises:
+        IsomergeError: the alignment was made for another architecture or other sizes.
+    """
+    from isomerge.engine.commands import run_apply
+
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options) as output:
+        name = "given" if isinstance(alignment, Alignment) else str(alignment)
+        patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.declared)
+        return Report(run_apply(patch, found, output, name=name))
+
+
+def canon(
+    model: Any,
+    *,
+    out: str | Path | None = None,
+    untie: bool = False,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    shard_size: str | int | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+    observer: Observer = quiet,
+) -> tuple[Alignment, dict[str, Any]]:
+    """The canonical representative of a model: the same function, and the same weights whatever symmetries were applied
+    to them (Francois and Ravera 2026: a dressing field).
+
+    Args:
+        model: a folder, a hub id, an open checkpoint or a live module.
+        out: where to write it; nothing is written when None.
+        untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
+
+    Returns:
+        The alignment that moves the model there, and the report: ``degeneracy`` tells how clear every choice was (the
+        smallest gap per space, and by how much the other choice would move the weights), and whether the representative is
+        ``unique`` at the precision of float32.
+
+    Raises:
+        IsomergeError: a model that cannot be read, or a gain of zero, which cannot be folded.
+    """
+    from isomerge.quotient.canonical import run_canon
+
+    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options) as output:
+        alignment, report = run_canon(found, output)
+        return alignment, Report(report)

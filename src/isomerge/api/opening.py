@@ -1,0 +1,91 @@
+"""What the functions of the API are given, opened: models of every kind, and the place for the output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
+from isomerge.engine.run import Output
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from isomerge.engine.pair import PairSolver
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """An observer that says nothing."""
+
+
+def open(model: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
+    """Open a checkpoint lazily: a folder, or a hub id such as ``org/name@revision``; headers are checked.
+
+    Raises:
+        IsomergeError: it is missing, truncated or not safe to read.
+    """
+    return open_checkpoint(model, allow_pickle=allow_pickle)
+
+
+@contextlib.contextmanager
+def recognised(
+    models: Sequence[Any], spec: str | Path | None, allow_pickle: bool, untie: bool = False
+) -> Iterator[list[Model]]:
+    """Recognise models of every kind; live modules are saved to a temporary folder first."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for model in models:
+            name = None
+            if hasattr(model, "save_pretrained"):
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
+                model.save_pretrained(folder)
+                name, model = type(model).__name__, folder
+            elif isinstance(model, tuple) and len(model) == 2:
+                from isomerge.checkpoint.memory import in_memory
+
+                model = in_memory(*model)
+            elif not isinstance(model, (str, Path, Checkpoint)):
+                raise IsomergeError(
+                    f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
+                )
+            found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie))
+            found[-1].checkpoint.ref = name or found[-1].ref
+        yield found
+
+
+@contextlib.contextmanager
+def destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Output]:
+    """The output folder; a temporary one when the caller wants no checkpoint."""
+    from isomerge.checkpoint.size import parse_size
+
+    options = {**options, "shard_size": parse_size(options.get("shard_size") or "5GB")}
+    if out is not None:
+        yield Output(Path(os.path.expanduser(out)), **options)
+        return
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
+        yield Output(Path(folder) / "out", **options)
+
+
+@contextlib.contextmanager
+def pair_solver(
+    one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allow_pickle: bool, *, guard: bool
+) -> Iterator[PairSolver]:
+    """Two models recognised, and what solves their units."""
+    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.plan import make_plan
+
+    with recognised([one, two], spec, allow_pickle) as (a, b):
+        if _tied(a) != _tied(b):  # a model and its copy that was moved with untie: nothing is written here
+            a, b = (recognise(m.checkpoint, spec_file=spec, untie=True) for m in (a, b))
+        check_compatible(a, [b])
+        plan = make_plan(a, [b], spaces, layers)
+        yield PairSolver(a, b, plan, working_dtype([a, b]), guard=guard)
+
+
+def _tied(model: Model) -> bool:
+    """Whether a config ties the head to the embeddings, as its architecture does when it is silent."""
+    return model.config.get("tie_word_embeddings") is not False

@@ -1,0 +1,242 @@
+"""A fingerprint of a checkpoint modulo symmetry: small, and the same for every disguise of a model.
+
+It holds relations between fixed tokens (`isomerge.quotient.relations`) and spectra of circuits (`isomerge.quotient.spectra`), made
+in one pass over the weights, a unit at a time. Two fingerprints tell whether two models are the same function, derived from one
+base, or independent (`isomerge.quotient.similarity`); the hash is a name for the function.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.canonical_frame import read_moved
+from isomerge.engine.models import Model, working_dtype
+from isomerge.engine.plan import layer_of, make_plan, unit_bytes
+from isomerge.errors import IsomergeError
+from isomerge.evidence.distance import SAME
+from isomerge.matching.balance import fold_biases
+from isomerge.matching.frame import folded_gains, has_shared_meaning
+from isomerge.quotient.relations import Anchors, anchor_rows, relations
+from isomerge.quotient.spectra import spectra
+from isomerge.symmetry.blocks import Block
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+FORMAT = "isomerge-fingerprint-1"
+STEP = 1e-3
+"""What a hash rounds to. Twins in float32 are some 1e-7 apart, so that one model in hundreds lies at an edge."""
+SUMS = 3
+"""Numbers per kind of relation in a hash: a change that leaves all of them within a step is rare."""
+Told = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One relation of one layer."""
+
+    block: str
+    """The canonical name of the first tensor in it."""
+    stack: str
+    layer: int | None
+    kind: str
+    data: Tensor
+    """float32 [anchors, anchors], [anchors] or []."""
+
+
+@dataclass
+class Fingerprint:
+    """What a model is modulo symmetry, in brief."""
+
+    model_type: str
+    hash: str
+    dtype: str
+    """The coarsest stored dtype of its tensors, as safetensors names it."""
+    anchors: dict[str, tuple[str, ...]]
+    """The names of the anchors of every residual stream."""
+    grams: dict[str, Tensor]
+    """Their Gram matrices, float32 [anchors, anchors]."""
+    relations: list[Relation]
+    spectra: dict[str, Tensor] = field(default_factory=dict)
+    """float32 [points], by element."""
+    ref: str = ""
+    """What the user called the model."""
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, whole or not at all."""
+        part = path.with_name(f".{path.name}.part")
+        part.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+
+    def document(self) -> dict[str, Any]:
+        """The fingerprint as JSON; tensors are little-endian float32 in base64, with their shapes."""
+        return {
+            "format": FORMAT,
+            "hash": self.hash,
+            "model_type": self.model_type,
+            "dtype": self.dtype,
+            "model": self.ref,
+            "anchors": {s: {"names": list(n), "gram": _packed(self.grams[s])} for s, n in self.anchors.items()},
+            "relations": [
+                {"block": r.block, "stack": r.stack, "layer": r.layer, "kind": r.kind, **_packed(r.data)}
+                for r in self.relations
+            ],
+            "spectra": {key: [float(f"{v:.7g}") for v in x.tolist()] for key, x in self.spectra.items()},
+        }
+
+    @staticmethod
+    def from_document(found: Mapping[str, Any], ref: str) -> Fingerprint:
+        """The inverse of `document`.
+
+        Raises:
+            IsomergeError: it is not a fingerprint.
+        """
+        import torch
+
+        try:
+            if found["format"] != FORMAT:
+                raise KeyError(found["format"])
+            return Fingerprint(
+                found["model_type"],
+                found["hash"],
+                found["dtype"],
+                {s: tuple(a["names"]) for s, a in found["anchors"].items()},
+                {s: _unpacked(a["gram"]) for s, a in found["anchors"].items()},
+                [Relation(r["block"], r["stack"], r["layer"], r["kind"], _unpacked(r)) for r in found["relations"]],
+                {key: torch.tensor(v) for key, v in found["spectra"].items()},
+                ref,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+            raise IsomergeError(
+                f"{ref} is not a fingerprint: expected a file that `isomerge fingerprint MODEL -o FILE` wrote"
+            ) from None
+
+
+def read_fingerprint(path: Path) -> Fingerprint:
+    """A fingerprint from its file.
+
+    Raises:
+        IsomergeError: it cannot be read, or is not one.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise IsomergeError(
+            f"{path} cannot be read as JSON ({error}): give a checkpoint or a fingerprint"
+        ) from None
+    return Fingerprint.from_document(found, str(path))
+
+
+def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -> Fingerprint:
+    """The fingerprint of a model, in one pass over its weights and one more over its embeddings and gains.
+
+    Memory: one unit (the tensors of a layer's attention, or of its MLP), or the table of embeddings, in float32 (in float64 for
+    checkpoints of full precision).
+    """
+    import torch
+
+    dtype = torch.float64 if working_dtype([model]) == torch.float64 or not _halves(model) else torch.float32
+    local = make_plan(model, [], "default")
+    shifts, spec = local.selection.spec, model.spec
+    fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
+    anchors = _anchors(model, dtype)
+    related: list[tuple[Block, str, Tensor]] = []
+    told: dict[str, Tensor] = {}
+    total, seen = sum(unit_bytes(model, unit) for unit in local.units), 0
+    for unit in local.units:
+        observer(unit.key, seen, total)
+        seen += unit_bytes(model, unit)
+        tensors = {block: read_moved(model, block, dtype, fold) for block in unit.blocks}
+        floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
+        fold_biases(shifts, floats)
+        first = {block.key: block for block in unit.blocks}
+        related += [(first[key], kind, x) for (key, kind), x in relations(spec, floats, anchors).items()]
+        told |= spectra(shifts, floats)
+    found = [
+        Relation(block.key, *layer_of(block), kind, x.float())
+        for block, kind, x in sorted(related, key=lambda r: (r[0].key, r[1]))
+    ]
+    return Fingerprint(
+        spec.model_type,
+        _hash(spec.model_type, related),
+        _coarsest(model),
+        {s: a.names for s, a in anchors.items()},
+        {s: (a.rows @ a.rows.mT).float() for s, a in anchors.items()},
+        found,
+        {key: x.float() for key, x in told.items()},
+        model.ref,
+    )
+
+
+def _anchors(model: Model, dtype: torch.dtype) -> dict[str, Anchors]:
+    """The anchors of every stream. Where LayerNorm takes the mean away, so do they: a reader's part along the ones is idle."""
+    import torch
+
+    parts: dict[str, list[Anchors]] = {}
+    for block in model.blocks:
+        if has_shared_meaning(model.spec, block):
+            for stream, found in anchor_rows(model.spec, block, model.assemble(block, None)):
+                parts.setdefault(stream, []).append(found)
+    anchors = {}
+    for stream, found in parts.items():
+        rows = torch.cat([part.rows.to(dtype) for part in found])
+        if model.spec.spaces[stream].folded == "OFixingOnes":
+            rows = rows - rows.mean(-1, keepdim=True)
+        anchors[stream] = Anchors(tuple(name for part in found for name in part.names), rows)
+    return anchors
+
+
+def _halves(model: Model) -> bool:
+    """Whether every float tensor is stored in half precision or coarser."""
+    kinds = {info.dtype for info in model.checkpoint.tensors.values()}
+    return not kinds & {"F32", "F64"}
+
+
+def _coarsest(model: Model) -> str:
+    """The stored float dtype with the largest rounding."""
+    kinds = {info.dtype for info in model.checkpoint.tensors.values()}
+    return max((kind for kind in kinds if kind in SAME), key=lambda kind: SAME[kind], default="F32")
+
+
+def _hash(model_type: str, related: list[tuple[Block, str, Tensor]]) -> str:
+    """A name for the function: per kind of relation `SUMS` sums with fixed random signs, as shares of its norm, rounded to
+    `STEP`."""
+    sums: dict[str, list[float]] = {}
+    squares: dict[str, float] = {}
+    for block, kind, x in sorted(related, key=lambda r: (r[0].key, r[1])):
+        signed = _signed(f"{block.key}|{kind}", x)
+        sums[kind] = [a + b for a, b in zip(sums.get(kind, [0.0] * SUMS), signed, strict=True)]
+        squares[kind] = squares.get(kind, 0.0) + float(x.double().square().sum())
+    values = {k: [round(v / max(squares[k], 1e-300) ** 0.5 / STEP) for v in sums[k]] for k in sorted(sums)}
+    text = json.dumps([FORMAT, model_type, values])
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def _signed(name: str, x: Tensor) -> list[float]:
+    """`SUMS` sums of all entries, with signs that depend on the name and the place alone."""
+    import torch
+
+    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
+    rng = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (SUMS, x.numel()), generator=rng).double() * 2 - 1
+    return (signs @ x.double().flatten()).tolist()
+
+
+def _packed(x: Tensor) -> dict[str, Any]:
+    data = x.float().contiguous().numpy().astype("<f4").tobytes()
+    return {"shape": list(x.shape), "data": base64.b64encode(data).decode()}
+
+
+def _unpacked(found: Mapping[str, Any]) -> Tensor:
+    import numpy as np
+    import torch
+
+    flat = np.frombuffer(base64.b64decode(found["data"], validate=True), dtype="<f4").astype("float32")
+    return torch.from_numpy(flat).reshape(found["shape"])

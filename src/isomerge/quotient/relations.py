@@ -1,0 +1,183 @@
+"""Relations of a model: products of its weights in which no coordinate is left.
+
+A contraction of two tensors over an axis is invariant where the two ends are dual (``isomerge.symmetry.axes``), or where what
+acts keeps lengths. What contracts so are the circuits of a layer: ``W_Q^T W_K``, ``W_O W_V``, the products of an MLP. Their
+last axes lie in the residual stream; there the rows of the embeddings of fixed tokens, positions or patches stand (*anchors*,
+which turn as the stream does), so that ``Z W_Q^T W_K Z^T`` is the same number whatever the basis (Francois and Ravera 2026;
+Zeng et al. 2024, HuRef). Nothing is solved and nothing is balanced: it is as exact as products are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROWS = 32
+"""Rows of a table of embeddings that serve as anchors."""
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """Vectors of a residual stream that have a name of their own."""
+
+    names: tuple[str, ...]
+    rows: Tensor
+    """[anchors, width]."""
+
+
+def anchor_rows(spec: Spec, block: Block, tensor: Tensor) -> Iterator[tuple[str, Anchors]]:
+    """The rows that serve as anchors, with their stream, of a block outside the layers; none where it is no input of a stream.
+
+    Rows are chosen by a hash of their numbers, so that a table that grew keeps most of those that it had.
+    """
+    for (view,), atoms, _ in leaves(spec, block, tensor):
+        here = [a for a in atoms if a.name in spec.residual_names]
+        if len(here) != 1 or here[0].name not in spec.streams or here[0].dual or here[0].diag:
+            continue  # a head, a gain, or the bias of a norm, whose scale is another gauge
+        rows = view.movedim(atoms.index(here[0]), -1)
+        rows = rows.reshape(-1, rows.shape[-1])
+        chosen = sorted(sorted(range(len(rows)), key=lambda n: _rank(block.key, n))[:ROWS])
+        yield here[0].name, Anchors(tuple(f"{block.key}#{n}" for n in chosen), rows[chosen].clone())
+
+
+def _rank(key: str, number: int) -> bytes:
+    return hashlib.blake2b(f"{key}#{number}".encode(), digest_size=8).digest()
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A leaf with its stream axes replaced by anchors."""
+
+    block: Block
+    data: Tensor
+    atoms: tuple[Atom, ...]
+    """One per dimension; ``@1`` (and ``@2``) is an axis of anchors."""
+    reads: bool
+    """Whether it reads the stream."""
+
+    @property
+    def end(self) -> str:
+        """What it does to the stream: ``r`` reads it, ``w`` writes it, ``b`` neither."""
+        return "b" if len(self.inner) == len(self.atoms) else "r" if self.reads else "w"
+
+    @property
+    def inner(self) -> dict[str, Atom]:
+        """The axes that are not anchors."""
+        return {a.name: a for a in self.atoms if not a.name.startswith("@")}
+
+
+def relations(
+    spec: Spec, tensors: Mapping[Block, Tensor], anchors: Mapping[str, Anchors]
+) -> dict[tuple[str, str], Tensor]:
+    """The relations of one unit, by the block that they are first found at and what they relate.
+
+    Args:
+        spec: the full spec.
+        tensors: the unit's blocks with gains folded and free biases moved (where folding is possible).
+        anchors: of every stream.
+
+    Returns:
+        (block key, kind) -> tensor [anchors, anchors], [anchors] or []. A kind is the role of the space that is contracted
+        and what stands at its two ends: ``r`` reads the stream, ``w`` writes it, ``b`` is a bias; ``qk:rr``, ``ov:rw``. The
+        product of a tensor with itself has one end and a square: ``ff:r2``.
+    """
+    found: dict[tuple[str, str], Tensor] = {}
+    seen = [
+        leaf
+        for block, tensor in tensors.items()
+        for (view,), atoms, _ in leaves(spec, block, tensor)
+        if (leaf := _anchored(spec, block, view, atoms, anchors)) is not None
+    ]
+    for k, one in enumerate(seen):
+        if not one.inner:
+            found[one.block.key, "stream"] = one.data
+            continue
+        for other in seen[k:]:
+            if other is not one and one.end == other.end == "b":
+                continue  # one number, which may be a difference of large ones
+            if _invariant(spec, one.inner, other.inner):
+                key, value = _kind(spec, one, other), _contract(one, other)
+                place = next((at for at in found if at[1] == key), (one.block.key, key))
+                found[place] = found[place] + value if place in found else value
+    return found
+
+
+def _anchored(
+    spec: Spec, block: Block, view: Tensor, atoms: tuple[Atom, ...], anchors: Mapping[str, Anchors]
+) -> _Leaf | None:
+    """A leaf with anchors in place of streams; None where a stream has none."""
+    import torch
+
+    reads, number = False, 0
+    for at, atom in enumerate(atoms):
+        if atom.name not in spec.streams:
+            continue
+        if atom.name not in anchors:
+            return None
+        rows, number = anchors[atom.name].rows, number + 1
+        if atom.diag:  # a gain that stays: the matrix that it is the diagonal of
+            view = (rows * view.reshape(-1)) @ rows.mT
+            return _Leaf(block, view, (Atom("@1"), Atom("@2")), reads=False)
+        view = torch.matmul(view.movedim(at, -1), rows.mT).movedim(-1, at)
+        atoms = (*atoms[:at], Atom(f"@{number}"), *atoms[at + 1 :])
+        reads = reads or atom.dual
+    gone = spec.residual_names - set(spec.streams)  # scales of gains, which are folded: axes of length one
+    kept = [at for at, a in enumerate(atoms) if a.name not in gone]
+    view = view.reshape([view.shape[at] for at in kept])
+    return _Leaf(block, view, tuple(atoms[at] for at in kept), reads)
+
+
+def loose(space: Space) -> bool:
+    """Whether a space's group does not keep lengths, so that only dual ends contract."""
+    return space.group.compact != space.group_name or space.group_name == "Complex"
+
+
+def _invariant(spec: Spec, one: Mapping[str, Atom], other: Mapping[str, Atom]) -> bool:
+    """Whether the contraction of two leaves over all but their anchors is the same on the whole orbit."""
+    if not set(one) & set(other):
+        return False
+    for name in {**one, **other}:
+        both = name in one and name in other
+        space = spec.spaces.get(name)
+        if space is not None and loose(space):
+            if not both or one[name].dual == other[name].dual:
+                return False
+        elif not both and (space is None or space.group.compact != "Perm"):
+            return False  # sums over an axis are invariant where it is permuted, and nowhere else
+    return True
+
+
+def _contract(one: _Leaf, other: _Leaf) -> Tensor:
+    """The sum over all axes but the anchors'."""
+    import torch
+
+    letters = {name: chr(ord("a") + k) for k, name in enumerate({**one.inner, **other.inner})}
+    ends = iter("WXYZ")
+    terms, out = [], ""
+    for leaf in (one, other):
+        term = ""
+        for atom in leaf.atoms:
+            letter = letters.get(atom.name) or next(ends)
+            term, out = term + letter, out + (letter if atom.name not in letters else "")
+        terms.append(term)
+    return torch.einsum(f"{terms[0]},{terms[1]}->{out}", one.data, other.data)
+
+
+def _kind(spec: Spec, one: _Leaf, other: _Leaf) -> str:
+    """The role of what is contracted, and the two ends."""
+    names = [n for n in spec.ordered if n in one.inner and n in other.inner]
+    if not names:
+        return "table:2" if one is other else "table"
+    tight = [n for n in names if loose(spec.spaces[n])]
+    deepest = (tight or names)[-1]
+    ends = "".join(sorted(leaf.end for leaf in (one, other)))
+    return f"{spec.spaces[deepest].role or deepest}:{one.end + '2' if one is other else ends}"

@@ -1,0 +1,282 @@
+"""Fingerprints: equal for every disguise of a model, near for what was derived from it, far for every other model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import isomerge
+from engine.disguises import disguise, perturb, turn, write_like
+from isomerge.checkpoint.memory import in_memory
+from isomerge.cli.app import app
+from isomerge.engine.models import recognise
+from isomerge.evidence import verify as proof
+from isomerge.quotient.fingerprint import Fingerprint, fingerprint, read_fingerprint
+from isomerge.quotient.relations import Anchors, relations
+from isomerge.quotient.similarity import similarity
+from isomerge.symmetry.blocks import leaves
+from toys import TOYS, config_of, save_toy, tensors
+
+
+def of(folder: Path) -> Fingerprint:
+    """The fingerprint of a folder."""
+    return fingerprint(recognise(folder))
+
+
+def rounded(folder: Path, dtype: torch.dtype) -> Fingerprint:
+    """The fingerprint of a folder's weights in a coarser dtype."""
+    found = {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors(folder).items()}
+    return fingerprint(recognise(in_memory(found, config_of(folder))))
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_twins_share_a_fingerprint(name: str, tmp_path: Path) -> None:
+    """Random elements of every space, the streams' among them, in float32; and within rounding in bfloat16."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float32)
+    first = of(a)
+    for seed in (3, 4):
+        twin = of(turn(name, a, tmp_path / f"twin-{seed}", seed))
+        found = similarity(first, twin)
+        assert twin.hash == first.hash
+        assert found.difference is not None
+        assert found.difference < 1e-5
+        assert found.score is None or found.score > 0.9999
+        assert found.verdict == "same function"
+        for key, values in first.spectra.items():
+            assert torch.allclose(values, twin.spectra[key], rtol=1e-4, atol=1e-6), key
+        coarse = similarity(first, rounded(tmp_path / f"twin-{seed}", torch.bfloat16))
+        assert coarse.same
+        assert coarse.difference is not None
+        assert coarse.difference > 1e-4
+        assert not coarse.hashes_equal
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_other_models_have_other_fingerprints(name: str, tmp_path: Path) -> None:
+    """Another seed is told apart, and so is half a disguise: one side of a pair of maps, moved alone."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float32)
+    other = similarity(of(a), of(save_toy(name, tmp_path / "b", seed=5, dtype=torch.float32)))
+    assert other.verdict == "independent"
+    assert other.apart
+    assert not other.hashes_equal
+
+    model = recognise(a)
+    block = next(b for b in model.blocks if b.line.axes and any(_is_head(b, x) for x in ("qk", "eqk", "c", "pair")))
+
+    def half(found: dict[str, torch.Tensor]) -> None:
+        tensor = found[model.names[block.canonical[0]]]
+        (view,), *_ = next(leaves(model.spec, block, tensor))
+        view.mul_(1 + 0.1 * torch.rand(view.shape, generator=torch.Generator().manual_seed(0)))
+
+    broken = similarity(of(a), of(write_like(a, tmp_path / "half", half)))
+    assert not broken.same
+    assert not broken.hashes_equal
+    assert broken.derived
+
+
+def _is_head(block: object, name: str) -> bool:
+    from isomerge.symmetry.axes import atoms
+
+    return len(block.line.axes) > 1 and name in [a.name for a in atoms(block.line.axes)]  # type: ignore[attr-defined]
+
+
+def test_what_contracts_in_a_gated_layer(tmp_path: Path) -> None:
+    """Gate with down is no relation: scaling up and down against each other would show in it."""
+    found = {(r.layer, r.kind) for r in of(save_toy("llama", tmp_path / "a")).relations}
+    assert {kind for layer, kind in found if layer == 0} == {"qk:rr", "ov:rw", "ff:r2", "scale:rw", "stream"}
+
+
+def test_a_relation_of_one_side_is_refused(tmp_path: Path) -> None:
+    """Without the spaces of the spec, the rule lets more through, and what it lets through moves: the rule is needed."""
+    a = save_toy("llama", tmp_path / "a", dtype=torch.float64)
+    b = disguise("llama", a, tmp_path / "b", 3)
+
+    def every(folder: Path, *, blind: bool) -> dict[tuple[str, str], torch.Tensor]:
+        model = recognise(folder)
+        spec = model.spec.restrict([*model.spec.residual_names, "kv", "g", "ff"]) if blind else model.spec
+        blocks = {b: model.assemble(b, torch.float64) for b in model.blocks if b.at("l") == 0}
+        embedding = next(b for b in model.blocks if "embed_tokens" in b.key)
+        return relations(spec, blocks, {"res": Anchors(("t",), model.assemble(embedding, torch.float64)[:8])})
+
+    for blind in (False, True):
+        one, two = every(a, blind=blind), every(b, blind=blind)
+        worst = max(float((one[key] - two[key]).norm() / one[key].norm()) for key in one if key[1] != "stream")
+        assert (worst > 0.05) == blind
+
+
+def test_storage_does_not_matter(tmp_path: Path) -> None:
+    """Shards and float64 leave the hash alone."""
+    a = save_toy("gpt2", tmp_path / "a", dtype=torch.float32)
+    import transformers as tf
+
+    module = tf.AutoModelForCausalLM.from_pretrained(a)
+    module.save_pretrained(tmp_path / "sharded", max_shard_size="20kB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 1
+    assert of(tmp_path / "sharded").hash == of(a).hash == rounded(a, torch.float64).hash
+    assert isomerge.fingerprint(module).hash == of(a).hash
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2-untied", "llama", "vit", "t5-gated"])
+def test_derived_models_are_kin(name: str, tmp_path: Path) -> None:
+    """Noise, pruning and rounding to a few levels, each behind another disguise."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float32)
+    first = of(a)
+
+    def pruned(found: dict[str, torch.Tensor]) -> None:
+        for tensor in found.values():
+            if tensor.ndim > 1 and tensor.is_floating_point():
+                tensor[tensor.abs() < tensor.abs().flatten().kthvalue(tensor.numel() // 2).values] = 0
+
+    def levels(found: dict[str, torch.Tensor]) -> None:
+        for tensor in found.values():
+            if tensor.ndim > 1 and tensor.is_floating_point():
+                step = tensor.abs().amax(-1, keepdim=True).clamp_min(1e-9) / 7
+                tensor.copy_((tensor / step).round() * step)
+
+    near = {
+        "noise": perturb(a, tmp_path / "noise", 0.2),
+        "pruned": write_like(a, tmp_path / "pruned", pruned),
+        "levels": write_like(a, tmp_path / "levels", levels),
+    }
+    for number, (how, folder) in enumerate(near.items()):
+        found = similarity(first, of(turn(name, folder, tmp_path / f"{how}-turned", number)))
+        assert found.verdict == "derived from one base", how
+        assert found.score is not None
+        assert 0.5 < found.score < 0.9999, how
+
+
+def test_more_tokens_and_fewer_layers(tmp_path: Path) -> None:
+    """A table that grew keeps most of its anchors; of a model with fewer layers the best partners count."""
+    a = save_toy("llama", tmp_path / "a", dtype=torch.float32)
+    weights = load_file(a / "model.safetensors")
+    config = config_of(a)
+
+    def grown(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        tables = ("model.embed_tokens.weight", "lm_head.weight")
+        return {n: torch.cat([t, 0.1 * torch.randn(9, t.shape[1])]) if n in tables else t for n, t in found.items()}
+
+    longer = fingerprint(recognise(in_memory(grown(weights), {**config, "vocab_size": config["vocab_size"] + 9})))
+    found = similarity(of(a), longer)
+    assert found.verdict == "derived from one base"
+    assert found.difference is None
+    depth = config["num_hidden_layers"]
+    fewer = {n: t for n, t in weights.items() if f"layers.{depth - 1}." not in n}
+    shorter = fingerprint(recognise(in_memory(fewer, {**config, "num_hidden_layers": depth - 1})))
+    assert similarity(of(a), shorter).verdict == "derived from one base"
+
+
+def test_experts_that_began_as_copies_are_kin(tmp_path: Path) -> None:
+    """Sparse upcycling: every expert is the dense model's MLP with noise; another architecture, the same base."""
+    from toys import load_toy
+
+    dense = save_toy("llama-mha", tmp_path / "dense", dtype=torch.float32)
+    config, weights = config_of(dense), load_file(dense / "model.safetensors")
+    rng = torch.Generator().manual_seed(0)
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in weights.items():
+        if ".mlp." not in name:
+            found[name] = tensor
+            continue
+        part = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[name.split(".")[-2]]
+        for e in range(2):
+            noise = 0.1 * tensor.std() * torch.randn(tensor.shape, generator=rng)
+            at = name.partition(".mlp.")[0]
+            found[f"{at}.block_sparse_moe.experts.{e}.{part}.weight"] = tensor + noise
+            found[f"{at}.block_sparse_moe.gate.weight"] = torch.randn(2, config["hidden_size"], generator=rng)
+    moe = {**config, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
+    up = fingerprint(recognise(in_memory(found, moe)))
+    assert load_toy("llama-mha", dense).spec.model_type != up.model_type
+    kin = similarity(of(dense), up)
+    assert kin.verdict == "derived from one base"
+    assert kin.score is not None
+    assert kin.score > 0.8
+    stranger = of(save_toy("llama-mha", tmp_path / "other", seed=7, dtype=torch.float32))
+    assert similarity(stranger, up).verdict == "independent"
+
+
+# ------------------------------------------------------------------- files, doors
+
+
+def test_a_fingerprint_goes_through_a_file(tmp_path: Path) -> None:
+    """What is read back says the same; what is no fingerprint is refused in a sentence."""
+    a = save_toy("qwen3", tmp_path / "a", dtype=torch.float32)
+    made = isomerge.fingerprint(a, out=tmp_path / "print.json")
+    back = read_fingerprint(tmp_path / "print.json")
+    assert {**back.document(), "model": made.ref} == made.document()
+    assert isomerge.similarity(tmp_path / "print.json", a)["verdict"] == "same function"
+    for text in ("{}", "[]", "no json", json.dumps({**made.document(), "format": "other"})):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(isomerge.IsomergeError, match=r"bad\.json"):
+            isomerge.similarity(tmp_path / "bad.json", a)
+    truncated = made.document()
+    truncated["relations"][0]["data"] = truncated["relations"][0]["data"][:-8]
+    (tmp_path / "bad.json").write_text(json.dumps(truncated))
+    with pytest.raises(isomerge.IsomergeError, match="is not a fingerprint"):
+        read_fingerprint(tmp_path / "bad.json")
+    with pytest.raises(isomerge.IsomergeError, match="no such folder"):
+        isomerge.fingerprint(a, out=tmp_path / "nowhere" / "print.json")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Hashes on lines of their own, kinship in a table, everything in the report."""
+    a = save_toy("gpt2", tmp_path / "a", dtype=torch.float32)
+    twin = turn("gpt2", a, tmp_path / "twin", 3)
+    b = save_toy("gpt2", tmp_path / "b", seed=5, dtype=torch.float32)
+    call = [
+        "fingerprint",
+        str(a),
+        str(twin),
+        str(b),
+        "-o",
+        str(tmp_path / "f.json"),
+        "--json",
+        str(tmp_path / "r.json"),
+    ]
+    result = CliRunner().invoke(app, call)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["hashes"][0] == report["hashes"][1] != report["hashes"][2]
+    assert [found["verdict"] for found in report["compared"]] == ["same function", "independent"]
+    assert report["hashes"][0] in result.output
+    assert read_fingerprint(tmp_path / "f.json").hash == report["hashes"][0]
+
+
+def test_verify_matches_only_what_may_be_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers are told apart by fingerprints; one tensor that differs is still found and named."""
+    a = save_toy("gpt2", tmp_path / "a", dtype=torch.float32)
+    near = perturb(a, tmp_path / "near", 0.5, only="h.1.mlp.c_fc.weight")
+    report = isomerge.verify(a, near)
+    assert not report["same"]
+    assert report["residual"]["tensor"] == "h.1.mlp.c_fc.weight"
+    twin = turn("gpt2", a, tmp_path / "twin", 3)
+    assert isomerge.verify(a, twin)["same"]
+
+    def unwanted(*given: object) -> None:
+        raise AssertionError("matched")
+
+    monkeypatch.setattr(proof, "prove", unwanted)
+    b = save_toy("gpt2", tmp_path / "b", seed=5, dtype=torch.float32)
+    report = isomerge.verify(a, b)
+    assert not report["same"]
+    assert report["residual"]["largest"] > 0.1
+    assert report["fingerprints"]["verdict"] == "independent"
+    with pytest.raises(AssertionError, match="matched"):
+        isomerge.verify(a, twin)
+
+
+def test_diff_knows_kin_in_another_basis(tmp_path: Path) -> None:
+    """A fine-tune behind a rotated stream looks unrelated to block-local matching; its fingerprint does not."""
+    a = save_toy("llama", tmp_path / "a", dtype=torch.float32)
+    tuned = turn("llama", perturb(a, tmp_path / "near", 0.1), tmp_path / "tuned", 3)
+    report = isomerge.distance(a, tuned)
+    assert report["relative"]["after"] > 0.9
+    assert report["fingerprints"]["verdict"] == "derived from one base"
+    assert "--spaces all" in report["verdict"]
+    assert "derived from one base" in report["verdict"]
+    b = save_toy("llama", tmp_path / "b", seed=5, dtype=torch.float32)
+    assert "derived" not in isomerge.distance(a, b)["verdict"]
