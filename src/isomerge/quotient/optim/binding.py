@@ -1,0 +1,162 @@
+"""A live module, recognised by its spec: its parameters in blocks, and the continuous spaces that it really has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isomerge.archs import spec_for
+from isomerge.checkpoint.memory import config_of
+from isomerge.engine.modules import parameter_names
+from isomerge.errors import IsomergeError
+from isomerge.matching.streams import headless
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.shifts import find_shifts
+from isomerge.symmetry.spec import Line, Space, Spec
+from isomerge.symmetry.ties import SELF_DUAL, has_language_head
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CONTINUOUS = ("GL", "Scale", "PositiveScale", "Complex")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The parameters of a module by canonical names, and the spec with its continuous symmetries alone."""
+
+    spec: Spec
+    blocks: list[Block]
+    """Every parameter's block; a parameter that is used in several places is there once."""
+    parameters: dict[str, nn.Parameter]
+    """By canonical name."""
+    names: dict[str, str]
+    """From canonical names to the module's own."""
+    left_out: dict[str, str]
+    """Continuous spaces and shifts of the architecture that do not act, and why."""
+
+
+def bind(
+    module: nn.Module,
+    *,
+    spaces: Collection[str] | None = None,
+    trained: Collection[nn.Parameter] | None = None,
+    spec_file: str | Path | None = None,
+) -> Binding:
+    """Recognise a live module.
+
+    Args:
+        module: a module of transformers, with its ``config``.
+        spaces: names of the spaces and shifts that shall act; all continuous ones by default.
+        trained: the parameters that are trained; those that require gradients by default.
+        spec_file: a spec for an architecture that isomerge does not know.
+
+    Raises:
+        IsomergeError: no config, an unknown architecture, a parameter that no line describes, or an unknown space.
+    """
+    if not hasattr(module, "config"):
+        raise IsomergeError(
+            f"{type(module).__name__} has no config: give the transformers module itself, not a wrapper around it"
+        )
+    config = {**config_of(module.config, type(module).__name__), "architectures": [type(module).__name__]}
+    spec = spec_for(config, spec_file)
+    names = parameter_names(module, spec)
+    own = dict(module.named_parameters(remove_duplicate=False))
+    parameters = {canonical: own[name] for canonical, name in names.items()}
+    matches = {}
+    for canonical, name in names.items():
+        matches[canonical] = spec.match(name)
+        spec.check_shape(name, matches[canonical], tuple(parameters[canonical].shape))
+    blocks = gather_blocks(spec, matches)
+    chosen = _chosen(spec, spaces)
+    left_out = _broken_by_sharing(module, spec)
+    if headless(spec, list(names), config, tied=has_language_head(config) and _shares(module)):
+        ends = (n for n, s in spec.spaces.items() if s.residual and not spec.scope(s))
+        left_out |= dict.fromkeys(ends, "the module has no head: this norm's output is what it gives out")
+    trains = {id(p) for p in (parameters.values() if trained is None else trained) if p.requires_grad}
+    frozen = {canonical for canonical, p in parameters.items() if id(p) not in trains}
+    active = spec.restrict(chosen - left_out.keys())
+    left_out |= _frozen(active, blocks, frozen) | _one_sided(active, blocks)
+    known = {n for n in chosen if any(n == s.name for s in spec.shifts) or n in spec.spaces}
+    why = {n: text for n, text in left_out.items() if n in known}
+    return Binding(spec.restrict(chosen - left_out.keys()), blocks, parameters, names, why)
+
+
+def _chosen(spec: Spec, spaces: Collection[str] | None) -> set[str]:
+    """The names of the continuous spaces and shifts that are asked for."""
+    shifts = {shift.name for shift in spec.shifts}
+    continuous = {name for name, space in spec.spaces.items() if space.group_name in CONTINUOUS} | shifts
+    if spaces is None:
+        return continuous
+    if unknown := sorted(set(spaces) - continuous):
+        raise IsomergeError(
+            f"spaces={unknown[0]!r}: {spec.model_type} has no such continuous space; "
+            f"choose among {', '.join(sorted(continuous))}"
+        )
+    return set(spaces)
+
+
+def _shares(module: nn.Module) -> bool:
+    """Whether some parameter is used in several places."""
+    every = [id(p) for _, p in module.named_parameters(remove_duplicate=False)]
+    return len(set(every)) < len(every)
+
+
+def _broken_by_sharing(module: nn.Module, spec: Spec) -> dict[str, str]:
+    """The spaces that would move a shared parameter in one of its places only."""
+    places: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name)
+    found: dict[str, str] = {}
+    for names in places.values():
+        first, *others = (spec.match(name) for name in names)
+        for other in others:
+            here, there = _acting(spec, first.line), _acting(spec, other.line)
+            same = {n for n in here & there if spec.spaces[n].group_name in SELF_DUAL or first.line == other.line}
+            if (
+                first.binding != other.binding
+            ):  # one tensor in two layers: an element of one layer alone would tear it
+                same = {n for n in same if not spec.scope(spec.spaces[n])}
+            found |= dict.fromkeys((here | there) - same, f"{names[0]} is shared with another place")
+    return found
+
+
+def _acting(spec: Spec, line: Line) -> set[str]:
+    return {atom.name for atom in atoms(line.axes or ())} & spec.spaces.keys()
+
+
+def _frozen(spec: Spec, blocks: list[Block], frozen: set[str]) -> dict[str, str]:
+    """What would move a parameter that is not trained: its orbit leaves the set of reachable weights."""
+    found: dict[str, str] = {}
+    for block in blocks:
+        if still := sorted(frozen & set(block.canonical)):
+            found |= dict.fromkeys(_acting(spec, block.line), f"{still[0]} is not trained")
+    for shift, _, parts in find_shifts(spec, blocks):
+        if still := sorted(frozen & {name for part in parts.values() for name in part.canonical}):
+            found[shift.name] = f"{still[0]} is not trained"
+    return found
+
+
+def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
+    """Spaces of one side, such as that of a last norm which nothing reads; shifts without their tensors."""
+    sides: dict[str, set[bool]] = {name: set() for name in spec.spaces}
+    for block in blocks:
+        for atom in atoms(block.axes or ()):
+            if atom.name in sides:
+                sides[atom.name].add(atom.dual)
+    there = {shift.name for shift, _, _ in find_shifts(spec, blocks)}
+    found = {name: "the module has only one side of it" for name, side in sides.items() if len(side) < 2}
+    return found | {s.name: "the module lacks its tensors" for s in spec.shifts if s.name not in there}
+
+
+def scopes_of(spec: Spec, space: Space, blocks: Collection[Block]) -> list[tuple[int, ...]]:
+    """The layers in which a space acts, in order."""
+    found = {
+        tuple(dict(block.scope)[i] for i in spec.scope(space))
+        for block in blocks
+        if any(atom.name == space.name for atom in atoms(block.axes or ()))
+    }
+    return sorted(found)

@@ -1,0 +1,140 @@
+"""The vertical space: the directions in which all parameters move along the orbit, and its adjoint.
+
+The tangent of the orbit at X is the image of ``V``: for elements ``xi`` of the Lie algebras, a plain leaf moves by
+``xi X``, a dual one by ``-xi^T X``; scales are the same with numbers, complex numbers ``a + ib`` move a plain leaf
+by ``a X + b J X`` and a dual one by ``-a X + b J X`` (J is the quarter turn). Where several spaces act on one
+tensor their motions add up. An update D is horizontal when ``V^T D = 0``: for one space alone
+``sum D X^T - sum X D^T = 0``, plain leaves first (docs/quotient-optimisation.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isomerge.quotient.optim.binding import Binding
+from isomerge.quotient.optim.families import Family, Shifted, Touch, families, total
+from isomerge.quotient.optim.layout import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class VerticalSpace:
+    """Families, shifts and layout of one module; nothing here depends on the values of the parameters.
+
+    Args:
+        binding: the recognised module.
+    """
+
+    def __init__(self, binding: Binding) -> None:
+        self.layout = Layout(binding)
+        self.families: list[Family]
+        self.shifts: list[Shifted]
+        self.families, self.shifts, self.size = families(binding, self.layout)
+        touches = [touch for family in self.families for touch in family.touches]
+        self.first = {next(t for t in touches if t.leaf is leaf) for leaf in {t.leaf for t in touches}}
+        """The first touch of every leaf: it writes what the others add to."""
+        self.untouched = [leaf.view for leaf in self.layout.leaves if all(t.leaf is not leaf for t in touches)]
+
+    def at(self, x: Tensor) -> Point:
+        """The vertical space at a flat vector of parameters."""
+        return Point(self, x)
+
+
+class Point:
+    """The vertical space at one point.
+
+    Args:
+        space: of the module.
+        x: the parameters, flat, float32 or float64; not changed, and not to be changed.
+    """
+
+    def __init__(self, space: VerticalSpace, x: Tensor) -> None:
+        self.space, self.x = space, x
+        self._leaves: list[tuple[Touch, Tensor, Tensor | None]] = []
+        for family in space.families:
+            for touch in family.touches:
+                here = touch.at.of(x)
+                self._leaves.append((touch, here, quarter_turn(touch, here) if family.kind == "complex" else None))
+        self.carriers = [(shift, carrier(shift, x)) for shift in space.shifts]
+        """The shifts with their matrices W [layer, outputs, bias]; None where nothing is carried."""
+
+    def push(self, xi: Tensor) -> Tensor:
+        """``V xi``: the flat vector [parameters] in which an element of the Lie algebras [elements] moves them."""
+        import torch
+
+        found = torch.empty_like(self.x)
+        for view in self.space.untouched:
+            view.of(found).zero_()
+        for touch, here, turned in self._leaves:
+            out, c = touch.at.of(found), touch.coefficient.of(xi)
+            if touch.dual:
+                c = -c.mT if touch.family.kind == "matrix" else -c
+            if touch in self.space.first:
+                (torch.matmul if touch.family.kind == "matrix" else torch.mul)(c, here, out=out)
+            elif touch.family.kind == "matrix":
+                out += c @ here
+            else:
+                out.addcmul_(here, c)
+            if turned is not None:
+                out.addcmul_(turned, touch.imaginary.of(xi))
+        for shift, w in self.carriers:
+            d = shift.of(xi)
+            shift.bias.of(found).add_(d)
+            if w is not None and shift.into is not None:
+                out = shift.into.of(found)
+                out -= (w @ d.flatten(1).unsqueeze(-1)).view(out.shape)
+        return found
+
+    def pull(self, d: Tensor) -> Tensor:
+        """``V^T D``: the flat vector [elements] that is zero for horizontal updates [parameters]."""
+        import torch
+
+        found = torch.zeros(self.space.size, dtype=d.dtype, device=d.device)
+        for touch, here, turned in self._leaves:
+            there, out = touch.at.of(d), touch.coefficient.of(found)
+            if touch.family.kind == "matrix":
+                gram = here @ there.mT if touch.dual else there @ here.mT
+                out.add_(total(gram, touch.summed), alpha=-1 if touch.dual else 1)
+                continue
+            out.add_(total(here * there, touch.summed), alpha=-1 if touch.dual else 1)
+            if turned is not None:
+                touch.imaginary.of(found).add_(total(turned * there, touch.summed))
+        for shift, w in self.carriers:
+            out = shift.of(found)
+            out += shift.bias.of(d)
+            if w is not None and shift.into is not None:
+                out -= (w.mT @ shift.into.of(d).flatten(1).unsqueeze(-1)).view(out.shape)
+        return found
+
+    def grams(self, family: Family) -> tuple[Tensor, Tensor]:
+        """The self-Grams of the plain and of the dual side of a family, without biases that a shift moves.
+
+        Matrices: ``sum X X^T``, ``[element, *batch, n, n]``. Numbers: the sums of squares along their axis, of the
+        family's shape; of complex numbers the squared norms, in the place of the real part.
+        """
+        import torch
+
+        sides = [torch.zeros(self.space.size, dtype=self.x.dtype, device=self.x.device) for _ in range(2)]
+        for touch, here, _ in self._leaves:
+            if touch.family is family and not touch.free:
+                touch.add_gram(sides[touch.dual], here, here)
+        return family.of(sides[0]), family.of(sides[1])
+
+
+def quarter_turn(touch: Touch, x: Tensor) -> Tensor:
+    """``J x``: pairs (a, b) become (-b, a)."""
+    import torch
+
+    a, b = x.unbind(touch.axis)
+    return torch.stack([-b, a], touch.axis)
+
+
+def carrier(shift: Shifted, x: Tensor) -> Tensor | None:
+    """W [layer, outputs, bias] of a shift, summed over heads that share a bias; None where nothing is carried."""
+    if shift.via is None or shift.into is None:
+        return None
+    outputs, inputs = len(shift.into.size) - 1, len(shift.shape) - 1
+    w = shift.via.of(x)
+    w = w.sum(tuple(range(1 + outputs + inputs, w.ndim))) if w.ndim > 1 + outputs + inputs else w
+    return w.flatten(1, outputs).flatten(2)
