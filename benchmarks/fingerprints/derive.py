@@ -67,12 +67,13 @@ def more_tokens(weights: Weights, config: Config, seed: int) -> tuple[Weights, C
     old = config["vocab_size"]
     new, rng = old // 10, torch.Generator().manual_seed(seed)
 
-    def grown(t: Tensor) -> Tensor:
-        if not t.ndim or t.shape[0] != old:
+    def grown(name: str, t: Tensor) -> Tensor:
+        tables = ("word_embeddings", "embed_tokens", "shared", "wte", "lm_head", "predictions")
+        if not any(mark in name for mark in tables) or not t.ndim or t.shape[0] != old:
             return t
         return torch.cat([t, t.std() * torch.randn((new, *t.shape[1:]), generator=rng)])
 
-    return {n: grown(t) for n, t in weights.items()}, {**config, "vocab_size": old + new}
+    return {n: grown(n, t) for n, t in weights.items()}, {**config, "vocab_size": old + new}
 
 
 def fewer_layers(weights: Weights, config: Config, seed: int) -> tuple[Weights, Config]:

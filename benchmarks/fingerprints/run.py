@@ -10,6 +10,7 @@ architecture of the tests' small models, in float32, and the same rounded to bfl
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import torch
 
 from benchmarks.fetch import DATA, fetch
 from benchmarks.fingerprints.derive import DERIVATIONS, applies, disguised, read
+from benchmarks.fingerprints.page import write_page
 from benchmarks.fingerprints.tune import TUNED
 from isomerge.checkpoint.memory import in_memory
 from isomerge.engine.models import recognise
@@ -148,19 +150,22 @@ def twins() -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Measure everything and write it."""
-    fetch("minilm", "minilm-sre", "rxnfp")
-    begin = time.time()
-    entries = zoo()
-    report = pairs_of(entries)
-    report["seconds"] = round(time.time() - begin)
-    print(json.dumps({k: v for k, v in report.items() if k != "against_root"}, indent=1))
-    sizes = {e.root: len(json.dumps(e.print.document())) for e in entries if e.how == "as it is"}
-    result = {"pairs": report, "bytes": sizes, "twins": twins()}
+    """Measure what was asked for, and write it beside what was measured before."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("pairs", "twins"), help="measure one half, keep the other's results")
+    only = parser.parse_args().only
+    result = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
+    if only != "twins":
+        fetch("minilm", "minilm-sre", "rxnfp")
+        begin = time.time()
+        entries = zoo()
+        result["pairs"] = {**pairs_of(entries), "seconds": round(time.time() - begin)}
+        result["bytes"] = {e.root: len(json.dumps(e.print.document())) for e in entries if e.how == "as it is"}
+    if only != "pairs":
+        result["twins"] = twins()
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    from benchmarks.fingerprints.page import write_page
-
-    write_page(result)
+    if "pairs" in result and "twins" in result:
+        write_page(result)
 
 
 if __name__ == "__main__":

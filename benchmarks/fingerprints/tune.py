@@ -5,16 +5,42 @@ python -m benchmarks.fingerprints.tune    # into benchmarks/data/fingerprints; a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import transformers as tf
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.barrier.data import BARRIER, load_images, load_text, windows
+from benchmarks.barrier.data import BARRIER, WINDOW, load_images, load_text, windows
 from benchmarks.fetch import DATA
 
 TUNED = DATA / "fingerprints"
 STEPS, BATCH, RATE = 150, 16, 1e-3
 TEXT, IMAGES = ("gpt2", "llama"), {"vit-digits": "digits", "vit-fashion": "fashion"}
+
+
+def _reading(model: nn.Module) -> Callable[[], Tensor]:
+    """The loss on a random batch of windows of another text."""
+    text = load_text("moby-dick")
+
+    def loss() -> Tensor:
+        batch = windows(text, torch.randint(len(text) - WINDOW, (BATCH,)))
+        return F.cross_entropy(model(batch).logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
+
+    return loss
+
+
+def _looking(model: nn.Module, images: str) -> Callable[[], Tensor]:
+    """The loss on a random batch of pictures upside down, with labels counted backwards."""
+    x, y = load_images(images, "train")
+    x, y = x.flip(-2), 9 - y
+
+    def loss() -> Tensor:
+        rows = torch.randint(len(x), (4 * BATCH,))
+        return F.cross_entropy(model(x[rows]).logits, y[rows])
+
+    return loss
 
 
 def tune(family: str, seed: int) -> None:
@@ -27,19 +53,9 @@ def tune(family: str, seed: int) -> None:
     kind = tf.AutoModelForCausalLM if family in TEXT else tf.AutoModelForImageClassification
     model = kind.from_pretrained(source).train()
     optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=0.05)
-    if family in TEXT:
-        text = load_text("moby-dick")
-    else:
-        x, y = load_images(IMAGES[family], "train")
-        x, y = x.flip(-2), 9 - y
+    loss_of = _reading(model) if family in TEXT else _looking(model, IMAGES[family])
     for step in range(STEPS):
-        if family in TEXT:
-            batch = windows(text, torch.randint(len(text) - 128, (BATCH,)))
-            logits = model(batch).logits[:, :-1]
-            loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-        else:
-            rows = torch.randint(len(x), (4 * BATCH,))
-            loss = F.cross_entropy(model(x[rows]).logits, y[rows])
+        loss = loss_of()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -57,6 +57,18 @@ def test_in_float32_rounding_is_divided_by_gaps(name: str, tmp_path: Path) -> No
     assert 0 < apart(tmp_path / "one", tmp_path / "two") < 5e-5
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "qwen3", "vit", "t5-gated", "mixtral"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_canonical_form_stays_byte_by_byte(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """A second run finds nothing to move but the rounding of the first, and leaves that."""
+    canon(save_toy(name, tmp_path / "a", dtype=dtype), tmp_path / "one")
+    alignment = isomerge.canon(tmp_path / "one", out=tmp_path / "two")[0]
+    assert not alignment.elements
+    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
+    assert all(torch.equal(one[n], two[n]) for n in one)
+    assert isomerge.canon(perturb(tmp_path / "one", tmp_path / "near", 1e-3))[0].elements
+
+
 @pytest.mark.parametrize("name", ["gpt2", "qwen3", "vit"])
 def test_other_models_have_other_forms(name: str, tmp_path: Path) -> None:
     """A small change of one tensor shows, and so does another model."""

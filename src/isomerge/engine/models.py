@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.archs import infer_model_types, spec_for
+from isomerge.checkpoint.dtypes import BITS
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import open_model_ref
 from isomerge.engine.memory import map_large_blocks
@@ -231,3 +232,10 @@ def working_dtype(models: Sequence[Model]) -> torch.dtype:
 
     double = any(info.dtype == "F64" for m in models for info in m.checkpoint.tensors.values())
     return torch.float64 if double else torch.float32
+
+
+def coarsest_dtype(model: Model) -> str:
+    """The stored float dtype with the largest rounding, as safetensors names it; F32 where nothing is float."""
+    codes = {info.dtype for info in model.checkpoint.tensors.values()}
+    floats = [code for code in codes if code.startswith(("F", "BF"))]
+    return min(floats, key=lambda code: (BITS[code], code), default="F32")

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.canonical_frame import read_moved
-from isomerge.engine.models import Model, working_dtype
+from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import layer_of, make_plan, unit_bytes
 from isomerge.errors import IsomergeError
-from isomerge.evidence.distance import SAME
 from isomerge.matching.balance import fold_biases
 from isomerge.matching.frame import folded_gains, has_shared_meaning
 from isomerge.quotient.relations import Anchors, anchor_rows, relations
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = "isomerge-fingerprint-1"
-STEP = 1e-3
-"""What a hash rounds to. Twins in float32 are some 1e-7 apart, so that one model in hundreds lies at an edge."""
-SUMS = 3
+STEP = 1e-2
+"""What a hash rounds to. Twins in float32 are some 1e-7 apart, so that one model in a thousand lies at an edge."""
+SUMS = 8
 """Numbers per kind of relation in a hash: a change that leaves all of them within a step is rare."""
 Told = Callable[[str, int, int], None]
 
@@ -166,7 +165,7 @@ def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -
     return Fingerprint(
         spec.model_type,
         _hash(spec.model_type, related),
-        _coarsest(model),
+        coarsest_dtype(model),
         {s: a.names for s, a in anchors.items()},
         {s: (a.rows @ a.rows.mT).float() for s, a in anchors.items()},
         found,
@@ -197,12 +196,6 @@ def _halves(model: Model) -> bool:
     """Whether every float tensor is stored in half precision or coarser."""
     kinds = {info.dtype for info in model.checkpoint.tensors.values()}
     return not kinds & {"F32", "F64"}
-
-
-def _coarsest(model: Model) -> str:
-    """The stored float dtype with the largest rounding."""
-    kinds = {info.dtype for info in model.checkpoint.tensors.values()}
-    return max((kind for kind in kinds if kind in SAME), key=lambda kind: SAME[kind], default="F32")
 
 
 def _hash(model_type: str, related: list[tuple[Block, str, Tensor]]) -> str:

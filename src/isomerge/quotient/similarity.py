@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 CIRCUITS = ("qk:rr", "ov:rw", "scale:rw")
 """The relations that tell kinship: products of two maps in which nothing but directions of the stream is left."""
-DERIVED = 0.3
-"""Scores above mean a common base: independent models reach 0.1, fine-tunes stay above 0.8 (benchmarks/fingerprints.py)."""
+DERIVED = 0.2
+"""Scores above mean a common base: independent models reach 0.11, the hardest derived pairs 0.33, fine-tunes 0.8 and more
+(docs/measured-fingerprints.md)."""
 DAMPING = 0.1
 """Of the mean eigenvalue of a Gram, added before it is inverted: directions that tokens hardly span are noise."""
 APART = 10.0
