@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isomerge.engine import pipeline
-from isomerge.engine.pipeline import SOON, WriteBehind, ahead, expected, one_thread_each, spread
+from isomerge.engine.pipeline import SOON, WriteBehind, ahead, beside, expected, one_thread_each, spread, within
 
 
 @given(st.lists(st.integers(0, 60), max_size=12), st.integers(0, 3))
@@ -20,7 +20,7 @@ from isomerge.engine.pipeline import SOON, WriteBehind, ahead, expected, one_thr
 def test_every_item_once_whatever_the_workers(sizes: list[int], workers: int) -> None:
     """The same pairs by any number of workers; in order by none."""
     items = list(enumerate(sizes))
-    found = list(ahead(lambda item: item[1] ** 2, items, lambda item: item[1] << 20, workers))
+    found = list(ahead(lambda item: item[1] ** 2, items, beside(lambda item: item[1] << 20), workers))
     assert sorted(found) == [(item, item[1] ** 2) for item in items]
     assert workers or [item for item, _ in found] == items
 
@@ -38,7 +38,27 @@ def test_items_are_expected_before_they_come(count: int) -> None:
 def test_items_are_worked_on_together() -> None:
     """Two workers are inside at once: each waits for the other."""
     both = threading.Barrier(2, timeout=20)
-    assert len(list(ahead(lambda _: both.wait(), [1, 2], lambda _: 1, 2))) == 2
+    assert len(list(ahead(lambda _: both.wait(), [1, 2], beside(lambda _: 1), 2))) == 2
+
+
+def at_once(sizes: list[int], together: int, fits: Callable[[Sequence[int]], bool]) -> list[list[int]]:
+    """Which items are worked on at once, at every moment when one is begun; all wait until there are ``together``."""
+    running: list[int] = []
+    moments: list[list[int]] = []
+    lock, full = threading.Lock(), threading.Event()
+
+    def work(size: int) -> None:
+        with lock:
+            running.append(size)
+            moments.append(list(running))
+            if len(running) == together:
+                full.set()
+        full.wait(20)
+        with lock:
+            running.remove(size)
+
+    list(ahead(work, sizes, fits, 4))
+    return moments
 
 
 @pytest.mark.parametrize(("sizes", "together"), [([40, 40, 40, 40], 3), ([97, 97, 97], 1), ([1000, 60, 30, 60], 3)])
@@ -47,23 +67,17 @@ def test_what_is_beside_the_largest_is_bounded(
 ) -> None:
     """As many at once as fit beside the largest, which may have any size, and no more."""
     monkeypatch.setattr(pipeline, "BESIDE", 96)
-    running: list[int] = []
-    most: list[tuple[int, int]] = []
-    lock, full = threading.Lock(), threading.Event()
+    moments = at_once(sizes, together, beside(lambda size: size))
+    assert max(map(len, moments)) == together
+    assert max(sum(here) - max(here) for here in moments) <= 96
 
-    def work(size: int) -> None:
-        with lock:
-            running.append(size)
-            most.append((len(running), sum(running) - max(running)))
-            if len(running) == together:
-                full.set()
-        full.wait(20)
-        with lock:
-            running.remove(size)
 
-    list(ahead(work, sizes, lambda size: size, 4))
-    assert max(count for count, _ in most) == together
-    assert max(beside for _, beside in most) <= 96
+@pytest.mark.parametrize(("sizes", "together"), [([40, 40, 40, 40], 2), ([97, 97], 1), ([50, 20, 20, 90], 3)])
+def test_a_budget_bounds_all_together(sizes: list[int], together: int) -> None:
+    """As many at once as the budget holds; one alone may be larger."""
+    moments = at_once(sizes, together, within(lambda size: size, 96))
+    assert max(map(len, moments)) == together
+    assert all(sum(here) <= 96 or len(here) == 1 for here in moments)
 
 
 @given(st.lists(st.integers(1, 200), max_size=20))

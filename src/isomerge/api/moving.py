@@ -24,6 +24,8 @@ def align(
     shard_size: str | int | None = None,
     dtype: str | None = None,
     force: bool = False,
+    jobs: int | None = None,
+    max_memory: str | int | None = None,
     observer: Observer = quiet,
     **matching: Any,
 ) -> tuple[Alignment, dict[str, Any]]:
@@ -36,6 +38,8 @@ def align(
         layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
         untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
         spec: a spec file for an architecture that isomerge does not know.
+        jobs: units that are worked on at once, each by one thread; the bytes that are written do not depend on it.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; fewer units at once if need be.
         matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
             on (see `isomerge.engine.solutions.matching_of`); ``data`` and ``learn`` are examples, or what
             `isomerge.data.opening.open_data` opens for the anchor.
@@ -52,6 +56,7 @@ def align(
 
     how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+    options |= {"jobs": jobs, "max_memory": max_memory}
     with recognised([source, onto], spec, allow_pickle, untie) as (a, b), destination(out, options) as output:
         alignment, report = run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
         return alignment, Report(report)

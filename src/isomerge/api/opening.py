@@ -63,6 +63,10 @@ def destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Out
     from isomerge.checkpoint.size import parse_size
 
     options = {**options, "shard_size": parse_size(options.get("shard_size") or "5GB")}
+    if options.get("max_memory") is not None:
+        options["max_memory"] = parse_size(options["max_memory"])
+    if options.get("jobs") is not None and options["jobs"] < 1:
+        raise IsomergeError(f"--jobs {options['jobs']}: expected a number of units to work on at once, from 1")
     if out is not None:
         yield Output(Path(os.path.expanduser(out)), **options)
         return

@@ -28,6 +28,8 @@ def align(
     out_shard_size: o.ShardSize = "5GB",
     dtype: o.Dtype = None,
     overwrite: o.Force = False,
+    jobs: o.Jobs = None,
+    max_memory: o.MaxMemory = None,
     dry_run: o.DryRun = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
@@ -52,7 +54,8 @@ def align(
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(
             source, onto=onto, out=out, spaces=spaces, layers=layers, untie=untie, spec=spec, allow_pickle=allow_pickle,
-            shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **matching,
+            shard_size=out_shard_size, dtype=dtype, force=overwrite, jobs=jobs, max_memory=max_memory, observer=observer,
+            **matching,
         )  # fmt: skip
     if save_alignment is not None:
         alignment.save(save_alignment)

@@ -39,6 +39,8 @@ def merge(
     out_shard_size: o.ShardSize = "5GB",
     dtype: o.Dtype = None,
     overwrite: o.Force = False,
+    jobs: o.Jobs = None,
+    max_memory: o.MaxMemory = None,
     dry_run: o.DryRun = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
@@ -68,7 +70,8 @@ def merge(
     with voice.progress("merging") as observer:
         found = isomerge.merge(
             models[0] if job.recipe is not None else models, out=out, spec=spec, allow_pickle=allow_pickle,
-            repair=repair, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **given, **matching,
+            repair=repair, shard_size=out_shard_size, dtype=dtype, force=overwrite, jobs=jobs,
+            max_memory=max_memory, observer=observer, **given, **matching,
         )  # fmt: skip
     _tell(voice, job, found, out)
     if report:

@@ -58,7 +58,7 @@ def run_align(
         streams = prepare_solutions(stream, [solver], matching)
         if not streams:
             prepare_votes(stream, [solver])
-        results = stream_units(stream, [solver], plan, lambda unit, blocks, by: blocks[1], anchor)
+        results = stream_units(stream, [solver], plan, lambda unit, blocks, by: blocks[1], anchor, guard=True)
         write_alone(stream, plan, source, dtype, solver.given)
         alignment = solver.alignment(elements_of_results(results[0]))
         report = report_of(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
 import os
 from functools import cache
+from pathlib import Path
 
 M_MMAP_THRESHOLD = -3
 """glibc's mallopt parameter: blocks at least this large are mapped, and unmapped when freed."""
@@ -36,3 +39,19 @@ def map_large_blocks() -> bool:
         return bool(mallopt(M_MMAP_THRESHOLD, LARGE) and mallopt(M_TRIM_THRESHOLD, SPARE))
     except (OSError, AttributeError):
         return False
+
+
+def free_memory(root: Path = Path("/")) -> float:
+    """Bytes that this process may still take: what the system has available, and what its control group leaves.
+
+    Without either (no Linux) there is no limit that could be known.
+    """
+    found = [math.inf]
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found.append(1024.0 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    with contextlib.suppress(OSError, ValueError):
+        group = root / "sys/fs/cgroup"
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        found.append(float(int(limit) - int(used)))
+    return min(found)

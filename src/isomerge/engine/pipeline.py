@@ -19,14 +19,14 @@ R = TypeVar("R")
 
 
 def ahead(
-    work: Callable[[T], R], items: Iterable[T], size: Callable[[T], int], workers: int
+    work: Callable[[T], R], items: Iterable[T], fits: Callable[[Sequence[T]], bool], workers: int
 ) -> Iterator[tuple[T, R]]:
     """Every item with what ``work`` makes of it, as each is ready; the results do not depend on the number of workers.
 
     Args:
-        work: runs in threads, for several items at once while all but the largest are `BESIDE` together.
+        work: runs in threads, for several items at once.
         items: what is worked on.
-        size: of an item, in stored bytes.
+        fits: whether there is room for these items at once; one alone always has it.
         workers: threads; 0: everything happens here, one item at a time, in order.
     """
     if not workers:
@@ -36,13 +36,28 @@ def ahead(
     with ThreadPoolExecutor(workers, "unit") as pool:
         try:
             for item in items:
-                while running and (len(running) > workers or _beside([item, *running.values()], size) > BESIDE):
+                while running and (len(running) > workers or not fits([item, *running.values()])):
                     yield from _ready(running)
                 running[pool.submit(work, item)] = item
             while running:
                 yield from _ready(running)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def beside(size: Callable[[T], int]) -> Callable[[Sequence[T]], bool]:
+    """Room for the largest item, and for `BESIDE` stored bytes beside it."""
+
+    def fits(items: Sequence[T]) -> bool:
+        sizes = list(map(size, items))
+        return sum(sizes) - max(sizes) <= BESIDE
+
+    return fits
+
+
+def within(memory: Callable[[T], float], budget: float) -> Callable[[Sequence[T]], bool]:
+    """Room for items that take no more than a budget together, in bytes as estimated."""
+    return lambda items: sum(map(memory, items)) <= budget
 
 
 def expected(items: Iterable[T], expect: Callable[[T], None]) -> Iterator[T]:
@@ -66,11 +81,6 @@ def spread(items: Sequence[T], size: Callable[[T], int]) -> list[T]:
     for item, first, last in zip(large, places, places[1:], strict=False):
         found += [item, *small[first:last]]
     return found if large else small
-
-
-def _beside(items: list[T], size: Callable[[T], int]) -> int:
-    sizes = list(map(size, items))
-    return sum(sizes) - max(sizes)
 
 
 def _ready(running: dict[Future[R], T]) -> Iterator[tuple[T, R]]:

@@ -121,24 +121,36 @@ def unit_bytes(model: Model, unit: Unit) -> int:
     )
 
 
+LIBRARIES = 3.5e8
+"""Bytes that torch and transformers take before a weight is read."""
+
+
+def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool) -> float:
+    """What one unit takes while it is worked on, in bytes, from shapes alone: every model's tensors in the working dtype,
+    with copies for the gauge and for the candidates of ``guard``, and the cross-Gram."""
+    numel = sum(block_size(models[0], block) for block in unit.blocks)
+    if not plan.is_matched(unit):
+        return 4.0 * (len(models) + 1) * numel
+    spec = plan.selection.spec
+    wide = max((spec.sizes[k.partition("[")[0]] for k in unit.elements if not k.startswith("shift.")), default=0)
+    return 4.0 * ((len(models) + (5 if guard else 3)) * numel + 2 * wide**2)
+
+
 def estimate(plan: Plan, models: Sequence[Model], *, guard: bool) -> dict[str, float]:
     """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
 
-    Memory: every model's largest unit in the working dtype, with copies for the gauge and the candidates, and the
-    cross-Gram. Time: reading and writing at 1 GB/s, and the multiplications at 50 GFLOP/s; a rule of thumb.
+    Memory: the largest unit's (see `unit_memory`). Time: reading and writing at 1 GB/s, and the multiplications at 50 GFLOP/s;
+    a rule of thumb.
     """
     donor = models[0]
     spec = plan.selection.spec
     largest, flops = 0.0, 0.0
     for unit in plan.units:
-        numel = sum(block_size(donor, block) for block in unit.blocks)
-        active = plan.is_matched(unit)
-        wide = max(
-            (spec.sizes[k.partition("[")[0]] for k in unit.elements if not k.startswith("shift.")), default=0
-        )
-        copies = (len(models) + (5 if guard else 3)) if active else len(models) + 1
-        largest = max(largest, 4.0 * (copies * numel + (2 * wide**2 if active else 0)))
-        if active:
+        largest = max(largest, unit_memory(plan, unit, models, guard=guard))
+        if plan.is_matched(unit):
+            numel = sum(block_size(donor, block) for block in unit.blocks)
+            names = (key.partition("[")[0] for key in unit.elements if not key.startswith("shift."))
+            wide = max((spec.sizes[name] for name in names), default=0)
             flops += (len(models) - 1) * 2 * wide * numel * (3 if guard else 2)
     stored = sum(m.checkpoint.nbytes for m in models) + donor.checkpoint.nbytes
     if plan.selection.frame is not None:
@@ -149,7 +161,7 @@ def estimate(plan: Plan, models: Sequence[Model], *, guard: bool) -> dict[str, f
         largest += min(CACHE, 8.0 * numel) + 48.0 * wide**2
         flops += (len(models) - 1) * PASSES * (4 * wide * numel + 20 * wide**3)
         stored += (len(models) - 1) * (2 if 8.0 * numel <= CACHE else 2 * PASSES) * donor.checkpoint.nbytes
-    return {"memory": largest + 3.5e8, "seconds": stored / 1e9 + flops / 5e10, "read": float(stored)}
+    return {"memory": largest + LIBRARIES, "seconds": stored / 1e9 + flops / 5e10, "read": float(stored)}
 
 
 def block_size(model: Model, block: Block) -> int:

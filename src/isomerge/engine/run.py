@@ -41,6 +41,10 @@ class Output:
     dtype: str | None = None
     force: bool = False
     observer: Observer = field(default=lambda what, done, total: None)
+    jobs: int | None = None
+    """Units that are worked on at once, each by one thread; see `isomerge.engine.streaming.stream_units`."""
+    max_memory: int | None = None
+    """Bytes that the run may take, by the estimate of a dry run."""
 
 
 def out_code(stored: str, dtype: str | None) -> str:

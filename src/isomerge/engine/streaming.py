@@ -7,10 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from isomerge.engine.memory import free_memory
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pair import Blocks, PairSolver, UnitResult
-from isomerge.engine.pipeline import WriteBehind, ahead, expected, libraries_frozen, one_thread_each, spread
-from isomerge.engine.plan import Plan, unit_bytes
+from isomerge.engine.pipeline import (
+    WriteBehind,
+    ahead,
+    beside,
+    expected,
+    libraries_frozen,
+    one_thread_each,
+    spread,
+    within,
+)
+from isomerge.engine.plan import LIBRARIES, Plan, unit_bytes, unit_memory
+from isomerge.errors import IsomergeError
 from isomerge.pieces import scratch_kept
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
@@ -19,10 +30,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from isomerge.engine.run import StreamWriter
+    from isomerge.engine.run import Output, StreamWriter
 
 EXPECTED = 1 << 30
 """Stored bytes of the largest unit that the system is asked to read ahead."""
+FREE = 0.8
+"""Of the memory that is free, what several jobs may take when no limit is given."""
 Fuse = Callable[[Unit, "list[Blocks]", "list[Alignment | None]"], "Blocks"]
 """From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the anchor), to
 those that are written."""
@@ -54,11 +67,22 @@ class UnitSolver(Protocol):
 
 
 def stream_units(
-    stream: StreamWriter, solvers: Sequence[UnitSolver], plan: Plan, fuse: Fuse, anchor: Model
+    stream: StreamWriter,
+    solvers: Sequence[UnitSolver],
+    plan: Plan,
+    fuse: Fuse,
+    anchor: Model,
+    *,
+    guard: bool = False,
 ) -> list[list[UnitResult]]:
     """Match, fuse and write every unit; returns the results of every solver.
 
-    Units that nothing moves are worked on several at once, each by one thread: as many as torch has.
+    Units are worked on several at once, each by one thread, so that results do not depend on how many there are: as many as the
+    output's ``jobs``, or else, where nothing moves them, as torch has threads. Without ``jobs``, units that are matched come
+    one after the other, with all of torch's threads on each.
+
+    Raises:
+        IsomergeError: the largest unit needs more than the output's ``max_memory``.
     """
     import torch
 
@@ -67,14 +91,15 @@ def stream_units(
     numbers = {unit: number for number, unit in enumerate(plan.units)}
     left = [unit for unit in plan.units if stream.done(unit.key) is None]
     still = not any(solver.moves(unit) for unit in left for solver in solvers)
-    workers = torch.get_num_threads() if still else 0
+    workers = stream.output.jobs or (torch.get_num_threads() if still else 0)
+    fits = _room(stream.output, sizes, {unit: unit_memory(plan, unit, models, guard=guard) for unit in left})
     results: dict[Unit, list[UnitResult]] = {}
     seen, total = sum(sizes[u] for u in plan.units) - sum(sizes[u] for u in left), sum(sizes.values())
     with one_thread_each(workers), libraries_frozen(), scratch_kept(), WriteBehind() as writer:
         work = partial(_one_unit, stream, solvers, anchor, fuse)
         order = spread(left, sizes.__getitem__) if workers else left
         coming = partial(_expect, models, sizes)
-        for unit, (found, tensors) in ahead(work, expected(order, coming), sizes.__getitem__, workers):
+        for unit, (found, tensors) in ahead(work, expected(order, coming), fits, workers):
             stream.output.observer(unit.key, seen, total)
             writer.put(partial(_write, stream, models, unit, numbers[unit], found, tensors))
             results[unit] = found
@@ -86,6 +111,22 @@ def stream_units(
         ]
     stream.output.observer("", total, total)
     return [[results[unit][k] for unit in plan.units] for k in range(len(solvers))]
+
+
+def _room(
+    output: Output, sizes: Mapping[Unit, int], memory: Mapping[Unit, float]
+) -> Callable[[Sequence[Unit]], bool]:
+    """Whether units may be worked on at once: within ``max_memory``; with ``jobs`` alone, within most of what is free."""
+    if output.max_memory is None:
+        return within(memory.__getitem__, FREE * free_memory()) if output.jobs else beside(sizes.__getitem__)
+    largest = max(memory, key=memory.__getitem__, default=None)
+    if largest is not None and memory[largest] + LIBRARIES > output.max_memory:
+        need = (memory[largest] + LIBRARIES) / 1e9
+        raise IsomergeError(
+            f"--max-memory {output.max_memory / 1e9:.3g}GB is too little: the unit of {largest.key} needs about {need:.2g} GB, "
+            "libraries included; give that, or match fewer spaces"
+        )
+    return within(memory.__getitem__, output.max_memory - LIBRARIES)
 
 
 def _expect(models: Sequence[Model], sizes: Mapping[Unit, int], unit: Unit) -> None:
