@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from isomerge.matching.gram import Cross, Leaf, cross_grams, cross_size, signature
 from isomerge.matching.nested import NestedSolver, Solution
+from isomerge.matching.sketch import solve_neurons
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.spec import Spec
 
@@ -25,8 +26,11 @@ BUDGET = 1e12
 
 
 def solve_leaves(solver: NestedSolver, leaves: list[Leaf]) -> Solution:
-    """Solve one unit from its leaves: at once when the cross-Grams fit, expert by expert when they do not."""
+    """Solve one unit from its leaves: without all pairs where the optimum is proven so, at once when the cross-Grams fit,
+    expert by expert when they do not."""
     spec = solver.spec
+    if (proven := solve_neurons(solver, leaves)) is not None:
+        return proven
     if not any(_too_large(spec, atoms) for _, _, atoms in leaves):
         return solver.solve(cross_grams(spec, leaves))
     tops = {signature(spec, atoms)[0] for _, _, atoms in leaves if signature(spec, atoms)}
