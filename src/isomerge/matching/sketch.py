@@ -46,7 +46,7 @@ class Points:
 
     def take(self, index: Tensor) -> Points:
         """Some of the points."""
-        return Points(*(None if x is None else x[index] for x in (self.fixed, self.signed)))
+        return Points(*(None if x is None else x.index_select(0, index) for x in (self.fixed, self.signed)))
 
 
 def solve_neurons(solver: NestedSolver, leaves: Sequence[Leaf]) -> Solution | None:
@@ -138,7 +138,7 @@ def nearest(anchor: Points, source: Points) -> tuple[Tensor, Tensor] | None:
         best, other = _two_nearest(*sketches)
         if len(best.unique()) < n:
             continue
-        exact, sign = _exact(anchor.take(best), source)
+        exact, sign = _exact(anchor.take(best), source, sizes[0][best] + sizes[1])
         margin = MARGIN * (sizes[0].max() + sizes[1])
         if bool((other > exact + margin).all()):
             return best.argsort(), sign.double()
@@ -173,7 +173,9 @@ def _mapped(points: Points, maps: Sequence[Tensor]) -> Points:
 
 def _squares(points: Points) -> Tensor:
     """Squared norms [n]."""
-    return sum((x.square().sum(1) for x in points.parts()[1:]), points.parts()[0].square().sum(1))
+    import torch
+
+    return sum(torch.linalg.vector_norm(x, dim=1).square() for x in points.parts())  # type: ignore[return-value]
 
 
 def _two_nearest(anchor: Points, source: Points) -> tuple[Tensor, Tensor]:
@@ -205,15 +207,23 @@ def _two_nearest_of(
     return (two.values[:, 0] + own, two.indices[:, 0]), two.values[:, 1] + own
 
 
-def _exact(anchor: Points, source: Points) -> tuple[Tensor, Tensor]:
-    """The squared distances [n] of paired points, and the signs that make them least."""
+def _exact(anchor: Points, source: Points, squares: Tensor) -> tuple[Tensor, Tensor]:
+    """The squared distances [n] of paired points, and the signs that make them least.
+
+    Args:
+        anchor, source: n points each, paired by their numbers.
+        squares: the sums of the squared norms of every pair [n]. Cancellation leaves an error of their rounding, which is
+            far below `MARGIN` of them.
+    """
     import torch
 
-    total = torch.zeros(len(source.parts()[0]), dtype=torch.float64)
-    sign = torch.ones(len(total), dtype=torch.float64)
-    if anchor.signed is not None and source.signed is not None:
-        sign = torch.where((anchor.signed * source.signed).sum(1) < 0, -1.0, 1.0).double()
-        total += (anchor.signed - sign.to(source.signed.dtype).unsqueeze(1) * source.signed).square().sum(1)
-    if anchor.fixed is not None and source.fixed is not None:
-        total += (anchor.fixed - source.fixed).square().sum(1)
-    return total, sign
+    sign, products = torch.ones_like(squares), torch.zeros_like(squares)
+    for x, y, signed in zip(
+        (anchor.fixed, anchor.signed), (source.fixed, source.signed), (False, True), strict=True
+    ):
+        if x is not None and y is not None:
+            inner = torch.einsum("nd,nd->n", x, y)
+            if signed:
+                sign = torch.where(inner < 0, -1.0, 1.0).to(inner.dtype)
+            products += sign * inner if signed else inner
+    return (squares - 2 * products).clamp_min(0), sign
