@@ -61,6 +61,8 @@ def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> 
     found = Alignment(spec)
     keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}
     for key, space in keys.items():
+        if space.keeps_lengths:
+            continue
         grams = self_grams(spec, space.name, tensors)
         moved = space.group.balance(*grams) if grams is not None else None
         if moved is None:
@@ -77,7 +79,7 @@ def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> 
 
 def _meet(spec: Spec, tensors: Mapping[Block, Tensor]) -> bool:
     """True when two non-compact spaces act on one leaf."""
-    loose = {n for n, s in spec.spaces.items() if s.group.compact != s.group.name or s.group_name == "Complex"}
+    loose = {n for n, s in spec.spaces.items() if not s.keeps_lengths}
     return any(
         len(loose & {a.name for a in atoms}) > 1
         for block, t in tensors.items()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,11 +136,6 @@ def _anchored(
     return _Leaf(block, view, tuple(atoms[at] for at in kept), reads)
 
 
-def loose(space: Space) -> bool:
-    """Whether a space's group does not keep lengths, so that only dual ends contract."""
-    return space.group.compact != space.group_name or space.group_name == "Complex"
-
-
 def _invariant(spec: Spec, one: Mapping[str, Atom], other: Mapping[str, Atom]) -> bool:
     """Whether the contraction of two leaves over all but their anchors is the same on the whole orbit."""
     if not set(one) & set(other):
@@ -148,7 +143,7 @@ def _invariant(spec: Spec, one: Mapping[str, Atom], other: Mapping[str, Atom]) -
     for name in {**one, **other}:
         both = name in one and name in other
         space = spec.spaces.get(name)
-        if space is not None and loose(space):
+        if space is not None and not space.keeps_lengths:
             if not both or one[name].dual == other[name].dual:
                 return False
         elif not both and (space is None or space.group.compact != "Perm"):
@@ -177,7 +172,7 @@ def _kind(spec: Spec, one: _Leaf, other: _Leaf) -> str:
     names = [n for n in spec.ordered if n in one.inner and n in other.inner]
     if not names:
         return "table:2" if one is other else "table"
-    tight = [n for n in names if loose(spec.spaces[n])]
+    tight = [n for n in names if not spec.spaces[n].keeps_lengths]
     deepest = (tight or names)[-1]
     ends = "".join(sorted(leaf.end for leaf in (one, other)))
     return f"{spec.spaces[deepest].role or deepest}:{one.end + '2' if one is other else ends}"

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from isomerge.matching.gram import along, self_grams
-from isomerge.quotient.relations import loose
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -34,7 +33,7 @@ def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}
     for key, space in keys.items():
-        if loose(space):
+        if not space.keeps_lengths:
             grams = self_grams(spec, space.name, tensors)
             values = _singular_values(*grams) if grams is not None else None
         else:
@@ -59,7 +58,7 @@ def _second_moments(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> I
     import torch
 
     for block, tensor in tensors.items():
-        if any(loose(space) for space in elements_of(spec, block).values()):
+        if not all(space.keeps_lengths for space in elements_of(spec, block).values()):
             continue
         for x, _ in along(spec, name, {block: tensor}):
             rotated = spec.spaces[name].group.compact in ("O", "OFixingOnes")

@@ -37,6 +37,11 @@ class Space:
         return GROUPS[self.group_name]
 
     @property
+    def keeps_lengths(self) -> bool:
+        """Whether every element of the group is an isometry, so that nothing of it is left to be balanced."""
+        return self.group.compact == self.group_name != "Complex"
+
+    @property
     def groups(self) -> tuple[str, ...]:
         """The names of all groups that may act: the declared one, its subgroups, and the one after folding."""
         declared = [self.group_name, *([self.folded] if self.folded else [])]
