@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test test-browser check format docs fetch bench bench-paper barrier clean
+.PHONY: demo test test-browser check format docs fetch bench bench-paper bench-relational barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +66,10 @@ fetch: $(VENV)/.developer
 # The paper's tables and figures, and docs/measured-paper.md; says first how long each step takes (hours; resumable).
 bench-paper: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper
+
+# Standard, quotient and relational training compared (over an hour on one core; resumable), and docs/measured-relational.md.
+bench-relational: $(VENV)/.developer
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.relational.compare
 
 bench: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py
