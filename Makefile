@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test test-browser check format docs fetch bench bench-paper bench-relational barrier clean
+.PHONY: demo test test-all test-browser check format docs fetch bench bench-paper bench-relational bench-trust barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ check: $(VENV)/.developer
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+
+# Every toy through every law: `make test` takes the architectures that combine what others have through the main ones.
+test-all: check
+	ISOMERGE_ALL_TOYS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
 # The documentation site, in build/docs: pages made from the code first; a broken link fails.
 docs: $(VENV)/.docs
@@ -74,6 +78,11 @@ bench-relational: $(VENV)/.developer
 bench: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
+
+# A hundred thousand mutated inputs and two hundred killed merges (hours; the first is resumable).
+bench-trust: $(VENV)/.developer
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz --inputs 100000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/kills.py --runs 200
 
 clean:
 	rm -rf $(VENV) demo-out .pytest_cache .ruff_cache

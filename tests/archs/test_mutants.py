@@ -6,29 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
 from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
 from toys import Toy, config_of, load_toy, outputs, relative, write_toy
-
-
-class Mutant(NamedTuple):
-    """A wrong spec: the toy that refutes it, what is wrong, the space that shows it, and the edits that make it."""
-
-    toy: str
-    wrong: str
-    space: str
-    edits: tuple[tuple[str, str], ...]
-
-
-def mutant(toy: str, wrong: str, space: str, *edits: str) -> Mutant:
-    """A mutant from edits written ``old => new``."""
-    pairs = [edit.partition(" => ") for edit in edits]
-    return Mutant(toy, wrong, space, tuple((old, new) for old, _, new in pairs))
-
 
 ROTATED = "residual res: Perm => residual res: O"
 PLAIN_GAINS = ("diag(res n1) => (res n1)", "diag(res n2) => (res n2)", "diag(res nf) => (res nf)")
@@ -207,6 +191,7 @@ MUTANTS = [
         "dn2",
         "EncDecAttention.k.weight (xh xqk') (res enf)' => EncDecAttention.k.weight (xh xqk') (res dn2)'",
     ),
+    *FAMILY_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

@@ -17,7 +17,7 @@ from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.spec_text import parse_spec
-from toys import TOYS, Toy, config_of, load_toy, outputs, relative, write_toy
+from toys import SAMPLE, TOYS, Toy, config_of, load_toy, outputs, relative, write_toy
 
 # The largest group of every toy's stream, written out: nothing else says that a spec does not promise too little.
 LARGEST = {
@@ -27,6 +27,20 @@ LARGEST = {
         "O",
     ),
     **dict.fromkeys(["llama-tied", "t5-gated", "t5-relu", "mt5"], "SignedPerm"),
+    **dict.fromkeys(
+        ["gpt_neox", "gpt_neox-full", "phi", "falcon-grouped", "starcoder2", "stablelm", "stablelm-parallel"],
+        "OFixingOnes",
+    ),
+    **dict.fromkeys(["phi3", "granite", "qwen2_moe", "qwen3_moe"], "O"),
+    **dict.fromkeys(["gemma", "gemma2", "gemma3_text", "phi3-partial"], "SignedPerm"),
+}
+# The streams of those that have not just the one.
+STREAMS = {
+    **{name: {"res": "Perm", "emb": "Perm"} for name in ("electra", "albert", "albert-groups")},
+    "marian": {},
+    "pegasus": {},
+    "whisper": {"res_in": "Perm", "res": "Perm"},
+    "clip": {"tres": "OFixingOnes", "vres": "Perm"},
 }
 
 
@@ -43,28 +57,35 @@ def turned(toy: Toy, element: Alignment) -> dict[str, torch.Tensor]:
     return toy.named(blocks)
 
 
-@pytest.mark.parametrize(("groups", "gains"), [("largest", False), ("largest", True), ("declared", True)])
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize(
+    ("name", "groups", "gains"),
+    [
+        *((n, "largest", True) for n in TOYS),
+        *((n, *how) for n in SAMPLE for how in (("largest", False), ("declared", True))),
+    ],
+)
 def test_turned_stream(name: str, groups: str, gains: bool, toy: Callable[..., Toy], tmp_path: Path) -> None:
     """Through the real reader and writer, by the largest group and by the declared one."""
     model = toy(name)
     spec = with_streams(model.spec, groups)
-    wanted = LARGEST.get(name, "Perm") if groups == "largest" else model.spec.spaces["res"].group_name
-    assert spec.spaces["res"].group_name == wanted
+    largest = STREAMS.get(name, {"res": LARGEST.get(name, "Perm")})
+    wanted = largest if groups == "largest" else model.spec.stream_groups
+    assert spec.stream_groups == wanted
     element = turn(model, spec, gains=gains)
-    assert len(element.stages) == (2 if gains and wanted in ("O", "OFixingOnes") else 1)
+    assert len(element.stages) == (2 if gains and {*wanted.values()} & {"O", "OFixingOnes"} else 1)
     new = turned(model, element)
     assert model.change(new) > 0.1
     assert relative(outputs(write_toy(model, new, tmp_path / "out")), model.reference) < model.tolerance
 
 
 class Mutant(NamedTuple):
-    """A wrong spec: its toy, what is wrong, the group that it gives the stream, and the edits that make it."""
+    """A wrong spec: its toy, what is wrong, the group that it gives a stream, the edits, and the stream."""
 
     toy: str
     wrong: str
     group: str
     edits: tuple[str, ...]
+    stream: str = "res"
 
 
 VECTORS = ("diag(res n1) => res", "diag(res n2) => res", "diag(res nf) => res")
@@ -91,6 +112,15 @@ MUTANTS = [
     Mutant("vit", "positions forgotten", "OFixingOnes", ("position_embeddings 1 pos res => position_embeddings 1 pos other",)),
     Mutant("dinov2", "layer scale as a vector", "OFixingOnes", ("lambda1 diag(res s1') => lambda1 res", "(res s1) => res")),
     Mutant("dinov2", "layer scale on the reader's side", "OFixingOnes", ("diag(res s1') => diag(res s1)",)),
+    Mutant("whisper", "rotated behind GELU", "OFixingOnes", (
+        "res_in: Perm => res_in: Perm folded OFixingOnes",
+    ), "res_in"),
+    Mutant("clip", "rotated behind the norm of patches", "OFixingOnes", (
+        "vres: Perm => vres: Perm folded OFixingOnes", "pre_layrnorm.weight diag(vres) => pre_layrnorm.weight vres",
+    ), "vres"),
+    Mutant("modernbert", "rotated behind the norm of embeddings", "OFixingOnes", (
+        "res: Perm => res: Perm folded OFixingOnes", "diag(res) => res",
+    )),
 ]  # fmt: skip
 
 
@@ -106,7 +136,7 @@ def as_seen_by(model: Toy, mutant: Mutant) -> Toy:
         if not re.search(rf"[ (]{scale}['\)]", text):
             text = re.sub(rf"residual {scale}: Scale.*\n", "", text)
     spec = parse_spec(text, config_of(model.folder), origin)
-    return load_toy(model.name, model.folder, spec.with_group("res", mutant.group))
+    return load_toy(model.name, model.folder, spec.with_group(mutant.stream, mutant.group))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.toy}: {m.wrong}")

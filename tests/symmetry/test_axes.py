@@ -11,7 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import Atom, Axis, Concat, Product, atoms, dual, length, parse, shape, show, size, views
+from isomerge.symmetry.axes import (
+    Atom,
+    Axis,
+    Concat,
+    Product,
+    atoms,
+    dual,
+    leaf_atoms,
+    length,
+    parse,
+    shape,
+    show,
+    size,
+    views,
+)
 
 SIZES = {"a": 2, "b": 3, "c": 1, "head": 4}
 NAMED = st.builds(Atom, st.sampled_from([*SIZES]), st.booleans())
@@ -143,3 +157,10 @@ def test_unknown_sizes_are_named() -> None:
         size(axis, SIZES)
     with pytest.raises(IsomergeError, match="axis vocab' is not known"):
         length(Atom("vocab", True), SIZES)
+
+
+@given(PATTERNS)
+def test_leaf_atoms_are_those_of_views(axes: tuple[Axis, ...]) -> None:
+    """Block by block, in the order of the views, without a tensor."""
+    tensor = torch.empty([length(axis, SIZES) for axis in axes])
+    assert list(leaf_atoms(axes)) == [found for _, found in views((tensor,), axes, SIZES)]

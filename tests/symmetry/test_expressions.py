@@ -13,6 +13,7 @@ from isomerge.symmetry.expressions import evaluate
 
 CONFIG: dict[str, Any] = {
     "d": 48, "n": 6, "none": None, "act": "relu", "terms": ["c2p", "p2c"], "tie": False, "text": "gated-gelu",
+    "rope": {"factor": 0.4, "type": "default", "inner": {"n": 3}},
 }  # fmt: skip
 
 
@@ -50,6 +51,14 @@ CONFIG: dict[str, Any] = {
         ("d if tie else n", 6),
         ("d if act == 'relu' else missing + 1", 48),
         ("(missing or 1) == 1", True),
+        ("rope.type", "default"),
+        ("rope.inner.n + 1", 4),
+        ("rope.missing", None),
+        ("missing.factor", None),
+        ("missing.factor or rope.factor or 0.25", 0.4),
+        ("d * rope.factor", 19),  # cut, as int() does
+        ("n * 0.5", 3),
+        ("d * 1.0", 48),
     ],
 )
 def test_values(text: str, value: Any) -> None:
@@ -79,11 +88,11 @@ def test_divisions_are_whole(a: int, b: int) -> None:
     "text",
     [
         "len(terms)", "__import__('os')", "act.upper", "terms[0]", "lambda: 1", "{1: 2}", "[x for x in terms]",
-        "d / n", "d % n", "2 ** d", "1 < d < 50", "act is None", "f'{d}'", "d := 3", "~d",
+        "rope.type.upper", "rope['type']", "d / n", "d % n", "2 ** d", "1 < d < 50", "act is None", "f'{d}'", "d := 3", "~d",
     ],
 )  # fmt: skip
 def test_refuses_everything_else(text: str) -> None:
-    """No calls, no attributes, no subscripts: a spec is data."""
+    """No calls, no attributes of anything but groups of keys, no subscripts: a spec is data."""
     with pytest.raises(IsomergeError, match="expression"):
         evaluate(text, CONFIG)
 
@@ -97,7 +106,7 @@ def test_refuses_what_is_no_expression(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "blames"),
-    [("d // heads", "heads"), ("act * d", "its keys"), ("none + 1", "none"), ("heads > 3", "heads"), ("d // 0", "its keys")],
+    [("d // heads", "heads"), ("act * d", "its keys"), ("d + 0.5", "its keys"), ("d // 0.5", "its keys"), ("none + 1", "none"), ("heads > 3", "heads"), ("d // 0", "its keys")],
 )  # fmt: skip
 def test_missing_and_mistyped_keys_are_named(text: str, blames: str) -> None:
     """The message quotes the expression and the key."""

@@ -54,13 +54,24 @@ def spec_for(config: Mapping[str, Any], file: str | Path | None = None) -> Spec:
 
 
 def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """The architectures whose spec describes every tensor of a checkpoint without a ``model_type`` (before 2020)."""
-    found = []
+    """The architectures whose spec describes every tensor of a checkpoint without a ``model_type`` (before 2020).
+
+    Raises:
+        IsomergeError: several do, and not with the same axes and symmetries (a fused projection has many layouts).
+    """
+    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for name, text in {entry[0]: entry[1] for entry in spec_texts().values()}.items():
         kind = next(kind for kind, entry in spec_texts().items() if entry[0] == name)
         try:
-            coverage(parse_spec(text, {**config, "model_type": kind}, name), shapes)
+            spec = parse_spec(text, {**config, "model_type": kind}, name)
+            matches = coverage(spec, shapes)
         except IsomergeError:
             continue
-        found.append(kind)
-    return found
+        groups = {n: (space.group_name, space.index) for n, space in spec.spaces.items()}
+        found[kind] = ({n: match.line.axes for n, match in matches.items()}, groups)
+    if any(one != other for one in found.values() for other in found.values()):
+        raise IsomergeError(
+            f"config.json has no model_type, and the specs of {', '.join(found)} all describe these tensors, each in "
+            "another way: add the model_type to config.json"
+        )
+    return list(found)

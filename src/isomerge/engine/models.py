@@ -183,7 +183,7 @@ def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collectio
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal"
                 )
         for key in (*anchor.spec.config_keys, "tie_word_embeddings"):
-            known = key == "rope" or all(key in m.config for m in (anchor, other))
+            known = key == "rope" or all(has_key(m.config, key) for m in (anchor, other))
             mine, theirs = (config_value(m.config, key) for m in (anchor, other))
             if known and mine != theirs:
                 hint = "; --untie gives a tied head weights of its own" if key == "tie_word_embeddings" else ""
@@ -213,10 +213,22 @@ def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
                     )
 
 
+def has_key(config: dict[str, Any], key: str) -> bool:
+    """Whether a config says anything of a key; ``a.b`` is the key ``b`` of the group of keys ``a``."""
+    group, _, rest = key.partition(".")
+    return group in config and (not rest or (isinstance(config[group], dict) and has_key(config[group], rest)))
+
+
 def config_value(config: dict[str, Any], key: str) -> Any:
-    """A config value in a form that can be compared; ``rope`` gathers the rotary parameters of every format."""
+    """A config value in a form that can be compared; ``rope`` gathers the rotary parameters of every format.
+
+    ``a.b`` is the key ``b`` of the group of keys ``a``.
+    """
     if key != "rope":
-        value = config.get(key)
+        group, _, rest = key.partition(".")
+        value = config.get(group)
+        if rest:
+            return config_value(value, rest) if isinstance(value, dict) else None
         return value.split("|") if key == "pos_att_type" and isinstance(value, str) else value
     found: dict[str, Any] = {"rope_theta": config.get("rope_theta"), "rope_type": "default"}
     for part in (config.get("rope_scaling"), config.get("rope_parameters")):

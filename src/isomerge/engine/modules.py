@@ -52,7 +52,7 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
     with _silent(), on_disk(checkpoint) as folder:
         try:
             # grouped matrix products of experts have no gradients on every device
-            experts = {"experts_implementation": "eager"} if "num_local_experts" in config else {}
+            experts = {"experts_implementation": "eager"} if "num_experts_per_tok" in config else {}
             module, info = kind.from_pretrained(
                 folder,
                 dtype=dtype or torch.float32,

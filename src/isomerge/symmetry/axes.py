@@ -154,6 +154,19 @@ def atoms(axes: tuple[Axis, ...]) -> Iterator[Atom]:
             yield from atoms(axis.parts)
 
 
+def leaf_atoms(axes: tuple[Axis, ...]) -> Iterator[tuple[Atom, ...]]:
+    """The atoms of every block of the concatenations: what `views` yields, without tensors."""
+    for at, axis in enumerate(axes):
+        if isinstance(axis, Product):
+            yield from leaf_atoms((*axes[:at], *axis.parts, *axes[at + 1 :]))
+            return
+        if isinstance(axis, Concat):
+            for block in axis.parts:
+                yield from leaf_atoms((*axes[:at], block, *axes[at + 1 :]))
+            return
+    yield tuple(atoms(axes))
+
+
 def size(axis: Axis, sizes: Mapping[str, int]) -> int | None:
     """The length of an axis; ``None`` when it is a single atom of free size.
 

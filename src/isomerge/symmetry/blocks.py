@@ -91,8 +91,12 @@ def _block(spec: Spec, line: Line, scope: tuple[tuple[str, int], ...], present: 
 def leaves(
     spec: Spec, block: Block, *tensors: Tensor
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...], int]]:
-    """The writable atom views of a block's tensors, their atoms, and the number of the concatenated part."""
+    """The writable atom views of a block's tensors, their atoms, and the number of the concatenated part.
+
+    Parts of length zero (no coordinate of a head is left unrotated) count, but are left out.
+    """
     if block.axes is None:
         return
     for number, (parts, atoms) in enumerate(views(tensors, block.axes, spec.sizes)):
-        yield parts, atoms, number
+        if parts[0].numel():
+            yield parts, atoms, number

@@ -1,7 +1,8 @@
 """Expressions over a config: how a spec text reads sizes and conditions from ``config.json``.
 
 Python's own syntax, evaluated over a whitelist of nodes: names are config keys (missing ones are ``None``),
-``or`` chooses the first that is set, arithmetic is on whole numbers. No calls, no attributes: a spec is data.
+``or`` chooses the first that is set, ``a.b`` is the key ``b`` of the group of keys ``a``, arithmetic is on whole
+numbers. No calls: a spec is data.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return node.value
         case ast.Name():
             return names.get(node.id)
+        case ast.Attribute():
+            return _member(node, _value(node.value, names))
         case ast.Tuple() | ast.List():
             return tuple(_value(item, names) for item in node.elts)
         case ast.BoolOp():
@@ -82,8 +85,22 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     )
 
 
+def _member(node: ast.Attribute, group: Any) -> Any:
+    """A key of a group of keys (``rope_parameters.partial_rotary_factor``); ``None`` where either is missing."""
+    if group is None or isinstance(group, Mapping):
+        return (group or {}).get(node.attr)
+    raise IsomergeError(
+        f"expression in the spec: {ast.unparse(node)!r} is not allowed: the first part is no group of keys"
+    )
+
+
 def _whole(node: ast.BinOp, left: Any, right: Any) -> int:
-    """Arithmetic on whole numbers; a division that leaves a remainder is a config that does not fit."""
+    """Arithmetic on whole numbers; a division that leaves a remainder is a config that does not fit.
+
+    A whole number times a fraction is cut to a whole number, as transformers cuts the rotated part of a head.
+    """
+    if isinstance(node.op, ast.Mult) and isinstance(left, int) and isinstance(right, float):
+        return int(left * right)
     if not isinstance(left, int) or not isinstance(right, int):
         raise TypeError
     if isinstance(node.op, ast.FloorDiv) and left % right:

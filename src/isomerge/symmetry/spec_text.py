@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import atoms, parse
+from isomerge.symmetry.axes import atoms, leaf_atoms, parse
 from isomerge.symmetry.expressions import evaluate
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
@@ -172,7 +172,8 @@ def check_legality(spec: Spec) -> None:
     """Refuse declarations that nothing executes or that cannot act.
 
     Raises:
-        IsomergeError: a space that no line uses, an index that a line does not offer, a shift of unknown lines.
+        IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, a shift of
+            unknown lines.
     """
     used: set[str] = set()
     for line in spec.lines:
@@ -184,6 +185,14 @@ def check_legality(spec: Spec) -> None:
                 raise IsomergeError(
                     f"{spec.origin}: line {line.name} uses space {name}, but has no index {lacking[0]}"
                 )
+        for leaf in leaf_atoms(line.axes or ()):
+            names = [a.name for a in leaf]
+            for name in (n for n in names if n in spec.spaces):
+                if twice := [i for i in spec.spaces[name].index if names.count(i) > 1]:
+                    raise IsomergeError(
+                        f"{spec.origin}: line {line.name} has {twice[0]} twice, so that it is not clear which of "
+                        f"them {name} lies over: leave {name} out of this line, and of all others"
+                    )
     if unused := [name for name in spec.spaces if name not in used]:
         raise IsomergeError(f"{spec.origin}: space {unused[0]} is declared, but no line uses it")
     names = {line.name for line in spec.lines}
