@@ -1,0 +1,224 @@
+"""Attention: from heads that were found to spaces that are proven."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from isomerge.discovery.draft import Draft, SpaceDraft
+from isomerge.discovery.heads import Chunks, HeadsFound, bias_of, find_heads
+from isomerge.discovery.layouts import Names, layout
+from isomerge.discovery.lines import size_keys
+from isomerge.discovery.proving import PROVEN, Court
+from isomerge.discovery.queries import Proposals, QueryNames
+from isomerge.discovery.shrinking import kind_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention that is in a draft."""
+
+    found: HeadsFound
+    parts: dict[str, str]
+    """Role -> the axes of one head."""
+    number: int
+
+
+def prove_attention(
+    draft: Draft, court: Court, stack: str, moments: dict[str, Tensor]
+) -> tuple[Draft, list[Attention]]:
+    """The draft with the attentions of one stack: the axes of their tensors, and the spaces that the law proves."""
+    made: list[Attention] = []
+    lines = [line for line in draft.lines if line.stack == stack and line.uniform]
+    done: set[str] = set()
+    for width in head_widths(court):
+        chunks = Chunks(lines, moments, width.sizes[0])
+        for found in find_heads(chunks):
+            if found.output.name in done or any(not draft.free(chunks.by_name[n], a) for n, a in found.roles):
+                continue
+            attempt = _Attempt(draft, court, found, chunks, width)
+            proven = attempt.prove()
+            if proven is not None:
+                draft = proven
+                done.add(found.output.name)
+                made.append(Attention(found, attempt.parts, attempt.number))
+    return draft, made
+
+
+@dataclass(frozen=True)
+class HeadWidth:
+    """How long a head may be: as an expression over the config, and in the two specimens."""
+
+    text: str
+    heads: str
+    sizes: tuple[int, int]
+
+
+def head_widths(court: Court) -> list[HeadWidth]:
+    """The lengths that a config offers for heads: its own key, or the width over a number of heads."""
+    one, two = (s.config for s in court.specimens)
+    keys = size_keys(one, two)
+    kinds = {key: kind_of(key, one) for key in keys}
+    heads = [key for key, kind in kinds.items() if kind == "heads"]
+    stated = [key for key in keys if kinds[key] == "head"]
+    found = [HeadWidth(key, count, (one[key], two[key])) for key in stated for count in heads]
+    for width in [key for key, kind in kinds.items() if kind == "width"]:
+        for key in heads:
+            if any(c[width] % c[key] for c in (one, two)):
+                continue
+            sizes = [c[width] // c[key] for c in (one, two)]
+            found.append(HeadWidth(f"{width} // {key}", key, (sizes[0], sizes[1])))
+    unlike = {(width.sizes, one[width.heads], two[width.heads]): width for width in reversed(found)}
+    # the widest first: half a head has the same linear maps, but no permutations
+    return sorted(unlike.values(), key=lambda width: -width.sizes[0])
+
+
+class _Attempt:
+    """One attention on its way into a draft."""
+
+    def __init__(self, draft: Draft, court: Court, found: HeadsFound, chunks: Chunks, width: HeadWidth) -> None:
+        self.draft, self.court, self.found, self.chunks, self.width = draft, court, found, chunks, width
+        number = 1
+        while any(name in draft.sizes for name in self._names(number)):
+            number += 1
+        self.number = number
+        self.h, self.g, self.head, self.ov, *queries = self._names(number)
+        self.query_names = QueryNames(self.h, self.head, *queries)
+        self.names = Names(self.h, self.g, found.count, found.sharing)
+        self.indices = found.output.indices
+        self.parts: dict[str, str] = {}
+
+    def _names(self, number: int) -> tuple[str, ...]:
+        end = "" if number == 1 else str(number)
+        heads = "h" if self.found.sharing == 1 else "kv"
+        return tuple(f"{name}{end}" for name in (heads, "g", "head", "ov", "qk", "c", "pair", "rest", "sg", "t"))
+
+    def prove(self) -> Draft | None:
+        """The draft with this attention; None where neither its layout is known nor any of its spaces is proven."""
+        sizes = self._sizes()
+        if sizes is None:
+            return None
+        base = self.draft.sized(**sizes)
+        ov = SpaceDraft(self.ov, "GL", (*self.indices, self.h), "ov")
+        plain = {"q": self.head, "k": self.head, "v": self.ov, "o": f"{self.ov}'"}
+        typed = self._typed(base.sized(**{self.ov: self.head}), plain)
+        if typed is None or not self.court.accepts(typed.with_space(ov), self.ov):
+            return None
+        draft, self.parts = self._queries(typed.with_space(ov), plain)
+        return self._heads(draft)
+
+    def _sizes(self) -> dict[str, str] | None:
+        one, two = (s.config for s in self.court.specimens)
+        line, axis = next((self.found.lines[n], a) for (n, a) in self.found.roles if n == self.found.output.name)
+        totals = [line.shapes[k][axis] // self.width.sizes[k] for k in range(2)]
+        if any(line.shapes[k][axis] % self.width.sizes[k] for k in range(2)):
+            return None
+        found = {self.head: self.width.text}
+        heads = self.width.heads
+        if totals != [one.get(heads), two.get(heads)]:
+            return None
+        if self.found.sharing == 1:
+            return {self.h: heads, **found}
+        if self.found.count == 1:
+            return {self.h: "1", self.g: heads, **found}
+        shared = [k for k in size_keys(one, two) if kind_of(k, one) == "shared" and one[k] == self.found.count]
+        return {self.h: shared[0], self.g: f"{heads} // {shared[0]}", **found} if shared else None
+
+    def _typed(self, draft: Draft, parts: dict[str, str]) -> Draft | None:
+        """The draft with the axes of every tensor of the attention, biases included."""
+        axes: dict[tuple[str, int], str] = {}
+        for (name, axis), places in self.found.roles.items():
+            chunks = [place or ("x", 0) for place in places]
+            if any(role == "x" for role, _ in chunks):
+                return None
+            pattern = layout(chunks, parts, self.names)
+            if pattern is None:
+                return None
+            axes[name, axis] = pattern
+            line = self.found.lines[name]
+            bias = bias_of(line, self.chunks.lines) if axis == line.out else None
+            if bias is not None and bias.shapes[0] == (line.shapes[0][axis],):
+                axes[bias.name, 0] = pattern
+        return draft.typed(axes)
+
+    # ------------------------------------------------------- queries and keys
+
+    def _queries(self, draft: Draft, plain: dict[str, str]) -> tuple[Draft, dict[str, str]]:
+        """The largest proven space of queries and keys, tried in order."""
+        if not self.found.role_lines("q"):
+            return draft, plain
+        proposals = Proposals(self.found, self.chunks, self.court.specimens[0].config, self.query_names)
+        for proposal in proposals:
+            parts = {**plain, "q": proposal.query, "k": proposal.key}
+            typed = self._typed(draft.sized(**proposal.sizes), parts)
+            if typed is None:
+                continue
+            tried = typed.with_space(*proposal.spaces).typed(proposal.gains)
+            if self.court.accepts(tried, *(s.name for s in proposal.spaces)):
+                return tried, parts
+        return draft, plain
+
+    # -------------------------------------------------- heads, and their biases
+
+    def _heads(self, draft: Draft) -> Draft:
+        """Permutations of heads: of the layer's own, with tensors that have one entry a head, or of the whole stack's."""
+        spaces = []
+        if self.found.count > 1:
+            spaces.append(SpaceDraft(self.h, "Perm", self.indices, "h"))
+        if self.found.sharing > 1:
+            spaces.append(SpaceDraft(self.g, "Perm", (*self.indices, self.h), "g"))
+        for space in spaces:
+            draft = self._permuted(draft, space)
+        return draft
+
+    def _permuted(self, draft: Draft, space: SpaceDraft) -> Draft:
+        tried = draft.with_space(space)
+        if (error := self.court.error(tried, [space.name])) < PROVEN:
+            self.court.note(tried, [space.name], error)
+            return tried
+        errors = [error]
+        for more in self._per_head(draft):
+            for found in (space, replace(space, index=())) if space.name == self.h else (space,):
+                tried = draft.typed(more).with_space(found)
+                errors.append(self.court.error(tried, [space.name]))
+                if errors[-1] < PROVEN:
+                    self.court.note(tried, [space.name], errors[-1])
+                    return tried
+        self.court.note(draft.with_space(space), [space.name], min(errors))
+        return draft
+
+    def _totals(self) -> tuple[int, int]:
+        """How many heads there are in the two specimens."""
+        one, two = (s.config for s in self.court.specimens)
+        return one[self.width.heads], two[self.width.heads]
+
+    def _per_head(self, draft: Draft) -> list[dict[tuple[str, int], str]]:
+        """Axes of the module's other tensors that have one entry for every head, or one for every coordinate of all."""
+        total = self.found.count * self.found.sharing
+        grouped = f"{self.h} {self.g}" if self.found.sharing > 1 else self.h
+        found: dict[tuple[str, int], str] = {}
+        outside = [line for line in draft.lines if not line.layered]
+        heads = self._totals()
+        for line in [*self.chunks.lines, *outside]:
+            inside = line.name.startswith(f"{self.found.module}.")
+            if not (inside or line in outside) or not line.uniform:
+                continue
+            for axis, length in enumerate(line.shapes[0]):
+                if not draft.free(line, axis):
+                    continue
+                if line.lengths(axis) == heads:
+                    found[line.name, axis] = f"({grouped})"
+                elif not inside:
+                    continue
+                elif length == self.found.count and len(line.shapes[0]) > 1:
+                    found[line.name, axis] = self.h
+                elif len(line.shapes[0]) == 1 and length in (
+                    n * self.width.sizes[0] for n in (total, self.found.count)
+                ):
+                    many = length == total * self.width.sizes[0]
+                    found[line.name, axis] = f"({grouped if many else self.h} {self.head})"
+        tables = {key: text for key, text in found.items() if self.head not in text}
+        return [part for part in (tables, found) if part]

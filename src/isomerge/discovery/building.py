@@ -1,0 +1,163 @@
+"""Building specimens: from a real config to a tiny random model of its class."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.discovery.placement import places_of
+from isomerge.discovery.precision import double_precision
+from isomerge.discovery.shrinking import FALLBACKS, SCALES, Scale, shrunk
+from isomerge.discovery.specimen import Specimen, inputs_of, loaded, silent
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+HEADS = (
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "MODEL_FOR_MASKED_LM_MAPPING",
+    "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+    "MODEL_FOR_PRETRAINING_MAPPING",
+    "MODEL_MAPPING",
+)
+"""Where the class of a config without ``architectures`` is looked up, in this order."""
+
+
+def real_config(config: Mapping[str, Any]) -> Any:
+    """The configuration object of a ``config.json``.
+
+    Raises:
+        IsomergeError: the installed transformers does not know its class.
+    """
+    from transformers import AutoConfig
+
+    kind = config.get("model_type")
+    try:
+        with silent():
+            return AutoConfig.for_model(str(kind), **{k: v for k, v in config.items() if k != "model_type"})
+    except Exception as error:
+        import transformers
+
+        raise IsomergeError(
+            f"config.json: transformers {transformers.__version__} cannot make a model of model_type {kind!r} "
+            f"({first_line(error)}): discovery needs its code"
+        ) from None
+
+
+def class_of(config: Any) -> Any:
+    """The class of a model: the one that the config names, or the first head that transformers has for it."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    for name in getattr(config, "architectures", None) or []:
+        found = getattr(transformers, str(name), None)
+        if found is not None and hasattr(found, "from_pretrained"):
+            return found
+    for mapping in HEADS:
+        table = getattr(modeling_auto, mapping)
+        if type(config) in table:
+            found = table[type(config)]
+            return found[0] if isinstance(found, (tuple, list)) else found
+    raise IsomergeError(f"config.json: transformers has no model for {type(config).__name__}")
+
+
+def make_specimen(config: Any, scale: Scale, seed: int, *, untied: bool = True) -> Specimen:
+    """A tiny random model of the class of ``config``.
+
+    Args:
+        config: the real configuration object.
+        scale: how small (see `isomerge.discovery.shrinking`).
+        seed: of its weights and inputs.
+        untied: give heads that are tied to the embeddings weights of their own.
+
+    Raises:
+        IsomergeError: transformers cannot build or run it.
+    """
+    kind = class_of(config)
+    first: Exception | None = None
+    for change in (lambda s: s, *FALLBACKS):
+        try:
+            found = _built(config, kind, change(scale), seed, untied)
+        except IsomergeError:
+            raise
+        except Exception as error:  # whatever the code of a model raises for sizes that it refuses
+            first = first or error
+            continue
+        if not all(bool(out.isfinite().all()) for out in found.reference):
+            raise IsomergeError(f"a tiny random {kind.__name__} has outputs that are not finite: it proves nothing")
+        return found
+    assert first is not None
+    raise IsomergeError(
+        f"a tiny {kind.__name__} cannot be built or run ({type(first).__name__}: {first_line(first)}): "
+        "write its spec by hand (docs/add-an-architecture.md)"
+    ) from first
+
+
+def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Specimen:
+    import torch
+
+    small = shrunk(config.to_dict(), scale)
+    if untied:
+        small["tie_word_embeddings"] = False
+    small["use_cache"] = False
+    dropped = ("model_type", "dtype", "torch_dtype")
+    with silent(), torch.random.fork_rng(devices=[]), double_precision():
+        torch.manual_seed(seed)
+        made = type(config)(**{k: v for k, v in small.items() if k not in dropped})
+        made.architectures = [kind.__name__]
+        made._attn_implementation = "eager"
+        made._experts_implementation = "eager"
+        module = kind(made).double().eval()
+        randomise(module, seed)
+        module.tie_weights()
+        stored, on_disk = saved(module)
+        # what a checkpoint does not bring stays as its class makes it
+        module = loaded(kind, module.config, stored)
+    places = places_of(stored, dict(module.named_parameters(remove_duplicate=False)))
+    found = Specimen(module, on_disk, stored, places, inputs_of(module, made, scale, seed))
+    found.reference = found.outputs()
+    return found
+
+
+def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors that ``save_pretrained`` writes, by their names on disk, and the config beside them."""
+    from safetensors.torch import load_file
+
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent():
+        module.save_pretrained(folder)
+        found = {}
+        for file in sorted(Path(folder).glob("*.safetensors")):
+            found |= load_file(file)
+        return found, json.loads((Path(folder) / "config.json").read_text())
+
+
+def randomise(module: nn.Module, seed: int) -> None:
+    """Fill every parameter: matrices 0.15 N, vectors 0.3 N, gains around one, so that no term is vacuous."""
+    import torch
+
+    rng = torch.Generator().manual_seed(seed)
+    for name, p in module.named_parameters():
+        gain = p.ndim == 1 and "bias" not in name
+        scale = 0.3 if p.ndim == 1 else 0.15
+        p.data = torch.randn(p.shape, generator=rng, dtype=torch.float64) * scale + float(gain)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message of somebody else."""
+    lines: Sequence[str] = str(error).strip().splitlines()
+    return lines[0][:160].rstrip(".") if lines else type(error).__name__
+
+
+def specimens(
+    config: Any, seed: int, *, untied: bool = True, scales: tuple[Scale, Scale] = SCALES
+) -> tuple[Specimen, Specimen]:
+    """One specimen of each scale."""
+    one, two = (make_specimen(config, scale, seed + n, untied=untied) for n, scale in enumerate(scales))
+    return one, two

@@ -1,0 +1,105 @@
+"""The checkpoint that a spec is wanted for: its config, and whether the spec found describes every tensor that it has."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.reader import CONFIG, Checkpoint, open_checkpoint
+from isomerge.checkpoint.weights import find_weights
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.spec import coverage
+from isomerge.symmetry.spec_text import parse_spec
+
+if TYPE_CHECKING:
+    from isomerge.discovery.discover import Discovery
+
+Shapes = Mapping[str, tuple[int, ...]]
+BUFFER = re.compile(
+    r".*(inv_freq|position_ids|token_type_ids|masked_bias|attn\.bias|attention\.bias|num_batches_tracked)$"
+)
+"""Constants that old checkpoints carry and no class reads back."""
+
+
+def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
+    """What the user calls a model, its config, and the shapes of its tensors (None where there are no weights).
+
+    Raises:
+        IsomergeError: there is no config, or the checkpoint cannot be read.
+    """
+    if isinstance(model, Mapping):
+        return str(model.get("model_type")), dict(model), None
+    if isinstance(model, Checkpoint):
+        return model.ref, model.config, _shapes(model)
+    path = Path(os.path.expanduser(model))
+    file = path if path.suffix == ".json" else path / CONFIG
+    if path.is_file() or (path.is_dir() and file.is_file() and not _has_weights(path)):
+        return str(model), read_object(file, remedy="download config.json again"), None
+    found = open_checkpoint(model)
+    return str(model), found.config, _shapes(found)
+
+
+def _has_weights(folder: Path) -> bool:
+    try:
+        return bool(find_weights(folder, allow_pickle=True))
+    except IsomergeError:
+        return False
+
+
+def _shapes(checkpoint: Checkpoint) -> Shapes:
+    return {name: tuple(info.shape) for name, info in checkpoint.tensors.items()}
+
+
+def covered(found: Discovery, config: Mapping[str, Any], shapes: Shapes | None) -> tuple[Discovery, int | None]:
+    """The discovery whose text describes every tensor of a checkpoint, and how many there are.
+
+    Buffers that no class reads are added as lines of their own; a tensor with weights that the class run here does not have
+    is refused, for nothing is proven of it.
+
+    Raises:
+        IsomergeError: naming a tensor that the text does not describe, or whose shape is another.
+    """
+    if shapes is None:
+        parse_spec(found.text, config, "discovered")
+        return found, None
+    spec = parse_spec(found.text, config, "discovered")
+    extra = []
+    for name in shapes:
+        try:
+            spec.match(name)
+        except IsomergeError:
+            if not BUFFER.match(name):
+                raise IsomergeError(
+                    f"tensor {name} is stored, but {found.module} of the installed transformers has none of this name: name the "
+                    "class of this checkpoint in config.json (architectures), or write its spec by hand"
+                ) from None
+            extra.append(name)
+    matches = coverage(spec, {name: shape for name, shape in shapes.items() if name not in extra})
+    _check_complete(found, {match.line.name for match in matches.values()})
+    if extra:
+        names = [_numbered(name.removeprefix(found.draft.prefix)) for name in extra]
+        found = replace(found, draft=replace(found.draft, buffers=tuple(dict.fromkeys(names))))
+        coverage(parse_spec(found.text, config, "discovered"), shapes)
+    return found, len(shapes)
+
+
+def _check_complete(found: Discovery, present: set[str]) -> None:
+    """Refuse a checkpoint without a tensor that the proofs moved: its class would compute a constant in its place."""
+    draft = found.draft
+    for line in draft.lines:
+        needed = line.name not in (*draft.optional, *draft.ties, *found.fixed)
+        if needed and line.name not in present:
+            raise IsomergeError(
+                f"tensor {line.name} of {found.module} is not stored: what was proven moves it along with the others, so it does "
+                "not hold for this checkpoint; save it with the installed transformers, or write its spec by hand"
+            )
+
+
+def _numbered(name: str) -> str:
+    """A buffer's name with its first number as the layer."""
+    return re.sub(r"\.\d+\.", ".{l}.", name, count=1)

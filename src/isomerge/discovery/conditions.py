@@ -1,0 +1,90 @@
+"""What a found spec demands of a config: the choices under which it was proven, and keys that its sizes may lack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from isomerge.discovery.draft import Draft
+from isomerge.discovery.shrinking import kind_of
+
+IRRELEVANT = re.compile(
+    r".*(dropout|pdrop|drop_prob|drop_path|initializer|init_std|_std|_token_id|use_cache|gradient|output_|return_|label"
+    r"|problem_type|summary|tie_word_embeddings|architectures|dtype|version|attn_implementation|quantization|name"
+    r"|tokenizer).*|auto_map|task_.*"
+)
+"""Keys that do not change what a model computes from its weights."""
+ROTARY = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base")
+
+
+def with_conditions(
+    draft: Draft, config: Mapping[str, Any], full: Mapping[str, Any], common: Mapping[str, Any]
+) -> Draft:
+    """The draft with its ``require`` and ``config`` statements, and sizes that hold where a config leaves keys out.
+
+    Args:
+        draft: the proven draft.
+        config: the parsed ``config.json`` that it was made for.
+        full: the same with defaults filled in.
+        common: the keys that every config of transformers has.
+    """
+    from dataclasses import replace
+
+    sizes = {name: _filled(text, config, full) for name, text in draft.sizes.items()}
+    own = {k: v for k, v in full.items() if k not in common and not IRRELEVANT.fullmatch(k) and k not in ROTARY}
+    requires = [_required(k, v, config) for k, v in own.items() if v is None or isinstance(v, (str, bool))]
+    requires += _shared(draft, full)
+    agree = [
+        k
+        for k, v in own.items()
+        if isinstance(v, (str, bool, float, list)) or (v is not None and k.endswith("window"))
+    ]
+    rope = ["rope"] if any(k in full for k in ROTARY) else []
+    return replace(draft, sizes=sizes, requires=tuple(r for r in requires if r), config=(*agree, *rope))
+
+
+def _required(key: str, value: Any, config: Mapping[str, Any]) -> str | None:
+    """A choice that was proven and no other; a config without the key has the default, as the one at hand."""
+    if isinstance(value, str) and not re.fullmatch(r"[\w .+/-]*", value):
+        return None
+    test = f"{key} == {value!r}" if key in config or value is None else f"{key} in (None, {value!r})"
+    return f"require {test} : this spec was discovered with {key} = {value}, run isomerge discover on this model"
+
+
+def _shared(draft: Draft, full: Mapping[str, Any]) -> list[str]:
+    """One key and value for every query head, where that is what was proven."""
+    if any(re.match(r"kv\d*$", name) for name in draft.sizes):
+        return []
+    shared = [k for k in full if kind_of(k, full) == "shared"]
+    heads = [k for k in full if kind_of(k, full) == "heads"]
+    return [
+        f"require {k} in (None, {h}) : this spec was discovered with {k} = {h}, run isomerge discover on this model"
+        for k in shared
+        for h in heads[:1]
+    ]
+
+
+def _filled(text: str, config: Mapping[str, Any], full: Mapping[str, Any]) -> str:
+    """An expression in which keys that the config leaves out have their default: another size, or a number."""
+
+    def with_default(found: re.Match[str]) -> str:
+        key = found[0]
+        if key not in full or config.get(key) is not None or isinstance(full[key], bool):
+            return key
+        return f"({key} or {_filled(_default(key, full), config, full)})"
+
+    filled = re.sub(r"[A-Za-z_]\w*", with_default, text)
+    whole = re.fullmatch(r"\(([^()]*)\)", filled)
+    return whole[1] if whole else filled
+
+
+def _default(key: str, full: Mapping[str, Any]) -> str:
+    kind, value = kind_of(key, full), full[key]
+    width = next((k for k in full if kind_of(k, full) == "width"), None)
+    heads = next((k for k in full if kind_of(k, full) == "heads"), None)
+    if heads and kind == "shared" and value == full[heads]:
+        return heads
+    if heads and width and kind == "head" and value * full[heads] == full[width]:
+        return f"{width} // {heads}"
+    return repr(value)

@@ -1,0 +1,242 @@
+"""Which chunks of an attention layer belong together: values with outputs, queries with keys, found by their moments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from isomerge.discovery.lines import LineFound
+from isomerge.discovery.moments import RELATED, along, combination, relations
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+End = tuple[LineFound, int]
+"""One axis of one line."""
+
+
+@dataclass
+class HeadsFound:
+    """One attention: per axis, the role and head of every chunk."""
+
+    count: int
+    """Heads, or key-value heads where query heads share them."""
+    sharing: int
+    output: LineFound
+    roles: dict[tuple[str, int], list[tuple[str, int] | None]] = field(default_factory=dict)
+    lines: dict[str, LineFound] = field(default_factory=dict)
+    rotated: bool | None = None
+    """Whether queries and keys were seen to pair; None where norms hide it."""
+
+    @property
+    def module(self) -> str:
+        """What the names of its lines begin with in common, up to a dot."""
+        names = [line.module.split(".") for line in self.lines.values()]
+        common = []
+        for parts in zip(*names, strict=False):
+            if len(set(parts)) > 1:
+                break
+            common.append(parts[0])
+        return ".".join(common)
+
+    def role_lines(self, role: str) -> list[LineFound]:
+        """The lines that have chunks of a role."""
+        return [
+            self.lines[name] for (name, _), chunks in self.roles.items() if any(c and c[0] == role for c in chunks)
+        ]
+
+
+class Chunks:
+    """The moments of a stack's axes, cut into chunks as long as a head."""
+
+    def __init__(self, lines: list[LineFound], moments: dict[str, Tensor], head: int) -> None:
+        self.lines, self.moments, self.head = lines, moments, head
+        self.by_name = {line.name: line for line in lines}
+
+    def fine(self, end: End) -> Tensor:
+        """The moments of every coordinate of an axis, its bias included where it is written: [length, count]."""
+        line, axis = end
+        found = along(self.moments[line.samples[0]], axis)
+        bias = bias_of(line, self.lines) if axis == line.out else None
+        if bias is not None and bias.samples[0] in self.moments and bias.shapes[0] == (found.shape[0],):
+            found = found + along(self.moments[bias.samples[0]], 0)
+        return found
+
+    def coarse(self, end: End) -> Tensor:
+        """The moments of every chunk: [chunks, count]."""
+        fine = self.fine(end)
+        return fine.unflatten(0, (-1, self.head)).sum(1)
+
+    def ends(self, written: bool) -> list[End]:
+        """The axes that could be cut into heads: those that are written, or those that are read."""
+        found = []
+        for line in self.lines:
+            shape = line.shapes[0]
+            if line.samples[0] not in self.moments or line.out is None or line.expert or len(shape) < 2:
+                continue
+            axes = [line.out] if written else [a for a in range(len(shape)) if a != line.out][:1]
+            found += [(line, a) for a in axes if shape[a] % self.head == 0 and shape[a] >= self.head]
+        return found
+
+
+def bias_of(line: LineFound, lines: list[LineFound]) -> LineFound | None:
+    """The line of the bias that is added to what a matrix writes."""
+    if not line.name.endswith("weight"):
+        return None
+    wanted = line.name[: -len("weight")] + "bias"
+    return next((other for other in lines if other.name == wanted), None)
+
+
+def find_heads(chunks: Chunks) -> list[HeadsFound]:
+    """The attentions of a stack: every reader whose chunks are sums of an output's chunks, with queries and keys."""
+    found = [heads for end in chunks.ends(written=False) if (heads := _values_of(chunks, end)) is not None]
+    if found:
+        _pair_queries(chunks, found)
+    return found
+
+
+def _values_of(chunks: Chunks, end: End) -> HeadsFound | None:
+    """The values behind one output projection: each key-value head's chunk is the sum of its query heads' there."""
+    output, axis = end
+    parts = chunks.coarse(end)
+    if len(parts) < 2 or parts.shape[0] >= parts.shape[1] or not bool((parts.norm(dim=-1) > 0).all()):
+        return None
+    owned: list[tuple[End, int, list[int]]] = []
+    for reader in chunks.ends(written=True):
+        if reader[0].name == output.name:
+            continue
+        for number, chunk in enumerate(chunks.coarse(reader)):
+            coefficients, gap = combination(chunk, parts)
+            rounded = coefficients.round()
+            if (
+                gap < RELATED
+                and bool(((coefficients - rounded).abs() < 1e-4).all())
+                and set(rounded.tolist()) <= {0.0, 1.0}
+            ):
+                owned.append((reader, number, [i for i, c in enumerate(rounded.tolist()) if c]))
+    covered = sorted(i for _, _, group in owned for i in group)
+    if covered != list(range(len(parts))) or len({len(group) for _, _, group in owned}) != 1:
+        return None
+    owned.sort(key=lambda entry: entry[2])
+    found = HeadsFound(len(owned), len(owned[0][2]), output)
+    found.lines[output.name] = output
+    places: list[tuple[str, int] | None] = [None] * len(parts)
+    for head, (reader, number, group) in enumerate(owned):
+        _put(found, chunks, reader, number, ("v", head))
+        for i in group:
+            places[i] = ("o", head)
+    found.roles[output.name, axis] = places
+    return found
+
+
+def _put(found: HeadsFound, chunks: Chunks, end: End, number: int, chunk: tuple[str, int]) -> None:
+    line, axis = end
+    found.lines[line.name] = line
+    places = found.roles.setdefault((line.name, axis), [None] * (line.shapes[0][axis] // chunks.head))
+    places[number] = chunk
+
+
+def _pair_queries(chunks: Chunks, attentions: list[HeadsFound]) -> None:
+    """Give every attention its queries and keys: by moments where they show, else by what is left in its module."""
+    import torch
+
+    taken = {(n, a, i) for found in attentions for (n, a), c in found.roles.items() for i, x in enumerate(c) if x}
+    outputs = {found.output.name for found in attentions}
+    free = [
+        (end, number, moment)
+        for end in chunks.ends(written=True)
+        for number, moment in enumerate(chunks.coarse(end))
+        if (end[0].name, end[1], number) not in taken and end[0].name not in outputs
+    ]
+    if not free:
+        return
+    rows = torch.stack([moment for _, _, moment in free])
+    scale = rows.norm(dim=-1)
+    seen = [i for i in range(len(free)) if float(scale[i]) > 1e-8 * float(scale.max())]
+    if len(seen) >= rows.shape[1]:
+        return
+    pairs: dict[tuple[str, ...], list[tuple[list[int], list[int]]]] = {}
+    for relation in relations(rows[seen]):
+        if any(abs(abs(c) - 1) > 1e-4 for c in relation.values()) or len(relation) < 2:
+            continue
+        one, two = ([seen[i] for i, c in relation.items() if c * sign > 0] for sign in (1, -1))
+        queries, keys = _sides(free, sorted(one), sorted(two))
+        names = tuple(sorted({free[i][0][0].name for i in queries + keys}))
+        pairs.setdefault(names, []).append((queries, keys))
+    for names, groups in pairs.items():
+        groups.sort(key=lambda pair: pair[1])
+        home = _home(attentions, names, len(groups))
+        if home is None:
+            continue
+        home.rotated = True
+        for head, (queries, keys) in enumerate(groups):
+            for role, members in (("q", queries), ("k", keys)):
+                for i in members:
+                    _put(home, chunks, free[i][0], free[i][1], (role, head))
+    for found in attentions:
+        if not found.role_lines("q"):
+            _by_module(chunks, found)
+
+
+def _sides(free: list[tuple[End, int, Tensor]], one: list[int], two: list[int]) -> tuple[list[int], list[int]]:
+    """Which side asks: the more numerous one; of two alike the one that its name or its place says."""
+    if len(one) != len(two):
+        return (one, two) if len(one) > len(two) else (two, one)
+
+    def rank(side: list[int]) -> tuple[bool, int]:
+        return (not any("q" in part for part in free[side[0]][0][0].name.split(".")[-2:]), side[0])
+
+    return (one, two) if rank(one) <= rank(two) else (two, one)
+
+
+def _home(attentions: list[HeadsFound], names: tuple[str, ...], count: int) -> HeadsFound | None:
+    """The attention that a set of queries and keys belongs to: as many heads, and the most of the name in common."""
+
+    def shared(found: HeadsFound) -> int:
+        return max(_common(found.output.name, name) for name in names)
+
+    fitting = [found for found in attentions if found.count == count and not found.role_lines("q")]
+    return max(fitting, key=shared, default=None)
+
+
+def _common(one: str, two: str) -> int:
+    length = 0
+    for a, b in zip(one.split("."), two.split("."), strict=False):
+        if a != b:
+            break
+        length += 1
+    return length
+
+
+def _first_of_each(found: HeadsFound, free: list[tuple[End, int]]) -> list[tuple[End, int]]:
+    """The queries among free chunks: the first ones, or, where every head has its value in turn, the first of each."""
+    count = found.count * found.sharing
+    line, axis = free[0][0]
+    places = found.roles.get((line.name, axis), [])
+    values = [i for i, place in enumerate(places) if place and place[0] == "v"]
+    if len(values) < 2 or values[1] == values[0] + 1:
+        return free[:count]
+    each = len(free) // found.count
+    return [entry for number, entry in enumerate(free) if number % each < found.sharing]
+
+
+def _by_module(chunks: Chunks, found: HeadsFound) -> None:
+    """Queries and keys that norms hide: what is left of the attention's module in numbers that fit."""
+    wanted = {"q": found.count * found.sharing, "k": found.count}
+    module = found.module
+    free: list[tuple[End, int]] = []
+    for end in chunks.ends(written=True):
+        line, axis = end
+        if line.name == found.output.name or not line.name.startswith(f"{module}."):
+            continue
+        places = found.roles.get((line.name, axis), [None] * (line.shapes[0][axis] // chunks.head))
+        free += [(end, i) for i, place in enumerate(places) if place is None]
+    if len(free) != sum(wanted.values()):
+        return
+    asks = [entry for entry in free if "q" in entry[0][0].module.split(".")[-1][:2]]
+    queries = asks if len(asks) == wanted["q"] else _first_of_each(found, free)
+    keys = [entry for entry in free if entry not in queries]
+    for role, members in (("q", queries), ("k", keys)):
+        each = len(members) // found.count
+        for number, (end, i) in enumerate(members):
+            _put(found, chunks, end, i, (role, number // each))

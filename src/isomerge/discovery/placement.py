@@ -1,0 +1,93 @@
+"""Where stored tensors live in a module: under another name, transposed, or as a part of a fused parameter.
+
+transformers renames and fuses tensors between disk and memory (experts, old names of layers). Random weights tell which
+is which: equal numbers are the same tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+View = Callable[["Tensor"], "Tensor"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter and the part of it that is one stored tensor."""
+
+    parameter: str
+    view: View
+
+
+def places_of(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Place]:
+    """Where every stored tensor lives; what is found nowhere is left out.
+
+    Args:
+        stored: the tensors on disk by name; random, so that no two are equal.
+        parameters: the module's parameters by name.
+    """
+    import torch
+
+    found: dict[str, Place] = {}
+    for name, value in stored.items():
+        own = parameters.get(name)
+        if own is not None and own.shape == value.shape and torch.equal(own, value):
+            found[name] = Place(name, _whole)
+    for name, value in stored.items():
+        if name in found or not value.is_floating_point():
+            continue
+        place = next(
+            (p for p in _candidates(parameters, value) if torch.equal(p.view(parameters[p.parameter]), value)), None
+        )
+        if place is not None:
+            found[name] = place
+    return found
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _candidates(parameters: Mapping[str, Tensor], value: Tensor) -> Iterator[Place]:
+    """The parts of parameters that have a tensor's shape: the whole, one expert of many, and halves of either."""
+    shape = tuple(value.shape)
+    for name, own in parameters.items():
+        picks: list[View] = []
+        if own.ndim == value.ndim:
+            picks = [_whole]
+        elif own.ndim == value.ndim + 1:
+            picks = [_pick(i) for i in range(own.shape[0])]
+        for pick in picks:
+            for turn in (_whole, _turned) if value.ndim == 2 else (_whole,):
+                part = turn(pick(own))
+                if tuple(part.shape) == shape:
+                    yield Place(name, _chain(pick, turn))
+                elif part.ndim and tuple(part.shape[1:]) == shape[1:] and part.shape[0] > shape[0]:
+                    for start in range(0, part.shape[0] - shape[0] + 1, shape[0]):
+                        yield Place(name, _chain(pick, turn, _cut(start, shape[0])))
+
+
+def _pick(i: int) -> View:
+    return lambda t: t[i]
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    return tensor.mT
+
+
+def _cut(start: int, length: int) -> View:
+    return lambda t: t.narrow(0, start, length)
+
+
+def _chain(*steps: View) -> View:
+    def view(tensor: Tensor) -> Tensor:
+        for step in steps:
+            tensor = step(tensor)
+        return tensor
+
+    return view

@@ -1,0 +1,116 @@
+"""What may act on queries and keys, largest group first: proposals for the law to judge.
+
+All matrices where nothing comes between query and key; a complex number for each pair that rotary positions turn, and all
+matrices on what they leave; under norms, signs of pairs and factors of the norms' gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from isomerge.discovery.draft import SpaceDraft
+from isomerge.discovery.heads import Chunks, HeadsFound
+from isomerge.discovery.rotary import Rotation, pair_expressions, rotation_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class QueryNames:
+    """What a draft calls the heads, the length of one, and the spaces of queries and keys."""
+
+    h: str
+    head: str
+    qk: str
+    c: str
+    pair: str
+    rest: str
+    sg: str
+    t: str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Spaces with their sizes, and the axes of one head's query and key."""
+
+    sizes: Mapping[str, str]
+    spaces: tuple[SpaceDraft, ...]
+    query: str
+    key: str
+    gains: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+
+class Proposals:
+    """The proposals for one attention, in the order in which they are tried."""
+
+    def __init__(self, found: HeadsFound, chunks: Chunks, config: Mapping[str, Any], names: QueryNames) -> None:
+        self.found, self.chunks, self.config, self.n = found, chunks, config, names
+        self.indices = found.output.indices
+        self.index = (*self.indices, names.h)
+
+    def __iter__(self) -> Iterator[Proposal]:
+        if self.found.rotated is None:
+            yield from self._under_norms()
+            return
+        n, width = self.n, self.chunks.head
+        rotation = self._rotation()
+        if rotation is None or rotation.turned == 0:
+            yield Proposal({n.qk: n.head}, (SpaceDraft(n.qk, "GL", self.index, "qk"),), n.qk, f"{n.qk}'")
+        # the layer that was looked at may turn nothing where others do
+        guesses = [Rotation(width), Rotation(width, True)]
+        if rotation is not None and rotation.turned:
+            guesses = [rotation]
+        for guess in guesses:
+            yield from self._rotated(guess)
+        sign = SpaceDraft(n.sg, "Sign", (*self.index, n.qk), "qk")
+        yield Proposal({n.qk: n.head, n.sg: "1"}, (sign,), f"{n.qk} {n.sg}", f"{n.qk} {n.sg}'")
+
+    def _rotated(self, rotation: Rotation) -> Iterator[Proposal]:
+        """Complex numbers for the pairs, all matrices on the rest."""
+        n, width = self.n, self.chunks.head
+        for pairs in pair_expressions(rotation.turned, width, self.config):
+            sizes = {n.c: "2", n.pair: pairs.replace("head ", f"{n.head} ")}
+            spaces = [SpaceDraft(n.c, "Complex", (*self.index, n.pair), "qk")]
+            rest = n.rest if rotation.turned < width else ""
+            if rest:
+                sizes[rest] = f"{n.head} - 2 * {n.pair}"
+                spaces.append(SpaceDraft(rest, "GL", self.index, "qk"))
+            query, key = (rotation.axes(n.pair, rest, n.c, dual=dual) for dual in (False, True))
+            yield Proposal(sizes, tuple(spaces), query, key)
+
+    def _under_norms(self) -> Iterator[Proposal]:
+        """Signs of pairs, with factors of the gains where they are stored as they act."""
+        n, width = self.n, self.chunks.head
+        module = f"{self.found.module}."
+        gains = [
+            line
+            for line in self.chunks.lines
+            if line.name.startswith(module) and line.shapes[0] == (width,) and line.uniform
+        ]
+        for interleaved in (False, True):
+            for pairs in pair_expressions(width, width, self.config):
+                sizes = {n.c: "2", n.pair: pairs.replace("head ", f"{n.head} "), n.sg: "1"}
+                order = f"{n.pair} {n.c}" if interleaved else f"{n.c} {n.pair}"
+                sign = SpaceDraft(n.sg, "Sign", (*self.index, n.pair), "qk")
+                query, key = f"{order} {n.sg}", f"{order} {n.sg}'"
+                if len(gains) == 2:
+                    factor = SpaceDraft(n.t, "Scale", (*self.indices, n.pair), "qk")
+                    more = {(g.name, 0): f"({order} {n.t}{m})" for g, m in zip(gains, ("", "'"), strict=True)}
+                    yield Proposal({**sizes, n.t: "1"}, (sign, factor), query, key, more)
+                yield Proposal(sizes, (sign,), query, key)
+
+    def _rotation(self) -> Rotation | None:
+        """How the first head turns; None where its moments fit nothing known."""
+        found: dict[str, Tensor] = {}
+        for (name, axis), places in self.found.roles.items():
+            fine = None
+            for number, place in enumerate(places):
+                if place is None or place[1] != 0 or place[0] not in "qk":
+                    continue
+                fine = self.chunks.fine((self.found.lines[name], axis)) if fine is None else fine
+                part = fine[number * self.chunks.head : (number + 1) * self.chunks.head]
+                found[place[0]] = found[place[0]] + part if place[0] in found else part
+        return rotation_of(found["q"], found["k"]) if {"q", "k"} <= found.keys() else None

@@ -1,0 +1,203 @@
+"""Tiny configs of an architecture: the sizes of a real one made small, their ratios and divisibilities kept.
+
+Symmetries do not depend on size, so a tiny random model of the same configuration class can prove them. Two sizes are
+made of every config: what is an axis, a number of layers or a constant shows in what differs between the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How small: the sizes of one specimen, all different so that a length tells what an axis is."""
+
+    layers: int
+    heads: int
+    shared: int
+    """Key-value heads, where several query heads share one."""
+    head: int
+    width: int
+    """What a model is wider than its heads together, per head, where the config chooses the head's size by itself."""
+    neurons: int
+    experts: int
+    vocabulary: int
+    embedding: int
+    positions: int
+
+
+SCALES = (
+    Scale(2, 4, 2, 16, 4, 40, 4, 131, 44, 80),
+    Scale(3, 3, 3, 24, 4, 56, 6, 149, 52, 96),
+)
+# What is tried next where a class refuses these: heads in numbers divisible by eight, widths that are the heads' own.
+FALLBACKS = (
+    lambda scale: replace(scale, width=0),
+    lambda scale: replace(scale, heads=8),
+)
+APART = (0, 4, -4, 12)
+DERIVED = ("out_features", "out_indices", "stage_names", "_out_features", "_out_indices", "id2label", "label2id")
+"""Keys that a config makes from others: left out, so that the tiny config makes its own."""
+# The words by which configs of transformers call their sizes; a key is taken for the first kind that fits.
+KINDS = {
+    "layers": r"(\w+_)?n?(um)?_?(hidden_|encoder_|decoder_)?(layers?|blocks)|n_layers?|depth",
+    "shared": r"(num|n)_(key_value|kv)_heads|n_head_kv|multi_query_group_num",
+    "heads": r"(\w+_)?(num|n)_(attention_)?heads?|((encoder|decoder)_)?attention_heads",
+    "rotary": r"rotary_dim|qk_rope_head_dim",
+    "head": r"head_dim|d_kv|kv_channels|attention_head_size|v_head_dim|qk_nope_head_dim|d_head",
+    "neurons": r"\w*intermediate_size|(\w+_)?ffn_dim|d_ff|n_inner|ffn_hidden_size|d_inner|hidden_dim|dim_feedforward",
+    "picked": r"num_experts_per_tok(en)?|moe_topk|moe_top_k|top_k_experts",
+    "experts": r"num_(local_)?experts|n_routed_experts|moe_num_experts",
+    "width": r"(decoder_)?hidden_size|d_model|n_embd|dim|emb_dim|embed_dim|hidden_dim|model_dim",
+    "embedding": r"embedding_size|word_embed_proj_dim|d_embed",
+    "vocabulary": r"((en|de)coder_|src_|tgt_)?vocab_size",
+    "positions": r"max_\w*position\w*|n_positions|n_ctx|max_sequence_length|max_seq_len",
+}
+_TOKENS = re.compile(r"(pad|bos|eos|sep|cls|mask|unk|decoder_start|\w*)_token_id$")
+WINDOWS = re.compile(r"(sliding|attention|local)_window(_size)?|window_size")
+INTERVALS = re.compile(r"\w*(interval|period|_pattern|layer_step|every_n\w*|layer_freq)")
+"""Every how many layers one is of another kind: two, so that specimens of few layers have both."""
+IMAGE = {"image_size": (8, 12), "patch_size": (4, 4), "tubelet_size": (2, 2), "num_frames": (2, 2)}
+
+
+def kind_of(key: str, config: Mapping[str, Any]) -> str | None:
+    """What a key of a config is a size of; None where it is none that is known."""
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    # DistilBERT's manner: with a key `dim` for the width, `hidden_dim` counts neurons
+    if key == "hidden_dim":
+        return "neurons" if "dim" in config else "width"
+    return next((kind for kind, words in KINDS.items() if re.fullmatch(words, key)), None)
+
+
+def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+    """The config of a tiny model of the same class.
+
+    Args:
+        config: all keys of the real config, defaults filled in (``PretrainedConfig.to_dict``).
+        scale: how small.
+
+    Raises:
+        IsomergeError: no width or no heads are found among the keys.
+    """
+    kinds = {key: kind for key in config if (kind := kind_of(key, config))}
+    width, heads = (_first(kinds, config, kind) for kind in ("width", "heads"))
+    if not width:
+        raise IsomergeError(
+            "config.json: no key for the width of the model is known (hidden_size, d_model, n_embd, dim): its parts "
+            "cannot be made small"
+        )
+    shared = _first(kinds, config, "shared")
+    found = _lengths(config, kinds, scale, width, heads or 1, shared)
+    small = {key: value for key, value in {**config, **found}.items() if key not in DERIVED}
+    for key, value in config.items():
+        if key in found or value is None or key in DERIVED:
+            continue
+        if _TOKENS.search(key):
+            small[key] = _token(value, scale.vocabulary)
+        elif key in IMAGE:
+            small[key] = (
+                IMAGE[key][scale.layers % 2]
+                if isinstance(value, int)
+                else [IMAGE[key][scale.layers % 2]] * len(value)
+            )
+        elif INTERVALS.fullmatch(key) and isinstance(value, int):
+            small[key] = min(value, 2)
+        elif WINDOWS.fullmatch(key) and isinstance(value, int):
+            small[key] = min(value, 64)
+        elif isinstance(value, int) and not isinstance(value, bool) and value in (width, 4 * width):
+            small[key] = value // width * _first(kinds, small, "width")
+        elif isinstance(value, (list, tuple)):
+            small[key] = _per_layer(value, config, kinds, scale)
+    return small
+
+
+def _first(kinds: Mapping[str, str], config: Mapping[str, Any], kind: str) -> int:
+    return next((config[key] for key, found in kinds.items() if found == kind), 0)
+
+
+def _lengths(
+    config: Mapping[str, Any], kinds: Mapping[str, str], scale: Scale, width: int, heads: int, shared: int
+) -> dict[str, int]:
+    """The small value of every key that is a size."""
+    ratio = min(3, heads // shared) if shared and heads % shared == 0 else 1
+    kv = 1 if shared == 1 and heads > 1 else scale.shared if ratio > 1 else scale.heads
+    count = kv * ratio if shared > 1 else scale.heads
+    grouped = [
+        v for k, v in config.items() if k.endswith("_groups") and isinstance(v, int) and v > 1 and heads % v == 0
+    ]
+    if grouped and scale.heads % max(grouped):
+        scale = replace(scale, heads=2 * max(grouped))
+        kv, count = (scale.heads, scale.heads) if not shared else (kv, count)
+    stated = _first(kinds, config, "head")
+    free = bool(stated) and any(key in ("head_dim", "d_kv") for key in kinds)
+    small_width = count * (scale.head + (scale.width if free else 0))
+    values = {
+        "layers": scale.layers,
+        "shared": kv,
+        "heads": count,
+        "head": scale.head,
+        "width": small_width,
+        "neurons": scale.neurons,
+        "experts": scale.experts,
+        "picked": 2,
+        "vocabulary": scale.vocabulary,
+        "embedding": scale.embedding,
+        "positions": scale.positions,
+    }
+    kinds_seen: list[str] = []
+    found = {}
+    for key, kind in kinds.items():
+        if config[key] > 0:
+            found[key] = _length(key, kind, config, values, (width, heads, stated), kinds_seen)
+            kinds_seen.append(kind)
+    return found
+
+
+def _length(
+    key: str,
+    kind: str,
+    config: Mapping[str, Any],
+    values: Mapping[str, int],
+    real: tuple[int, int, int],
+    before: list[str],
+) -> int:
+    """The small value of one key: most have that of their kind, equal ones stay equal, others are told apart."""
+    width, heads, stated = real
+    value = config[key]
+    if kind in ("embedding", "neurons") and value == width:
+        return values["width"]
+    if kind == "neurons":  # one length for each key: which key an axis follows must show
+        return values[kind] + APART[before.count(kind) % len(APART)]
+    if kind == "width" and key.startswith("decoder") and value != width:
+        return 2 * values[kind]
+    if kind == "heads" and key.startswith("decoder") and kind in before:
+        return 2 * values[kind]
+    if kind == "rotary":
+        return max(2, values["head"] * value // (stated or width // heads) // 2 * 2)
+    return min(2, value) if kind == "picked" else values[kind]
+
+
+def _token(value: Any, vocabulary: int) -> Any:
+    if isinstance(value, list):
+        return [_token(part, vocabulary) for part in value]
+    return value % (vocabulary - 8) if isinstance(value, int) and value >= vocabulary - 8 else value
+
+
+def _per_layer(value: Any, config: Mapping[str, Any], kinds: Mapping[str, str], scale: Scale) -> Any:
+    """A list with one entry per layer, cut so that its first kinds of layer remain."""
+    depths = {config[key] for key, kind in kinds.items() if kind == "layers"}
+    if len(value) not in depths:
+        return value
+    entries = list(value)
+    if all(isinstance(entry, (str, int, bool)) for entry in entries):
+        unlike = list(dict.fromkeys(entries))
+        return [unlike[n % len(unlike)] for n in range(scale.layers)]
+    return entries[: scale.layers]

@@ -1,0 +1,185 @@
+"""Specimens: tiny random models of one configuration class, whose weights are set and whose outputs are compared."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.discovery.placement import Place
+from isomerge.discovery.precision import double_precision
+from isomerge.discovery.shrinking import Scale
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MANY = 40
+"""Rows of the input for moments: a classifier with two labels has to give more numbers than there are heads."""
+OUTPUTS = ("logits", "prediction_logits", "predicted_depth", "reconstruction", "last_hidden_state")
+
+
+@dataclass(eq=False)
+class Specimen:
+    """A tiny model in float64 with random weights, its stored tensors, and inputs of two shapes."""
+
+    module: Any
+    """A model of transformers."""
+    config: dict[str, Any]
+    """Its ``config.json``."""
+    stored: dict[str, Tensor]
+    """The tensors as ``save_pretrained`` writes them, by their names on disk."""
+    places: dict[str, Place]
+    """Where stored tensors live in the module; one that is not here is put there by way of the disk."""
+    inputs: list[dict[str, Tensor]]
+    """Of two shapes, for proofs; and one with many rows, for moments."""
+    reference: list[Tensor] = field(default_factory=list)
+
+    @property
+    def prefix(self) -> str:
+        """What names begin with that belong to the base model; empty where none does."""
+        prefix = f"{getattr(self.module, 'base_model_prefix', '')}."
+        return prefix if len(prefix) > 1 and any(name.startswith(prefix) for name in self.stored) else ""
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """From stored names to the names of the module's parameters."""
+        return {name: place.parameter for name, place in self.places.items()}
+
+    @cached_property
+    def parameters(self) -> dict[str, Tensor]:
+        """The module's parameters by name, once under every name."""
+        return dict(self.module.named_parameters(remove_duplicate=False))
+
+    def live(self, name: str) -> Tensor:
+        """A stored tensor as a view of the module's parameter."""
+        place = self.places[name]
+        return place.view(self.parameters[place.parameter].detach())
+
+    def outputs(self) -> list[Tensor]:
+        """The outputs for every input, float64, by the weights that are in the module now."""
+        import torch
+
+        with double_precision(), torch.no_grad():
+            return [output_of(self.module, given) for given in self.inputs[:2]]
+
+    def change(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> float:
+        """The largest change of outputs under other weights, relative to the largest output; NaN counts as infinite.
+
+        With ``disk`` they are written and read back by transformers, which recomputes some tensors when it reads.
+        """
+        with self.holding(moved, disk=disk):
+            outputs = self.outputs()
+        worst = 0.0
+        for new, old in zip(outputs, self.reference, strict=True):
+            found = float((new - old).abs().max() / old.abs().max())
+            worst = max(worst, found if found == found else float("inf"))
+        return worst
+
+    @contextmanager
+    def holding(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> Iterator[None]:
+        """The module with other values of some stored tensors, for a while."""
+        if disk or not all(name in self.places for name in moved):
+            before, self.module = self.module, self._reloaded(moved)
+            try:
+                yield
+            finally:
+                self.module = before
+            return
+        try:
+            for name, value in moved.items():
+                self.live(name).copy_(value)
+            yield
+        finally:
+            for name in moved:
+                self.live(name).copy_(self.stored[name])
+
+    def _reloaded(self, moved: Mapping[str, Tensor]) -> Any:
+        """The module with these tensors, by way of the disk: names and layouts there may be others than in memory."""
+        return loaded(type(self.module), self.module.config, {**self.stored, **moved})
+
+
+def loaded(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """A model as transformers reads it from a checkpoint, float64, in eval mode.
+
+    What a checkpoint does not store, such as sinusoids, is computed anew, and so is what a class never takes from it.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent(), double_precision():
+        config.save_pretrained(folder)
+        copies = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(copies, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        return kind.from_pretrained(folder, config=config, dtype=torch.float64).double().eval()
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without the warnings and bars of transformers and torch."""
+    import warnings
+
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(50)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[str, Tensor]]:
+    """Two inputs of different shapes, the second one with padding where the model takes a mask; and one of many rows."""
+    import torch
+
+    rng = torch.Generator().manual_seed(seed + 1)
+    takes = inspect.signature(module.forward).parameters
+    found: list[dict[str, Tensor]] = []
+    for rows, length in ((3, 11), (2, 7), (MANY, 5)):
+        if module.main_input_name == "pixel_values":
+            size = config.image_size
+            height, wide = size if isinstance(size, (list, tuple)) else (size, size)
+            shape = (rows, getattr(config, "num_channels", 3), height, wide)
+            found.append({"pixel_values": torch.randn(shape, generator=rng, dtype=torch.float64)})
+            continue
+        if module.main_input_name == "input_features":
+            shape = (rows, config.num_mel_bins, 2 * config.max_source_positions)
+            given = {"input_features": torch.randn(shape, generator=rng, dtype=torch.float64)}
+            given["decoder_input_ids"] = torch.randint(5, scale.vocabulary - 9, (rows, length), generator=rng)
+            found.append(given)
+            continue
+        ids = torch.randint(5, scale.vocabulary - 9, (rows, length), generator=rng)
+        given = {"input_ids": ids}
+        if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+            given["decoder_input_ids"] = torch.randint(5, scale.vocabulary - 9, (rows, length - 2), generator=rng)
+        found.append(given)
+    if "attention_mask" in takes and "input_ids" in found[1]:
+        mask = torch.ones_like(found[1]["input_ids"])
+        mask[0, -2:] = 0
+        found[1]["attention_mask"] = mask
+    return found
+
+
+def output_of(module: Any, given: Mapping[str, Tensor]) -> Tensor:
+    """What a model computes: its logits, or the first output of another name, flat, float64."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # models that mask at random
+        out = module(**given)
+    for name in OUTPUTS:
+        value = getattr(out, name, None)
+        if isinstance(value, torch.Tensor):
+            return value.double().flatten()
+    first = next(v for v in (out.values() if hasattr(out, "values") else out) if isinstance(v, torch.Tensor))
+    return first.double().flatten()

@@ -1,0 +1,37 @@
+"""What was found, as a report: plain values, for tables and JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isomerge.discovery.discover import Discovery
+    from isomerge.discovery.proving import Verdict
+
+
+def summary(found: Discovery) -> dict[str, Any]:
+    """The report of a discovery; see `isomerge.discover` for its keys."""
+    kept = {*found.draft.spaces, *found.draft.shifts}
+    proven = [v for v in found.record if v.proven and v.space in kept]
+    done = {(v.space, v.group) for v in proven}
+    refused = [v for v in found.record if not v.proven and (v.space, v.group) not in done]
+    return {
+        "model_type": found.draft.model_type,
+        "class": found.module,
+        "spec": found.text,
+        "proven": [_row(v) for v in {(v.space, v.group): v for v in proven}.values()],
+        "rejected": [_row(v) for v in {(v.space, v.group): v for v in refused}.values()],
+        "fixed": list(found.fixed),
+        "checked": dict(found.errors),
+    }
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "space": verdict.space,
+        "role": verdict.role,
+        "group": verdict.group,
+        "index": list(verdict.index),
+        "error": verdict.error if math.isfinite(verdict.error) else None,
+    }
