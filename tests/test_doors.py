@@ -23,13 +23,25 @@ ALLOWED = {
     "archs": BASE | {"symmetry"},
     "matching": BASE | {"symmetry"},
     "fusion": BASE | {"checkpoint", "symmetry", "matching"},
-    "evidence": BASE | {"data", "symmetry", "matching", "fusion"},
+    "evidence": BASE | {"checkpoint", "data", "symmetry", "matching", "fusion"},
     "engine": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence"},
     "federated": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
     "quotient": BASE | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine"},
     "relational": BASE | {"symmetry", "archs"},
+    "discovery": BASE | {"checkpoint", "symmetry", "matching", "evidence", "engine"},
     "api": BASE
-    | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "quotient"},
+    | {
+        "checkpoint",
+        "data",
+        "symmetry",
+        "archs",
+        "matching",
+        "fusion",
+        "evidence",
+        "engine",
+        "quotient",
+        "discovery",
+    },
     "cli": BASE
     | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "quotient", "api"},
 }

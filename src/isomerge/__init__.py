@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is seventeen names; heavy imports happen when they are used.
+The Python API is nineteen names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from isomerge.api import apply as apply
     from isomerge.api import barrier as barrier
     from isomerge.api import canon as canon
+    from isomerge.api import discover as discover
     from isomerge.api import distance as distance
     from isomerge.api import extract_lora as extract_lora
     from isomerge.api import fingerprint as fingerprint
+    from isomerge.api import fsck as fsck
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
     from isomerge.api import open as open
@@ -36,9 +38,11 @@ _HOMES = {
             "apply",
             "barrier",
             "canon",
+            "discover",
             "distance",
             "extract_lora",
             "fingerprint",
+            "fsck",
             "inspect",
             "merge",
             "open",
@@ -60,9 +64,11 @@ __all__ = [
     "apply",
     "barrier",
     "canon",
+    "discover",
     "distance",
     "extract_lora",
     "fingerprint",
+    "fsck",
     "inspect",
     "merge",
     "open",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 class IsomergeError(Exception):
     """A problem with the user's input, told in one sentence.
@@ -13,3 +15,42 @@ class IsomergeError(Exception):
 
 class DiskFullError(IsomergeError):
     """The disk is full: what has been written stays, and the same command goes on once there is room."""
+
+
+OVERFLOW = (
+    "some weights or statistics are so large or so small that their products leave the range of numbers; "
+    "check that all inputs are undamaged"
+)
+
+
+def visible(text: str, kept: str = "") -> str:
+    """``text`` for a terminal: what could steer it, or hide or reorder what it shows, is written as an escape.
+
+    These are the control characters (line breaks included, unless ``kept`` has them), those of bidirectional text,
+    line and paragraph separators, and surrogates. Names of tensors and files come from files that nobody vouches
+    for.
+    """
+    return "".join(c if c in kept or unicodedata.category(c) not in _STEERING else _escape(c) for c in text)
+
+
+_STEERING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def _escape(c: str) -> str:
+    return c.encode("unicode_escape").decode()
+
+
+def is_overflow_error(error: BaseException) -> bool:
+    """Whether a factorisation or an assignment failed: with finite weights, only where products of very large or
+    very small ones leave the range of numbers. Told by torch's name of the type and scipy's words, as neither is
+    imported here.
+    """
+    factorised = isinstance(error, RuntimeError) and type(error).__name__.endswith("LinAlgError")
+    return factorised or (isinstance(error, ValueError) and "invalid numeric entries" in str(error))
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Whether memory was lacking: Python's, or torch's, whose allocators raise RuntimeError."""
+    said = str(error).lower()
+    words = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in said for w in words))

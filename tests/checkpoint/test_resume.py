@@ -119,7 +119,7 @@ DAMAGE = {
     "journal spoilt in the middle": lambda root: spoil(root / "journal.jsonl"),
     "journal with a foreign line": lambda root: (root / "journal.jsonl").open("a").write("[1]\n"),
     "journal with a foreign tensor": lambda root: (
-        (root / "journal.jsonl").open("a").write('{"unit": "x", "record": {}, "tensors": ["x"]}\n')
+        (root / "journal.jsonl").open("a").write('{"unit": "x", "record": {}, "tensors": {"x": 1}}\n')
     ),
     "shard missing": lambda root: next((root / "model").glob("*.safetensors")).unlink(),
     "shard cut": lambda root: cut(next((root / "model").glob("*.safetensors"))),

@@ -62,3 +62,21 @@ def copies(stored: Callable[[str, int], Path], tmp_path: Path) -> Callable[[str]
         return tuple(Path(shutil.copytree(stored(name, s), tmp_path / t)) for t, s in (("a", 0), ("b", 5)))
 
     return make
+
+
+@pytest.fixture
+def refuses(isomerge: Callable, tmp_path: Path) -> Callable[..., str]:
+    """Runs a command that must refuse; what it said."""
+
+    def run(*arguments: object, words: list[str]) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        said = isomerge(*arguments)
+        assert (said.code, said.out) == (2, "")
+        assert len(said.err.splitlines()) == 1
+        assert said.err.startswith("isomerge: ")
+        assert said.err.rstrip("\n").isprintable()
+        assert [word for word in words if word not in said.err] == []
+        assert sorted(tmp_path.rglob("*")) == before
+        return said.err
+
+    return run

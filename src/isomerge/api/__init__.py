@@ -1,6 +1,8 @@
 """The Python API: the commands as functions, on paths, hub ids, open checkpoints or live modules."""
 
+from isomerge.api.checking import fsck
 from isomerge.api.comparing import distance, fingerprint, inspect, orbit_distance, similarity, verify
+from isomerge.api.discovering import discover
 from isomerge.api.measuring import barrier, report, stats
 from isomerge.api.merging import extract_lora, merge
 from isomerge.api.moving import align, apply, canon
@@ -11,9 +13,11 @@ __all__ = [
     "apply",
     "barrier",
     "canon",
+    "discover",
     "distance",
     "extract_lora",
     "fingerprint",
+    "fsck",
     "inspect",
     "merge",
     "open",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_PICKLE = "adapter_model.bin"
 PREFIX = "base_model.model."
+MAX_PATTERNS = 1000
+"""Most patterns of ranks, or of alphas, that a configuration may have."""
 
 _REMEDY = "an adapter folder is what peft's save_pretrained writes"
 # An adapter's own name may stand after the kind of tensor: files of old peft versions have ".default".
@@ -182,15 +185,26 @@ def _collect(
 
 def _pattern(path: Path, config: dict[str, Any], key: str, module: str, default: Any) -> Any:
     """The value of the first pattern, a regular expression for the end of a module's name, that fits."""
-    for pattern, value in (config.get(key) or {}).items():
+    patterns = config.get(key) or {}
+    if not isinstance(patterns, dict) or len(patterns) > MAX_PATTERNS:
+        raise IsomergeError(f"{path}: {key} must map at most {MAX_PATTERNS} patterns to numbers; {_REMEDY}")
+    for pattern, value in patterns.items():
         try:
-            if re.match(rf"(.*\.)?({pattern})$", module):
+            if _compiled(pattern).match(module):
                 return value
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise IsomergeError(
-                f"{path}: {key} has {pattern!r}, which is no regular expression ({error})"
+                f"{path}: {key} has {pattern!r:.200}, which is no regular expression that is taken here ({error})"
             ) from None
     return default
+
+
+@lru_cache(MAX_PATTERNS)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern of a file that nobody vouches for: none that can take exponential time on a module's name."""
+    if len(pattern) > 500 or re.search(r"\)\??[*+{]|\)\?", pattern) or len(re.findall(r"[*+?{]", pattern)) > 3:
+        raise re.error("repeated groups, or more than three repetitions")
+    return re.compile(rf"(.*\.)?({pattern})$")
 
 
 def _check_halves(adapter: Adapter, update: Update) -> None:

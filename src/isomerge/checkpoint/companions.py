@@ -72,7 +72,9 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
 
     These are the COMPANIONS that exist, chat templates in additional_chat_templates/, and the config.json of
     sentence-transformers modules such as 1_Pooling. Weights, config.json, code, pickles and optimizer states
-    are never among them. Raises IsomergeError when ``folder`` is no folder.
+    are never among them. A link may lead to a file of the same folder or of its repository in the hub's cache: what
+    it leads to is copied into the output, and with it would be published. Raises IsomergeError when ``folder`` is
+    no folder, and when a link leads elsewhere.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -84,7 +86,19 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
         module = path.name == "config.json" and _MODULE_FOLDER.fullmatch(parent) is not None
         if (template or module) and path.is_file():
             names.append(f"{parent}/{path.name}")
+    for name in names:
+        _check_link(folder, folder / name)
     return {name: folder / name for name in names}
+
+
+def _check_link(folder: Path, path: Path) -> None:
+    found, home = path.resolve(), folder.resolve()
+    roots = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
+    if path.is_symlink() and not any(found.is_relative_to(root) for root in roots):
+        raise IsomergeError(
+            f"{path} is a link out of its folder, and what it leads to would be copied; "
+            "replace it by the file itself"
+        )
 
 
 def is_tokenizer_file(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,15 +17,23 @@ _PIECE = 1 << 28
 _MADV_POPULATE_READ = 22
 # Linux begins to read no more than its read-ahead window for one call, 128 kB by default.
 _AHEAD = 1 << 17
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # EFBIG: the limit that `ulimit -f` sets
 
 
 @contextmanager
 def disk_errors(path: Path, doing: str = "writing") -> Iterator[None]:
-    """Turns an OSError of the block into an IsomergeError that names ``path`` (or the file at fault)."""
+    """Turns an OSError of the block, and the safetensors library's, into an IsomergeError that names ``path`` or
+    the file at fault; a lack of memory into MemoryError.
+    """
     try:
         yield
-    except OSError as error:
+    except Exception as error:
+        if type(error).__module__.startswith("safetensors") and (found := re.search(r"os error (\d+)", str(error))):
+            error = OSError(int(found[1]), os.strerror(int(found[1])))
+        if not isinstance(error, OSError):
+            raise
+        if error.errno == errno.ENOMEM:
+            raise MemoryError(f"{doing} {path}") from error
         if error.errno in _FULL:
             raise DiskFullError(
                 f"the disk is full while {doing} {path}; free space there and run the same command again "
@@ -54,7 +63,8 @@ def read_ahead(fd: int, offset: int, size: int) -> None:
 
 
 def map_private(fd: int, offset: int, size: int) -> memoryview:
-    """``size`` bytes (not none) from byte ``offset`` of ``fd``, mapped; what is written to them stays in this process.
+    """``size`` bytes (not none) from byte ``offset`` of ``fd``, mapped; what is written to them stays in this
+    process.
 
     Raises OSError.
     """

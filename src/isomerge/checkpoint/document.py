@@ -12,6 +12,12 @@ MAX_BYTES = 100_000_000
 """Longest document read, in bytes (the bound that safetensors sets for its headers)."""
 
 
+MAX_VALUES = 2_000_000
+"""Most commas and opening brackets in a document: it becomes some hundred megabytes of objects in a few seconds at
+worst. A header has nine for a tensor.
+"""
+
+
 class DuplicateKeyError(ValueError):
     """An object names one key twice, so that readers disagree about its value."""
 
@@ -30,8 +36,10 @@ def parse_object(raw: bytes, where: str, *, remedy: str, unique: bool = True) ->
 
     ``where`` opens the error sentence and ``remedy`` ends it. With ``unique`` an object that names one key
     twice is refused; without it the last value counts, as in most readers.
-    Raises IsomergeError when ``raw`` is not UTF-8, not JSON, or not an object.
+    Raises IsomergeError when ``raw`` is not UTF-8, not JSON, not an object, or has more than MAX_VALUES values.
     """
+    if (count := sum(map(raw.count, (b",", b"[", b"{")))) > MAX_VALUES:
+        raise IsomergeError(f"{where} has about {count} values, more than the {MAX_VALUES} allowed; {remedy}")
     try:
         value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique if unique else None)
     except DuplicateKeyError as error:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from isomerge.checkpoint.checksums import Checksum, file_checksum
 from isomerge.checkpoint.disk import flush
 from isomerge.checkpoint.weights import is_plain_name
 from isomerge.errors import IsomergeError
@@ -28,12 +29,13 @@ def check_extras(out: Path, files: Mapping[str, bytes | Path], reserved: set[str
 
 def write_extras(
     folder: Path, files: Mapping[str, bytes | Path], *, keep: set[str], links: Mapping[str, Path] | None = None
-) -> None:
+) -> dict[str, Checksum]:
     """Writes ``files`` into ``folder`` durably, after removing all but the files ``keep`` from it.
 
     ``links`` are further names for files that are there: hard links, or copies where the file system has none.
 
-    What an interrupted run left there may be of other content, hence the removal. Raises OSError.
+    What an interrupted run left there may be of other content, hence the removal. Returns the checksums of ``files``. Raises
+    OSError.
     """
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
@@ -41,6 +43,7 @@ def write_extras(
         elif path.name not in keep:
             path.unlink()
     folders = {folder}
+    sums: dict[str, Checksum] = {}
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,6 +51,7 @@ def write_extras(
             shutil.copyfile(content, path)
         else:
             path.write_bytes(content)
+        sums[name] = file_checksum(path) if isinstance(content, Path) else Checksum.of(content)
         flush(path)
         folders.add(path.parent)
     for name, source in (links or {}).items():
@@ -61,3 +65,4 @@ def write_extras(
         folders.add(path.parent)
     for path in sorted(folders):
         flush(path)
+    return sums

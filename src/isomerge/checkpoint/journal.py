@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 """Version of the journal's layout; another version is not resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A committed unit of work: the caller's ``record``, and the names of the tensors it wrote."""
+    """A committed unit of work: the caller's ``record``, and the tensors it wrote, each with its CRC-32."""
 
     record: dict[str, Any]
-    tensors: tuple[str, ...]
+    tensors: dict[str, int]
 
 
 class Journal:
@@ -33,12 +34,12 @@ class Journal:
         """Starts the journal with ``identity``: digests of everything that determines the output."""
         self._append({"format": FORMAT, **identity}, os.O_CREAT | os.O_TRUNC)
 
-    def append(self, unit: str, record: dict[str, Any], tensors: tuple[str, ...]) -> None:
+    def append(self, unit: str, record: dict[str, Any], tensors: Mapping[str, int]) -> None:
         """Commits ``unit``; on return the line is on the device.
 
         Raises TypeError or ValueError when ``record`` has no JSON form, and OSError.
         """
-        self._append({"unit": unit, "record": record, "tensors": tensors}, os.O_APPEND)
+        self._append({"unit": unit, "record": record, "tensors": dict(tensors)}, os.O_APPEND)
 
     def replay(self, identity: dict[str, str]) -> dict[str, Unit] | None:
         """The committed units by key, the last of equal keys counting; a torn last line is cut off the file.
@@ -82,6 +83,6 @@ def _unit(line: Any) -> tuple[str, Unit] | None:
     if not isinstance(line, dict) or set(line) != {"unit", "record", "tensors"}:
         return None
     unit, record, tensors = line["unit"], line["record"], line["tensors"]
-    if not isinstance(unit, str) or not isinstance(record, dict) or not isinstance(tensors, list):
+    if not isinstance(unit, str) or not isinstance(record, dict) or not isinstance(tensors, dict):
         return None
-    return (unit, Unit(record, tuple(tensors))) if all(isinstance(name, str) for name in tensors) else None
+    return (unit, Unit(record, tensors)) if all(type(crc) is int for crc in tensors.values()) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class PartialFolder:
 
     def _locked(self) -> int:
         while True:
-            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current(fd):
@@ -89,10 +90,19 @@ class PartialFolder:
             if os.path.lexists(self._replaced) and not os.path.lexists(self.out):
                 os.rename(self._replaced, self.out)
 
+    def is_ours(self) -> bool:
+        """Whether the folder is one that this user made: not a link, nor what somebody left in a shared folder.
+        Raises OSError.
+        """
+        found = os.lstat(self.root)
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
     def begin(self) -> None:
         """Makes the folder anew and empty."""
         with disk_errors(self.root):
-            if os.path.lexists(self.root):
+            if os.path.islink(self.root):
+                self.root.unlink()
+            elif os.path.lexists(self.root):
                 shutil.rmtree(self.root)
             self.model.mkdir(parents=True)
             self.blobs.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.checksums import Checksum, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import map_private, read_ahead, read_into
 from isomerge.checkpoint.document import read_object
@@ -74,6 +76,8 @@ class Checkpoint:
     recipes: Mapping[str, Recipe] = field(default_factory=dict, repr=False)
     origin: tuple[str, ...] = ()
     _companions: Mapping[str, bytes | Path] | None = field(default=None, repr=False)
+    _sums: dict[tuple[Path, int], Checksum] = field(default_factory=dict, repr=False)
+    """Of the tensors that were read; shared with the copies and views of this checkpoint."""
 
     @property
     def nbytes(self) -> int:
@@ -175,6 +179,8 @@ class Checkpoint:
         try:
             return self._read(info, mapped=mapped)
         except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise MemoryError(f"reading {info.file}") from error
             raise IsomergeError(
                 f"{info.file}: tensor {name!r} cannot be read ({error.strerror}); "
                 "check that the file is still there"
@@ -212,14 +218,39 @@ class Checkpoint:
             dtype = _stored_dtype(info)
             if mapped and info.nbytes and info.offset % dtype.itemsize == 0:
                 pages = map_private(fd, info.offset, info.nbytes)
+                self._sum(info, pages)
                 return torch.frombuffer(pages, dtype=dtype).reshape(info.shape)
             raw = torch.empty(info.nbytes, dtype=torch.uint8)
             if read_into(fd, raw.numpy().data, info.offset) < info.nbytes:
                 raise _changed(info)
             self._check_unchanged(info, os.fstat(fd))
+            self._sum(info, raw.numpy().data)
         finally:
             os.close(fd)
         return raw.view(dtype).reshape(info.shape)
+
+    def _sum(self, info: TensorInfo, content: memoryview) -> None:
+        """Sums a tensor when it is read for the first time; the file is watched for changes anyway."""
+        place = tensor_place(info)
+        if place not in self._sums:
+            self._sums[place] = Checksum.of(content)
+
+    def checksums(self) -> dict[Path, Checksum]:
+        """The checksums of all `files`; of safetensors, tensors that were read before are not read again.
+
+        Raises IsomergeError when a file changed since the checkpoint was opened, or cannot be read.
+        """
+        found = {}
+        for file in self.files:
+            stored = file.suffix == ".safetensors"
+            found[file] = weights_checksum(file, self._sums) if stored else file_checksum(file)
+            with suppress(OSError):
+                if _Stamp.of(file.stat()) == self._stamps[file]:
+                    continue
+            raise IsomergeError(
+                f"{file} changed after it was opened; let the program that writes it finish, start again"
+            )
+        return found
 
     def _check_unchanged(self, info: TensorInfo, now: os.stat_result) -> None:
         if _Stamp.of(now) != self._stamps[info.file]:
@@ -282,7 +313,8 @@ def open_tensors(
 def read_config(folder: Path) -> dict[str, Any]:
     """The object in ``folder``/config.json, in the key order of the file.
 
-    Raises IsomergeError when it is missing, not a JSON object, or has a ``model_type`` that is no string.
+    Raises IsomergeError when it is missing, not a JSON object, or has a ``model_type`` that is no string or ``architectures``
+    that are no list of strings.
     """
     path = folder / CONFIG
     config = read_object(
@@ -290,6 +322,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     )
     if not isinstance(config.get("model_type", ""), str):  # checkpoints of before 2020 have none
         raise IsomergeError(f'{path} must have a string model_type; correct it, e.g. "model_type": "bert"')
+    kinds = config.get("architectures")
+    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
+        raise IsomergeError(f"{path}: architectures is {kinds!r:.80}, expected a list of class names; correct it")
     return config
 
 

@@ -15,6 +15,8 @@ SAFETENSORS_INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 
+MAX_NAME = 255
+"""Longest file name, in bytes of UTF-8: what the usual file systems take."""
 _REMEDY = "download or save the checkpoint again"
 
 
@@ -33,8 +35,10 @@ class WeightFiles:
 
 
 def is_plain_name(name: Any) -> bool:
-    """Whether ``name`` is a file name that stays in the folder it is joined to."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not any(c in name for c in "/\\\0")
+    """Whether ``name`` is a file name that stays in the folder it is joined to, and that file systems take."""
+    if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\\0"):
+        return False
+    return len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME
 
 
 def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> WeightFiles:

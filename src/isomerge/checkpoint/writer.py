@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.checksums import Checksum, joined
 from isomerge.checkpoint.disk import disk_errors, flush, write_from
 from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.extras import check_extras, write_extras
@@ -55,8 +56,8 @@ class CheckpointWriter:
         self._shard_of = {name: shard for shard in self.shards for name in shard.spans}
         self.out = Path(os.path.realpath(out))
         self._identity = {"key": key, "plan": _digest(self.shards)}
-        self._written: set[str] = set()
-        self._pending: set[str] = set()
+        self._written: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
         self._pending_blobs: set[Path] = set()
         self._partial = PartialFolder(self.out, force=force)
         self._journal = Journal(self._partial.journal)
@@ -75,14 +76,16 @@ class CheckpointWriter:
     def _resume(self) -> dict[str, Unit] | None:
         """The units of an earlier run with this identity whose files are all as planned, else None."""
         with disk_errors(self._partial.root, "resuming"):
+            if not os.path.lexists(self._partial.root) or not self._partial.is_ours():
+                return None
             units = self._journal.replay(self._identity)
             if units is None or not all(_as_planned(self._partial.model, shard) for shard in self.shards):
                 return None
             self._partial.blobs.mkdir(exist_ok=True)
-        names = {name for unit in units.values() for name in unit.tensors}
-        if not names <= self._tensors.keys():
+        found = {name: crc for unit in units.values() for name, crc in unit.tensors.items()}
+        if not found.keys() <= self._tensors.keys():
             return None
-        self._written = names
+        self._written = found
         return units
 
     def _begin(self) -> None:
@@ -126,14 +129,14 @@ class CheckpointWriter:
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         shard = self._shard_of[name]
         path = self._partial.model / shard.file
+        content = flat.view(torch.uint8).numpy().data
         with disk_errors(path):
             fd = os.open(path, os.O_WRONLY)
             try:
-                write_from(fd, flat.view(torch.uint8).numpy().data, shard.spans[name][0])
+                write_from(fd, content, shard.spans[name][0])
             finally:
                 os.close(fd)
-        self._written.add(name)
-        self._pending.add(name)
+        self._written[name] = self._pending[name] = Checksum.of(content).crc32
 
     def _code(self, name: str, tensor: torch.Tensor) -> str:
         try:
@@ -156,7 +159,7 @@ class CheckpointWriter:
             if blobs:
                 flush(self._partial.blobs)
             try:
-                self._journal.append(unit, record, tuple(sorted(self._pending)))
+                self._journal.append(unit, record, dict(sorted(self._pending.items())))
             except (TypeError, ValueError) as error:
                 raise IsomergeError(
                     f"{self.out}: the record of unit {unit!r} has no JSON form ({error}); use plain values only"
@@ -176,12 +179,18 @@ class CheckpointWriter:
         self._pending_blobs.add(path)
         return path
 
-    def finish(self, files: Mapping[str, bytes | Path], links: Mapping[str, str] | None = None) -> Path:
+    def finish(
+        self,
+        files: Mapping[str, bytes | Path],
+        links: Mapping[str, str] | None = None,
+        last: Callable[[dict[str, Checksum]], Mapping[str, bytes]] | None = None,
+    ) -> Path:
         """Completes the checkpoint and renames it to ``out``, which is returned; the writer is closed.
 
         ``files`` maps relative names ("config.json", "1_Pooling/config.json") to bytes, or to a file that is
         copied. ``links`` maps further names to weights files of this checkpoint, which are hard links where the file
-        system has them, else copies. Raises IsomergeError, leaving the partial folder to be resumed, when tensors are missing, a
+        system has them, else copies. ``last`` makes the very last files from the checksums of all others, by name.
+        Raises IsomergeError, leaving the partial folder to be resumed, when tensors are missing, a
         name of ``files`` leaves the folder or is a weights file, a source is missing, the disk is full, or
         ``out`` was filled meanwhile.
         """
@@ -201,10 +210,27 @@ class CheckpointWriter:
         with disk_errors(self.out):
             for file in sorted(weights):
                 flush(self._partial.model / file)
-            write_extras(self._partial.model, extras, keep=weights, links=linked)
+            sums = write_extras(self._partial.model, extras, keep=weights, links=linked)
+        sums |= {shard.file: self._checksum(shard) for shard in self.shards}
+        if last is not None:
+            sums |= {name: sums[file] for name, file in (links or {}).items()}
+            self._write_last(last(sums), sums.keys() | {SAFETENSORS_INDEX})
         self._partial.publish()
         self.close()
         return self.out
+
+    def _checksum(self, shard: Shard) -> Checksum:
+        parts = [Checksum(nbytes, self._written[name]) for name, (_, nbytes) in shard.spans.items()]
+        return joined([Checksum.of(shard.prefix), *parts])
+
+    def _write_last(self, files: Mapping[str, bytes], reserved: set[str]) -> None:
+        check_extras(self.out, files, reserved)
+        with disk_errors(self.out):
+            for name, content in files.items():
+                path = self._partial.model / name
+                path.write_bytes(content)
+                flush(path)
+            flush(self._partial.model)
 
     def close(self) -> None:
         """Releases the lock; an unfinished partial folder stays for a later run with the same key."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -12,15 +13,17 @@ from isomerge.cli.barrier import barrier
 from isomerge.cli.canon import canon
 from isomerge.cli.demo import demo
 from isomerge.cli.diff import diff
+from isomerge.cli.discover import discover
 from isomerge.cli.extract_lora import extract_lora
 from isomerge.cli.fingerprint import fingerprint
+from isomerge.cli.fsck import fsck
 from isomerge.cli.inspect import inspect
 from isomerge.cli.merge import merge
 from isomerge.cli.methods import methods
 from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.verify import verify
-from isomerge.errors import IsomergeError
+from isomerge.errors import OVERFLOW, IsomergeError, is_memory_error, is_overflow_error, visible
 
 app = typer.Typer(
     name="isomerge",
@@ -38,6 +41,7 @@ for command in (
     apply,
     diff,
     verify,
+    fsck,
     canon,
     fingerprint,
     barrier,
@@ -45,6 +49,7 @@ for command in (
     stats,
     extract_lora,
     inspect,
+    discover,
     demo,
 ):
     app.command()(command)
@@ -65,19 +70,28 @@ def _root(
     """Align transformers along their weight symmetries, merge them, and prove it."""
 
 
+NO_MEMORY = (
+    "out of memory; close other programs, or run the same command with more memory to go on where it stopped"
+)
+
+
 def main() -> None:
     """Run the command line: bad input is one sentence on stderr and exit code 2, never a traceback."""
     try:
         app()
     except IsomergeError as error:
-        print(f"isomerge: {error}", file=sys.stderr)
-        sys.exit(2)
-    except MemoryError:
-        print("isomerge: out of memory; close other programs or use a machine with more", file=sys.stderr)
-        sys.exit(2)
+        _stop(str(error), 2)
+    except Exception as error:
+        if not is_memory_error(error) and not is_overflow_error(error):
+            raise
+        _stop(NO_MEMORY if is_memory_error(error) else OVERFLOW, 2)
     except KeyboardInterrupt:
-        print("isomerge: interrupted; run the same command again to go on", file=sys.stderr)
-        sys.exit(130)
+        _stop("interrupted; run the same command again to go on", 130)
+
+
+def _stop(sentence: str, code: int) -> NoReturn:
+    print(f"isomerge: {visible(sentence)}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

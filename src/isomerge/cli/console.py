@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, visible
 
 if TYPE_CHECKING:
     from isomerge.engine.run import Observer
@@ -26,11 +26,13 @@ class Voice:
         if not self.quiet:
             from rich.console import Console
 
-            Console(highlight=False, soft_wrap=True, markup=False, emoji=False).print(text, style=style)
+            Console(highlight=False, soft_wrap=True, markup=False, emoji=False).print(
+                visible(text, "\n"), style=style
+            )
 
     def warn(self, text: str) -> None:
         """A warning on stderr; shown even when quiet."""
-        print(f"warning: {text}", file=sys.stderr)
+        print(f"warning: {visible(text)}", file=sys.stderr)
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
         """A table; all columns but the first are numbers."""
@@ -43,7 +45,7 @@ class Voice:
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number == 0 else "right")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(visible, row))
         Console(highlight=False, markup=False, emoji=False).print(table)
 
     @contextmanager
@@ -71,7 +73,7 @@ class Voice:
 
             def observe(unit: str, done: int, total: int) -> None:
                 phase, _, unit = unit.rpartition(": ")  # the phases of a residual stream tell their objective
-                bar.update(task, description=phase or what, completed=done, total=total, unit=unit[-48:])
+                bar.update(task, description=phase or what, completed=done, total=total, unit=visible(unit[-48:]))
 
             yield observe
 

@@ -47,7 +47,9 @@ def fingerprint(
         voice.table("", ["compared with", "", "score", "difference"], [_row(found) for found in compared])
     if verbose:
         for found in compared:
-            voice.say(f"{found['models'][1]}: the largest difference is in {found['tensor'] or 'no relation of both'}.")
+            voice.say(
+                f"{found['models'][1]}: the largest difference is in {found['tensor'] or 'no relation of both'}."
+            )
     report = {"command": "fingerprint", "models": [found.ref for found in prints]}
     report |= {"hashes": [found.hash for found in prints], "compared": compared}
     write_json(json, report)

@@ -30,7 +30,9 @@ def verify(
     how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
     if report["refuted"]:
         how = f"the relation in {residual['tensor']} by {residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
-        voice.say(f"Different functions: their fingerprints are {report['fingerprints']['verdict']} and differ, {how}.")
+        voice.say(
+            f"Different functions: their fingerprints are {report['fingerprints']['verdict']} and differ, {how}."
+        )
     else:
         voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo symmetry: {how}.")
     if report["dead_blocks"] and not report["same"]:

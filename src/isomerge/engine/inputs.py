@@ -97,7 +97,7 @@ def _header(file: str) -> dict[str, Any]:
     try:
         with safe_open(file, "pt") as opened:
             found = json.loads((opened.metadata() or {}).get("isomerge", "{}"))
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise IsomergeError(
             f"{file}: not a readable statistics file ({error}): make one with isomerge stats"
         ) from None

@@ -182,7 +182,9 @@ class _Merge:
             moved = self.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
             write_alone(stream, self.plan, self.donor, self.dtype, moved)
             described = self.fuser.described(len(self.models))
-            report = report_of("merge", [self.target, *self.sources], results, **described, **how)
+            beside = [base for base in self.bases if base is not None]
+            read = [self.target, *self.sources]
+            report = report_of("merge", read, results, beside=beside, **described, **how)
             self._finish(stream, report, results)
         return report
 

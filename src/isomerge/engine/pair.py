@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.canonical_frame import read_moved
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, gives_out_streams, unit_layer
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import lonely_gains
 from isomerge.matching.local import (
@@ -144,8 +145,9 @@ class PairSolver:
             self.given.act(source)
         elif self.plan.is_matched(unit):
             votes = {name: self.votes[name] for name in unit.votes}
-            alignment, result.dead = match_unit(self.plan.selection, anchor, source, votes, guard=self.guard)
-            alignment.act(source)
+            with _overflow_told(self, unit):
+                alignment, result.dead = match_unit(self.plan.selection, anchor, source, votes, guard=self.guard)
+                alignment.act(source)
             result.elements = dict(alignment.elements)
         shifts = find_shifts(spec, list(unit.blocks))
         shown = self.given.spec if self.given is not None else spec
@@ -165,6 +167,21 @@ class PairSolver:
         return self.given or Alignment(self.plan.selection.spec, elements)
 
 
+@contextmanager
+def _overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
+    """Factorisations fail on finite weights alone where products of them overflow: a sentence then."""
+    try:
+        yield
+    except Exception as error:
+        if not is_overflow_error(error):
+            raise
+        refs = f"{solver.anchor.ref} and {solver.source.ref}"
+        raise IsomergeError(
+            f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be matched; check "
+            "that both checkpoints are undamaged"
+        ) from None
+
+
 def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], list[str]]:
     """Per block, what no symmetry explains: squared distance and norm between canonical gauges, and their peaks.
 
@@ -176,8 +193,9 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
     a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
     dead: list[str] = []
     if unit.elements or unit.votes:
-        dead = sorted({*canonical_gauge(spec, a)[1], *canonical_gauge(spec, b)[1]})
-        compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
+        with _overflow_told(solver, unit):
+            dead = sorted({*canonical_gauge(spec, a)[1], *canonical_gauge(spec, b)[1]})
+            compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
     rows = [
         {
             "tensor": block.key,

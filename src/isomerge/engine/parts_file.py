@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.disk import flush
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -25,6 +27,7 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
     tensors = {f"{part}/{key}": x.contiguous() for part, found in parts.items() for key, x in found.items()}
     beside = path.with_suffix(".new")
     save_file(tensors, str(beside), metadata={"isomerge": json.dumps(about)})
+    flush(beside)  # a power cut must not leave an empty file under the name
     os.replace(beside, path)
 
 

@@ -11,12 +11,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
+from isomerge.checkpoint.disk import disk_errors
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.engine.models import Model
 from isomerge.engine.pair import UnitResult
-from isomerge.errors import DiskFullError, IsomergeError
+from isomerge.engine.provenance import input_rows
+from isomerge.errors import OVERFLOW, DiskFullError, IsomergeError, is_overflow_error
+from isomerge.evidence.card import REPORT
 from isomerge.evidence.distance import summarise
 from isomerge.evidence.distances_figure import PICTURE, distances_picture
 from isomerge.pieces import all_finite
@@ -92,8 +96,14 @@ class StreamWriter:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self.writer.close()
         # bad input leaves nothing behind; a full disk or a kill leaves a folder to resume from
-        if kind is not None and issubclass(kind, IsomergeError) and not issubclass(kind, DiskFullError):
+        overflow = isinstance(error, Exception) and is_overflow_error(error)
+        if overflow or (isinstance(error, IsomergeError) and not isinstance(error, DiskFullError)):
             shutil.rmtree(self.partial, ignore_errors=True)
+            if overflow:
+                raise IsomergeError(f"{self.output.out} was not made: {OVERFLOW}") from None
+        elif isinstance(error, Exception):  # the disk may be full for files that libraries write, too
+            with disk_errors(self.output.out):
+                raise error
 
     def done(self, unit: str) -> dict[str, Any] | None:
         """The record of a unit that an earlier, interrupted run has written."""
@@ -140,7 +150,7 @@ class StreamWriter:
         more: Mapping[str, bytes | Path] | None = None,
         links: Mapping[str, str] | None = None,
     ) -> Path:
-        """Companion files, config, report, card, alignments and ``more`` files; then the rename.
+        """Companion files, config, card, alignments and ``more`` files; the report with the checksums of all; then the rename.
 
         ``links`` are further names for the weights files (see `CheckpointWriter.finish`).
         """
@@ -149,12 +159,16 @@ class StreamWriter:
         if (picture := distances_picture(report)) is not None:
             files[PICTURE] = picture
         files["README.md"] = card.encode()
-        files["isomerge.json"] = (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()
         for name, alignment in alignments.items():
             path = self.writer.blob(name)
             alignment.save(path)
             files[name] = path
-        return self.writer.finish({**files, **(more or {})}, links)
+
+        def completed(sums: Mapping[str, Checksum]) -> dict[str, bytes]:
+            report["files"] = {name: found.document() for name, found in sorted(sums.items())}
+            return {REPORT: (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()}
+
+        return self.writer.finish({**files, **(more or {})}, links, completed)
 
 
 def cast(tensor: Tensor, code: str, name: str) -> Tensor:
@@ -178,9 +192,16 @@ def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
 
 
 def report_of(
-    what: str, models: Sequence[Model], results: Sequence[list[UnitResult]], **more: Any
+    what: str,
+    models: Sequence[Model],
+    results: Sequence[list[UnitResult]],
+    *,
+    beside: Iterable[Model] = (),
+    **more: Any,
 ) -> dict[str, Any]:
-    """The report of a run: ``distance`` over all sources, and ``sources`` one by one."""
+    """The report of a run: ``distance`` over all sources, and ``sources`` one by one; ``inputs`` are the files of the
+    models and of those ``beside`` them.
+    """
     import torch
 
     from isomerge import __version__
@@ -192,6 +213,7 @@ def report_of(
         "architecture": models[0].spec.model_type,
         "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": version("transformers")},
         "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
+        "inputs": input_rows(model.checkpoint for model in (*models, *beside)),
         "dead_blocks": sorted({key for r in results for unit in r for key in unit.dead}),
         **more,
     }

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.disk import disk_errors, flush
 from isomerge.engine.fisher_information import FisherInformation
 from isomerge.engine.models import Model
 from isomerge.engine.moving_statistics import moved_moments
@@ -119,12 +120,14 @@ def write_statistics(
     header = _header(statistics, fisher, model)
     beside = path.with_name(f".{path.name}.partial")
     try:
-        save_file(
-            dict(sorted(tensors.items())), str(beside), metadata={"isomerge": json.dumps(header, sort_keys=True)}
-        )
-        os.replace(beside, path)
-    except OSError as error:
-        raise IsomergeError(f"{path}: cannot be written ({error.strerror or error}); choose another file") from None
+        with disk_errors(path):
+            save_file(
+                dict(sorted(tensors.items())),
+                str(beside),
+                metadata={"isomerge": json.dumps(header, sort_keys=True)},
+            )
+            flush(beside)  # a power cut must not leave an empty file under the name
+            os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
     return header

@@ -176,7 +176,7 @@ def _header_and_names(path: Path) -> tuple[dict[str, Any], frozenset[str]]:
         with safe_open(str(path), "pt") as file:
             header = json.loads((file.metadata() or {}).get("isomerge", "{}"))
             names = frozenset(file.keys())
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise IsomergeError(
             f"{path}: not a readable statistics file ({error}): make one with isomerge stats"
         ) from None

@@ -10,6 +10,8 @@ from isomerge.evidence.distances_figure import PICTURE, layer_distances
 
 RECIPE = "isomerge_recipe.yml"
 """The file of an output that says how to make it again."""
+REPORT = "isomerge.json"
+"""The file of an output that says what was done, with the checksums of all others."""
 
 
 def model_card(

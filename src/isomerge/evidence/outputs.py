@@ -21,7 +21,7 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    config: Any = AutoConfig.from_pretrained(one)
+    config: Any = AutoConfig.from_pretrained(one, trust_remote_code=False)
     rng = torch.Generator().manual_seed(seed)
     if getattr(config, "image_size", None):
         size = config.image_size
@@ -32,7 +32,9 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
         given = {"input_ids": ids}
         if config.is_encoder_decoder:
             given["decoder_input_ids"] = ids
-    names = [AutoConfig.from_pretrained(folder).architectures or [""] for folder in (one, two)]
+    names = [
+        AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures or [""] for folder in (one, two)
+    ]
     # a head that only one model has would be drawn at random for the other: then the bodies are compared
     name = names[0][0] if names[0] == names[1] else ""
     first, second = (_run(folder, name, given) for folder in (one, two))
@@ -45,7 +47,7 @@ def _run(folder: str | Path, name: str, given: dict[str, Any]) -> Any:
 
     kind: Any = getattr(transformers, name, transformers.AutoModel) if name else transformers.AutoModel
     try:
-        model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+        model = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     except (OSError, ValueError, RuntimeError) as error:
         raise IsomergeError(
             f"{folder}: transformers cannot load this checkpoint ({str(error).splitlines()[0]})"

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.yaml_text import read_yaml
 
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -166,16 +167,10 @@ def read_recipe(path: str | Path) -> Recipe:
     """Read and check a recipe.
 
     Raises:
-        IsomergeError: the file cannot be read, is no YAML, or has an unknown or misspelt key (with a suggestion).
+        IsomergeError: the file cannot be read (see `isomerge.fusion.yaml_text`), or has an unknown or misspelt key (with a
+            suggestion).
     """
-    import yaml
-
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise IsomergeError(f"{path}: cannot read this recipe ({error})") from None
-    except yaml.YAMLError as error:
-        raise IsomergeError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from None
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
     content = _of_one_module(path, content)

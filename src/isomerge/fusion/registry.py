@@ -215,7 +215,9 @@ def check_kind(option: Option, value: Any, place: str) -> None:
     """
     if value is None and option.default is None and not option.required:
         return
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # texts can have whole numbers of any length; those that no tensor takes are no finite numbers either
+    number = number and (abs(value) < 2**63 if isinstance(value, int) else isfinite(value))
     good = {
         bool: isinstance(value, bool) or value in (0, 1),
         float: number,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = "isomerge-alignment-1"
+MAX_HEADER = 10_000_000
+"""Longest record of a patch file that is read, in characters."""
 __all__ = ["Alignment", "Stage", "element_key", "scope_of"]
 
 
@@ -183,6 +185,8 @@ class Alignment(Mapping[str, "Tensor"]):
             raise IsomergeError(
                 f"{path}: not an alignment of isomerge (format {meta.get('format')}, expected {FORMAT})"
             )
+        if not all(map(_is_space, meta["spaces"].values())):
+            raise IsomergeError(f"{path}: its list of spaces is damaged: make this alignment again")
         if meta["model_type"] != spec.model_type:
             raise IsomergeError(f"{path}: made for {meta['model_type']}, but the model is {spec.model_type}")
         active = _with_groups(spec, meta["spaces"], meta["sizes"], elements, path)
@@ -194,10 +198,18 @@ class Alignment(Mapping[str, "Tensor"]):
 def _header(text: str) -> dict[str, Any]:
     """The header of a patch file; empty when it is not ours."""
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError:
+        found = json.loads(text) if len(text) <= MAX_HEADER else {}
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _is_space(entry: Any) -> bool:
+    """Whether a header's entry is a group's name and the indices of a space."""
+    match entry:
+        case [str(), [*indices]]:
+            return all(isinstance(index, str) for index in indices)
+    return False
 
 
 def _check_element(spec: Spec, key: str, g: Tensor, path: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.weights import is_plain_name
 from isomerge.errors import IsomergeError
-from isomerge.evidence.card import RECIPE
+from isomerge.evidence.card import RECIPE, REPORT
 from isomerge.evidence.report.facts import Facts, facts_of
 from isomerge.evidence.report.spaces import SpaceWords, Wording, wording_of
-
-REPORT = "isomerge.json"
 
 
 @dataclass(frozen=True)
@@ -95,17 +94,9 @@ def _resolved(ref: str) -> str:
 
 def _report(folder: Path) -> Mapping[str, Any]:
     path = folder / REPORT
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise IsomergeError(
-            f"{folder} has no {REPORT}: give a folder that isomerge merge or isomerge align wrote"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise IsomergeError(f"{path} cannot be read ({error}): run the command that wrote it again") from None
-    if not isinstance(found, dict):
-        raise IsomergeError(f"{path} is damaged (no JSON object): run the command that wrote it again")
-    return found
+    if not path.exists():
+        raise IsomergeError(f"{folder} has no {REPORT}: give a folder that isomerge merge or isomerge align wrote")
+    return read_object(path, remedy="run the command that wrote it again")
 
 
 def weights_size(folder: Path) -> Size | None:
@@ -132,7 +123,7 @@ def _weights_files(folder: Path) -> list[Path]:
     if not index.is_file():
         return [path] if (path := folder / "model.safetensors").is_file() else []
     try:
-        names = {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        names = set(read_object(index, remedy="")["weight_map"].values())
+    except (IsomergeError, AttributeError, KeyError, TypeError):
         return []
-    return [folder / name for name in sorted(names)]
+    return [folder / name for name in sorted(filter(is_plain_name, names))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.document import read_object
 from isomerge.errors import IsomergeError
 
 MOVED = "after alignment"
@@ -100,11 +100,9 @@ def read_losses(path: str | Path) -> Losses:
     """
     file = Path(os.path.expanduser(path))
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise IsomergeError(
-            f"--barrier {path}: cannot be read ({error}); write it by isomerge barrier --json"
-        ) from None
+        found = read_object(file, remedy="write it by isomerge barrier --json")
+    except IsomergeError as error:
+        raise IsomergeError(f"--barrier {path} cannot be read: {error}") from None
     return losses_of(found, file=f"--barrier {path}")
 
 
@@ -119,7 +117,7 @@ def losses_of(report: Any, *, file: str = "the report") -> Losses:
     try:
         together = report.get("ensemble")
         return Losses(
-            tuple(map(str, report["models"])),
+            _models(report),
             int(report["data"]["examples"]),
             str(report.get("unit", "nats")),
             None if together is None else point_of(together),
@@ -131,6 +129,14 @@ def losses_of(report: Any, *, file: str = "the report") -> Losses:
         raise IsomergeError(
             f"{file} is damaged ({type(error).__name__}: {error}): run isomerge barrier again"
         ) from None
+
+
+def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
+    names = report["models"]
+    wanted = 3 if report.get("planes") else 2
+    if not isinstance(names, list) or len(names) != wanted:
+        raise ValueError("a line is between two models, a plane between three")
+    return tuple(map(str, names))
 
 
 def point_of(found: Mapping[str, Any]) -> Point:

@@ -72,7 +72,7 @@ def drawing(children: Sequence[str], width: float, height: float, words: str) ->
 
 def step_of(value: float, top: float) -> int:
     """The colour of a value on the scale from 0 to ``top``: 0 to `STEPS` - 1."""
-    return min(STEPS - 1, max(0, int(value / top * STEPS))) if top > 0 else 0
+    return min(STEPS - 1, max(0, int(min(value / top, 1.0) * STEPS))) if top > 0 else 0
 
 
 def round_up(value: float) -> float:

@@ -1,0 +1,1 @@
+"""Mutated input files against the command line: `python -m benchmarks.fuzz --help`."""

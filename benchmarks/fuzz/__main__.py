@@ -1,0 +1,147 @@
+"""Many mutated inputs through the command line, in forked processes; resumable, and every input can be repeated.
+
+    python -m benchmarks.fuzz --inputs 100000 --seed 0      # writes results/fuzz.json
+    python -m benchmarks.fuzz --only 4711 --seed 0          # one input again, in this process
+
+A process is forked for every batch, so that what one input breaks, no later one sees; a child that says nothing for
+ten seconds is killed, and that is a hang. A fault is also: an exception that is no sentence, a dead child, more or
+less than one sentence on stderr, a file left by a refused command, any path outside the folder that was opened for
+writing or removed, and an input that changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import resource
+import select
+import signal
+import struct
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fuzz.sandbox import FAULTS, Verdict, run_one, watch
+from benchmarks.fuzz.subjects import SUBJECTS, make_inputs
+
+RESULTS = Path(__file__).parents[1] / "results" / "fuzz.json"
+SECONDS = 10
+BATCH = 100
+MEMORY = 6 << 30
+"""Address space that a child may take: what asks for more is refused memory, and must say so."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1000, help="how many in all, those of earlier runs included")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", default=",".join(SUBJECTS), help="some of: %(default)s")
+    parser.add_argument("--only", type=int, help="repeat one input in this process, and show its folder")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    return parser.parse_args()
+
+
+def child(pipe: int, inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) -> None:
+    """Runs the numbers one after the other and sends every verdict."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for number in numbers:
+        raw = pickle.dumps(run_one(inputs, box, number, seed, kinds))
+        os.write(pipe, struct.pack("<I", len(raw)) + raw)
+
+
+def batch(inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) -> list[Verdict]:
+    """The verdicts of a batch; a hang or a dead child costs one number, and the rest goes to a new child."""
+    found: list[Verdict] = []
+    while len(found) < len(numbers):
+        left = numbers[len(found) :]
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            try:
+                child(writer, inputs, box, left, seed, kinds)
+            except BaseException as error:  # a fault of this benchmark: it must not pass for one of the program
+                print(f"the benchmark itself failed: {error!r}", flush=True)
+                os._exit(99)
+            os._exit(0)
+        os.close(writer)
+        got, why = _verdicts(reader, len(left))
+        found += got
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        os.close(reader)
+        if len(got) < len(left):
+            number = left[len(got)]
+            kind = kinds[number % len(kinds)]
+            found.append(Verdict(number, kind, why, f"status {status}"))
+    return found
+
+
+def _verdicts(pipe: int, count: int) -> tuple[list[Verdict], str]:
+    """What a child sends, until it is done, dies or falls silent."""
+    found: list[Verdict] = []
+    while len(found) < count:
+        raw = b""
+        wanted = 4
+        while len(raw) < wanted:
+            if not select.select([pipe], [], [], SECONDS)[0]:
+                return found, "hang"
+            piece = os.read(pipe, wanted - len(raw))
+            if not piece:
+                return found, "crash"
+            raw += piece
+            if len(raw) == 4 and wanted == 4:
+                wanted = 4 + struct.unpack("<I", raw)[0]
+        found.append(pickle.loads(raw[4:]))
+    return found, ""
+
+
+def earlier(path: Path, seed: int, kinds: list[str]) -> dict[str, Any]:
+    """The results of an earlier run of this seed, or new ones."""
+    if path.is_file():
+        found = json.loads(path.read_text())
+        if (found["seed"], found["kinds"]) == (seed, kinds):
+            return found
+    empty = {"seed": seed, "kinds": kinds, "inputs": 0, "seconds": 0.0, "counts": {}, "faults": []}
+    return {**empty, "seconds_per_input_allowed": SECONDS}
+
+
+def main() -> None:
+    given = arguments()
+    kinds = given.kinds.split(",")
+    with tempfile.TemporaryDirectory(
+        prefix="fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
+    ) as folder:
+        inputs, box = make_inputs(Path(folder) / "inputs"), Path(folder) / "box"
+        watch()
+        if given.only is not None:
+            print(run_one(inputs, box, given.only, given.seed, kinds))
+            input(f"{box} is there until you press Enter ")
+            return
+        results, start = earlier(given.results, given.seed, kinds), time.monotonic()
+        before = results["seconds"]
+        while results["inputs"] < given.inputs and time.monotonic() - start < given.seconds:
+            first = results["inputs"]
+            numbers = range(first, min(first + BATCH, given.inputs))
+            counts = {kind: Counter(found) for kind, found in results["counts"].items()}
+            for verdict in batch(inputs, box, numbers, given.seed, kinds):
+                counts.setdefault(verdict.kind, Counter())[verdict.outcome] += 1
+                if verdict.outcome in FAULTS:
+                    results["faults"].append(verdict.document())
+                    print(verdict, flush=True)
+            results["counts"] = {kind: dict(sorted(counts[kind].items())) for kind in kinds if kind in counts}
+            results["inputs"] = numbers.stop
+            results["seconds"] = round(before + time.monotonic() - start, 1)
+            new = given.results.with_suffix(".new")
+            new.write_text(json.dumps(results, indent=1) + "\n")
+            os.replace(new, given.results)
+        print(f"{results['inputs']} inputs, {len(results['faults'])} faults", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""An output checked against its own report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isomerge.api.opening import quiet
+from isomerge.engine.run import Observer
+from isomerge.evidence.report.notebook import Report
+
+
+def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer = quiet) -> dict[str, Any]:
+    """Whether the folder that `isomerge.merge`, `align`, `apply` or `canon` wrote is still what was written.
+
+    Args:
+        out: the folder.
+        spec: the spec file of an architecture that isomerge does not know.
+
+    Returns:
+        ``sound``, ``problems`` (of the output), ``files``, ``strangers`` and ``inputs`` with their states; see
+        `isomerge.engine.fsck`.
+
+    Raises:
+        IsomergeError: no such folder, or no report with checksums in it.
+    """
+    from isomerge.engine.fsck import fsck as check
+
+    return Report(check(out, spec=spec, observer=observer))

@@ -1,0 +1,56 @@
+"""``isomerge fsck``: is an output still what was written?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def fsck(
+    out: Annotated[Path, typer.Argument(help="The folder that merge, align, apply or canon wrote.")],
+    spec: o.SpecFile = None,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Exit 0 if OUT is still what was written, 1 if not: files and checksums, headers, index, shapes, no NaN."""
+    import isomerge
+    from isomerge.cli.console import Voice, size_text, write_json
+
+    voice = Voice(quiet, verbose)
+    with voice.progress("checking") as observer:
+        report = isomerge.fsck(out, spec=spec, observer=observer)
+    rows = report["files"] if verbose else [row for row in report["files"] if row["state"] != "ok"]
+    if rows:
+        voice.table("", ["file", "bytes", "crc32", ""], [_cells(row, "file") for row in rows])
+    for found in report["problems"]:
+        voice.say(f"{found['file']}: {found['problem']}")
+    nbytes = size_text(sum(row["bytes"] for row in report["files"]))
+    state = "Sound" if report["sound"] else "Damaged"
+    voice.say(f"{state}: {len(report['files'])} files, {nbytes}, {len(report['problems'])} problems.", "bold")
+    if report["strangers"] and report["sound"]:
+        voice.say(f"Beside them, not written by isomerge: {', '.join(report['strangers'][:8])}.")
+    _say_inputs(voice, report["inputs"])
+    write_json(json, report)
+    if not report["sound"]:
+        raise typer.Exit(1)
+
+
+def _cells(row: dict[str, Any], key: str) -> list[str]:
+    return [row[key], f"{row['bytes']:,}", row["crc32"], row["state"]]
+
+
+def _say_inputs(voice: Any, inputs: list[dict[str, Any]]) -> None:
+    """What has become of the inputs: a count, and those that changed."""
+    counts = {state: sum(row["state"] == state for row in inputs) for state in ("unchanged", "changed", "absent")}
+    said = [f"{count} {state}" for state, count in counts.items() if count]
+    if said:
+        voice.say(f"Inputs, {len(inputs)} files: {', '.join(said)} since.")
+    rows = inputs if voice.verbose else [row for row in inputs if row["state"] == "changed"]
+    if rows:
+        cells = [[f"{row['model']}: {row['file']}", *_cells(row, "file")[1:]] for row in rows]
+        voice.table("", ["input", "bytes", "crc32", ""], cells)

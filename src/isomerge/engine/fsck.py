@@ -1,0 +1,245 @@
+"""Checking a finished output against its own report: files, checksums, headers, index, shapes, finite numbers,
+inputs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.checksums import Checksum, file_checksum, open_regular
+from isomerge.checkpoint.disk import disk_errors, read_into
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.dtypes import torch_dtype
+from isomerge.checkpoint.header import TensorInfo, read_header
+from isomerge.checkpoint.reader import CONFIG
+from isomerge.checkpoint.weights import is_plain_name
+from isomerge.engine.models import recognise
+from isomerge.engine.provenance import find_input
+from isomerge.engine.run import Observer
+from isomerge.errors import IsomergeError
+from isomerge.evidence.card import REPORT
+from isomerge.pieces import all_finite
+
+if TYPE_CHECKING:
+    import torch
+
+PIECE = 1 << 22
+"""Bytes that are in memory at a time; a multiple of every element size."""
+_REMEDY = "give a folder that isomerge merge, align, apply or canon wrote"
+_LOADED = re.compile(
+    r"(.*/)?((model|pytorch_model|adapter_model|consolidated).*\.(safetensors|bin)"
+    r"|.*\.index\.json|adapter_config\.json)"
+)
+"""Files that change what is loaded from a folder, where they lie in it."""
+
+
+@dataclass
+class _Check:
+    """One output as it is looked through."""
+
+    folder: Path
+    observer: Observer
+    files: dict[str, Checksum]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+    seen: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(found.nbytes for found in self.files.values())
+
+    def problem(self, file: str, text: str) -> None:
+        self.problems.append({"file": file, "problem": text})
+
+    def file(self, name: str) -> None:
+        """One file of the report: there, of its size and checksum; of safetensors the header and the numbers as
+        well.
+        """
+        self.observer(name, self.seen, self.total)
+        wanted, path, before = self.files[name], self.folder / name, len(self.problems)
+        try:
+            if not os.path.lexists(path):
+                raise IsomergeError("it is missing")
+            found = self._weights(name, path) if name.endswith(".safetensors") else file_checksum(path)
+            if found.nbytes != wanted.nbytes:
+                self.problem(name, f"it has {found.nbytes} bytes, but {wanted.nbytes} were written")
+            elif found != wanted:
+                self.problem(name, "its checksum is not that of what was written: it has changed since")
+        except IsomergeError as error:
+            self.problem(name, str(error))
+        state = "ok" if len(self.problems) == before else "missing" if not os.path.lexists(path) else "damaged"
+        self.rows.append({"file": name, **wanted.document(), "state": state})
+        self.seen += wanted.nbytes
+
+    def _weights(self, name: str, path: Path) -> Checksum:
+        """Header and tensors of a file in one pass; its checksum."""
+        try:
+            infos = read_header(path)[0]
+        except IsomergeError as error:
+            if (found := file_checksum(path)) == self.files[name]:
+                raise
+            self.problem(name, f"its header is damaged: {error}")
+            return found
+        with disk_errors(path, "reading"):
+            fd = open_regular(path)
+            try:
+                crc, position = 0, 0
+                for info in [*infos.values(), None]:
+                    start, end = (info.offset, info.offset + info.nbytes) if info else (os.fstat(fd).st_size,) * 2
+                    for piece in _pieces(fd, position, start):  # the header, before the first tensor
+                        crc = zlib.crc32(piece, crc)
+                    finite = True
+                    for piece in _pieces(fd, start, end):
+                        crc = zlib.crc32(piece, crc)
+                        self.observer(name, self.seen + start, self.total)
+                        finite = finite and (info is None or _finite(piece, info))
+                    if not finite and info is not None:
+                        self.problem(name, f"tensor {info.name} has NaN or infinite values")
+                    position = end
+            finally:
+                os.close(fd)
+        return Checksum(position, crc)
+
+    def structure(self, spec: str | Path | None) -> None:
+        """Config, index, shards and shapes of every model in the folder agree, and the weights loaded are those
+        written.
+        """
+        names = {PurePosixPath(name) for name in self.files}
+        homes = {name.parent for name in names if name.suffix == ".safetensors" and name.stem.startswith("model")}
+        for home in sorted(homes):
+            if home / CONFIG not in names:
+                self.problem(str(home / CONFIG), "the report does not list it beside the weights")
+                continue
+            try:
+                found = recognise(self.folder / home, spec_file=spec).checkpoint
+            except IsomergeError as error:
+                self.problem(str(home / CONFIG), str(error))
+                continue
+            strange = [f for f in found.files if PurePosixPath(f.relative_to(self.folder).as_posix()) not in names]
+            for file in strange:
+                self.problem(file.name, "it is loaded in place of the weights that were written: remove it")
+
+    def strangers(self) -> list[str]:
+        """Files beside those of the report, relative; one that changes what is loaded is a problem."""
+        found = []
+        for root, folders, files in os.walk(self.folder):
+            folders.sort()
+            found += [(Path(root) / file).relative_to(self.folder).as_posix() for file in sorted(files)]
+        found = [name for name in found if name not in self.files and name != REPORT]
+        told = {problem["file"] for problem in self.problems}
+        for name in found:
+            if _LOADED.fullmatch(name) and name not in told:
+                self.problem(name, "the run did not write it, and it may be loaded with the weights: remove it")
+        return found
+
+
+def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer) -> dict[str, Any]:
+    """Check a finished output against its report, in one pass over its files.
+
+    Args:
+        out: the folder.
+        spec: the spec file of an architecture that isomerge does not know.
+        observer: told of files and bytes.
+
+    Returns:
+        ``sound``; ``problems`` as ``{file, problem}``; ``files`` as ``{file, bytes, crc32, state}`` with the states
+        ok, missing and damaged; ``strangers``, files that the run did not write; and ``inputs`` as ``{model, file,
+        bytes, crc32, state}`` with the states unchanged, changed and absent. Changed inputs are no problem of the
+        output.
+
+    Raises:
+        IsomergeError: no folder, no readable report, or one without checksums: there is nothing to check against.
+    """
+    folder = Path(os.path.expanduser(out))
+    if not folder.is_dir():
+        raise IsomergeError(f"{out}: no such folder; {_REMEDY}")
+    report = read_object(folder / REPORT, remedy=_REMEDY)
+    check = _Check(folder, observer, _written(report, folder / REPORT))
+    for name in sorted(check.files):
+        check.file(name)
+    check.structure(spec)
+    strangers = check.strangers()
+    inputs = [_input(row, folder / REPORT) for row in _rows(report, folder / REPORT)]
+    observer("", check.total, check.total)
+    return {
+        "command": "fsck",
+        "out": str(out),
+        "sound": not check.problems,
+        "problems": check.problems,
+        "files": check.rows,
+        "strangers": strangers,
+        "inputs": inputs,
+    }
+
+
+def _written(report: Mapping[str, Any], path: Path) -> dict[str, Checksum]:
+    """The report's checksums by file. Raises IsomergeError unless they are of files within the folder."""
+    files = report.get("files")
+    if not isinstance(files, dict) or not files:
+        raise IsomergeError(f"{path} has no checksums: an earlier version of isomerge wrote it; write it again")
+    for name in files:
+        if not all(is_plain_name(part) for part in name.split("/")):
+            raise IsomergeError(f"{path}: {name!r} is no file name within the folder; this report is damaged")
+    return {name: _checksum(entry, f"{path}: {name!r}") for name, entry in files.items()}
+
+
+def _rows(report: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    rows = report.get("inputs", [])
+    good = isinstance(rows, list) and all(
+        isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("model", "file")) for row in rows
+    )
+    if not good:
+        raise IsomergeError(f"{path}: its list of inputs is damaged; run the command that wrote it again")
+    return rows
+
+
+def _checksum(entry: Any, where: str) -> Checksum:
+    nbytes, crc = (entry.get("bytes"), entry.get("crc32")) if isinstance(entry, dict) else (None, None)
+    if type(nbytes) is not int or not isinstance(crc, str) or not re.fullmatch("[0-9a-f]{8}", crc):
+        raise IsomergeError(
+            f"{where} has no size and CRC-32 of eight digits; run the command that wrote this report again"
+        )
+    return Checksum(nbytes, int(crc, 16))
+
+
+def _input(row: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """One input with its state: unchanged, changed, or absent from where it was."""
+    wanted = _checksum(row, f"{path}: input {row['file']!r}")
+    where = find_input(row)
+    state = "absent"
+    if where is not None:
+        same = where.stat().st_size == wanted.nbytes and file_checksum(where) == wanted
+        state = "unchanged" if same else "changed"
+    return {"model": row["model"], "file": row["file"], **wanted.document(), "state": state}
+
+
+def _pieces(fd: int, start: int, end: int) -> Any:
+    """The bytes from ``start`` to ``end`` in one buffer, again and again. Raises IsomergeError where the file ends
+    early.
+    """
+    buffer = memoryview(bytearray(min(PIECE, max(end - start, 0))))
+    while start < end:
+        piece = buffer[: end - start]
+        if read_into(fd, piece, start) < len(piece):
+            raise IsomergeError("it became shorter while it was read")
+        yield piece
+        start += len(piece)
+
+
+def _finite(piece: memoryview, info: TensorInfo) -> bool:
+    """Whether some of a tensor's numbers are finite; integers are, and so is what torch has no type for."""
+    import torch
+
+    try:
+        dtype: torch.dtype = torch.float32 if info.dtype == "C64" else torch_dtype(info.dtype)
+    except IsomergeError:
+        return True
+    if not dtype.is_floating_point:
+        return True
+    return all_finite(torch.frombuffer(piece, dtype=dtype))
