@@ -177,3 +177,12 @@ def test_a_tensor_that_nobody_runs_is_refused(tmp_path: Path) -> None:
     del shapes["transformer.wpe.weight"]
     with pytest.raises(IsomergeError, match=r"wpe.weight of GPT2LMHeadModel is not stored"):
         covered(discovery, {"model_type": "gpt2"}, shapes)
+
+
+def test_positions_that_the_class_computes_keep_the_stream() -> None:
+    """Sinusoids are no weights: the stream cannot be permuted under them, the inside of the layers can."""
+    discovery = discover({"model_type": "xglm"})
+    assert {"h: Perm", "qk: GL", "ov: GL", "ff: Perm"} <= shown(discovery)
+    assert "res" not in discovery.draft.spaces
+    assert any(v.space == "res" and v.error > 1e-3 for v in discovery.record)
+    assert "embed_tokens.weight" in discovery.fixed

@@ -61,16 +61,11 @@ def run_align(
         results = stream_units(stream, [solver], plan, lambda unit, blocks, by: blocks[1], anchor, guard=True)
         write_alone(stream, plan, source, dtype, solver.given)
         alignment = solver.alignment(elements_of_results(results[0]))
-        report = report_of(
-            "align",
-            [anchor, source],
-            results,
-            spaces=spaces,
-            layers=layers,
-            streams=streams if matching.match == OURS else [],
-            **({} if matching.match == OURS else {"match": {"name": matching.match, "sources": streams}}),
-            notes=list(plan.selection.notes),
-        )
+        more: dict[str, Any] = {"streams": streams}
+        if matching.match != OURS:
+            more = {"streams": [], "match": {"name": matching.match, "sources": streams}}
+        more |= {"spaces": spaces, "layers": layers, "notes": list(plan.selection.notes)}
+        report = report_of("align", [anchor, source], results, **more)
         text = (
             "The same function as the second model, in other weights: moved along its symmetry orbit to the point "
             "closest to the first. Made by isomerge."

@@ -184,7 +184,7 @@ class _Merge:
             described = self.fuser.described(len(self.models))
             beside = [base for base in self.bases if base is not None]
             read = [self.target, *self.sources]
-            report = report_of("merge", read, results, beside=beside, **described, **how)
+            report = report_of("merge", read, results, beside, **described, **how)
             self._finish(stream, report, results)
         return report
 

@@ -195,8 +195,8 @@ def report_of(
     what: str,
     models: Sequence[Model],
     results: Sequence[list[UnitResult]],
-    *,
     beside: Iterable[Model] = (),
+    /,
     **more: Any,
 ) -> dict[str, Any]:
     """The report of a run: ``distance`` over all sources, and ``sources`` one by one; ``inputs`` are the files of the

@@ -217,7 +217,7 @@ def check_kind(option: Option, value: Any, place: str) -> None:
         return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # texts can have whole numbers of any length; those that no tensor takes are no finite numbers either
-    number = number and (abs(value) < 2**63 if isinstance(value, int) else isfinite(value))
+    number = number and (abs(value) < 2**63 if isinstance(value, int) else isfinite(float(value or 0)))
     good = {
         bool: isinstance(value, bool) or value in (0, 1),
         float: number,
