@@ -247,3 +247,13 @@ def test_lines_between_other_numbers_of_models(models: Any) -> None:
     assert losses_of(report).models == ("a", "b")
     with pytest.raises(IsomergeError, match="two models"):
         losses_of({**report, "models": models})
+
+
+@pytest.mark.parametrize("examples", [float("inf"), float("nan"), "many", None])
+def test_counts_that_are_none(examples: Any) -> None:
+    """JSON of Python has infinities."""
+    from isomerge.errors import IsomergeError
+    from isomerge.evidence.report.losses import losses_of
+
+    with pytest.raises(IsomergeError, match="is damaged"):
+        losses_of({"command": "barrier", "models": ["a", "b"], "data": {"examples": examples}})

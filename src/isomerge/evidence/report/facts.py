@@ -146,7 +146,7 @@ def facts_of(report: Mapping[str, Any], *, file: str = "the report") -> Facts:
         raise IsomergeError(f"{file} is of isomerge {command}: a report is made of what merge or align wrote")
     try:
         return _facts(str(command), report)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise IsomergeError(
             f"{file} is damaged ({type(error).__name__}: {error}): run isomerge {command} again"
         ) from None

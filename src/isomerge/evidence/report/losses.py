@@ -125,7 +125,7 @@ def losses_of(report: Any, *, file: str = "the report") -> Losses:
             tuple(_plane(plane) for plane in report.get("planes") or ()),
             None if report.get("merged") is None else point_of(report["merged"]),
         )
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise IsomergeError(
             f"{file} is damaged ({type(error).__name__}: {error}): run isomerge barrier again"
         ) from None
