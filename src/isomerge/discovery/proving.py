@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from isomerge.discovery.specimen import Specimen
 
 PROVEN = 1e-9
-"""The largest relative change of outputs that rounding explains: in float64 true spaces give below 1e-11, at a condition
-number of 4, and wrong ones above 1e-6."""
+"""The largest relative change of outputs that rounding explains: in float64 true spaces give below 1e-10, at a condition
+number of 4, and wrong ones above 1e-3."""
 MOVED = 1e-3
 """How much some weight must move for a proof not to be empty; weights are of size 0.1 to 1."""
 
