@@ -41,12 +41,14 @@ def _escape(c: str) -> str:
 
 
 def is_overflow_error(error: BaseException) -> bool:
-    """Whether a factorisation or an assignment failed: with finite weights, only where products of very large or
-    very small ones leave the range of numbers. Told by torch's name of the type and scipy's words, as neither is
-    imported here.
+    """Whether a factorisation, an assignment or a product failed: with finite weights, only where products of very
+    large or very small ones leave the range of numbers. Told by torch's name of the type and scipy's words, as
+    neither is imported here.
     """
-    factorised = isinstance(error, RuntimeError) and type(error).__name__.endswith("LinAlgError")
-    return factorised or (isinstance(error, ValueError) and "invalid numeric entries" in str(error))
+    if isinstance(error, ValueError):
+        return "invalid numeric entries" in str(error)
+    factorised = type(error).__name__.endswith("LinAlgError")
+    return isinstance(error, RuntimeError) and (factorised or "without overflow" in str(error))
 
 
 def is_memory_error(error: BaseException) -> bool:

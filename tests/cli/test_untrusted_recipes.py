@@ -50,6 +50,19 @@ def test_whole_numbers_of_any_length(
     refuses("merge", "recipe.yml", "out", words=["recipe.yml", "lambda", "finite number"])
 
 
+def test_weights_beyond_the_numbers_of_tensors(
+    stored: Callable, refuses: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finite in float64, which is what YAML has; the models are float32."""
+    monkeypatch.chdir(tmp_path)
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    parts = [f"models: [{{model: {a}}}, {{model: {b}, parameters: {{weight: 1.0e+308}}}}]"]
+    (tmp_path / "recipe.yml").write_text(
+        "\n".join([*parts, f"base_model: {a}", "align: true", "merge_method: ties\n"])
+    )
+    refuses("merge", "recipe.yml", "out", words=["out was not made", "range of numbers"])
+
+
 def test_aliases_that_do_not_explode(tmp_path: Path) -> None:
     """Anchors are a part of YAML that recipes use."""
     path = tmp_path / "recipe.yml"

@@ -172,7 +172,7 @@ def _length(
     """The small value of one key: most have that of their kind, equal ones stay equal, others are told apart."""
     width, heads, stated = real
     value = config[key]
-    if kind in ("embedding", "neurons") and value == width:
+    if kind == "embedding" and value == width:
         return values["width"]
     if kind == "neurons":  # one length for each key: which key an axis follows must show
         return values[kind] + APART[before.count(kind) % len(APART)]
