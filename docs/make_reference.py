@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperArgument
 
 import isomerge
-from isomerge.cli.app import app
+from isomerge.cli.program import app
 from isomerge.fusion import recipe, registry
 
 FOLDER = Path(__file__).with_name("reference")

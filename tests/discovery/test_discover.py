@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import isomerge
 from discovery.specs import WANTED, found
-from isomerge.cli.app import app
+from isomerge.cli.program import app
 from isomerge.discovery.discover import Discovery, discover
 from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError

@@ -161,7 +161,7 @@ def parse_only(line: str) -> None:
         assert set(arguments) <= targets, f"{line}: the Makefile has no such target"
     if program != "isomerge":
         return
-    from isomerge.cli.app import app
+    from isomerge.cli.program import app
 
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group) or hasattr(group, "commands")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import isomerge
 from engine.disguises import disguise, perturb, turn, write_like
 from isomerge.checkpoint.memory import in_memory
-from isomerge.cli.app import app
+from isomerge.cli.program import app
 from isomerge.engine.models import recognise
 from isomerge.evidence import verify as proof
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint, read_fingerprint

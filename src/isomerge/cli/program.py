@@ -1,0 +1,67 @@
+"""All commands as one typer program."""
+
+from __future__ import annotations
+
+import typer
+
+from isomerge.cli.align import align
+from isomerge.cli.apply import apply
+from isomerge.cli.barrier import barrier
+from isomerge.cli.canon import canon
+from isomerge.cli.demo import demo
+from isomerge.cli.diff import diff
+from isomerge.cli.discover import discover
+from isomerge.cli.extract_lora import extract_lora
+from isomerge.cli.fingerprint import fingerprint
+from isomerge.cli.fsck import fsck
+from isomerge.cli.inspect import inspect
+from isomerge.cli.merge import merge
+from isomerge.cli.methods import methods
+from isomerge.cli.overview import COMMANDS, TAGLINE
+from isomerge.cli.report import report
+from isomerge.cli.stats import stats
+from isomerge.cli.verify import verify
+
+app = typer.Typer(
+    name="isomerge",
+    help=TAGLINE,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_FUNCTIONS = (
+    merge,
+    methods,
+    align,
+    apply,
+    diff,
+    verify,
+    fsck,
+    canon,
+    fingerprint,
+    barrier,
+    report,
+    stats,
+    extract_lora,
+    inspect,
+    discover,
+    demo,
+)
+for name, function in zip(COMMANDS, _FUNCTIONS, strict=True):
+    app.command(name, short_help=COMMANDS[name])(function)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from isomerge import __version__
+
+        print(f"isomerge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass

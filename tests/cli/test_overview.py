@@ -1,0 +1,37 @@
+"""``isomerge --help`` is printed from a table; it says what the program itself would say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner
+
+from isomerge.cli.overview import COMMANDS, TAGLINE, overview
+from isomerge.cli.program import app
+
+
+@pytest.mark.parametrize("argument", ["-h", "--help"])
+def test_help_is_the_overview(isomerge: Callable, argument: str) -> None:
+    """Both spellings, on standard output."""
+    said = isomerge(argument)
+    assert (said.code, said.out.strip()) == (0, overview().strip())
+
+
+def test_without_arguments_it_is_shown_as_an_error(isomerge: Callable) -> None:
+    """A script that forgot its arguments should not go on."""
+    assert isomerge().code == 2
+
+
+def test_it_says_what_the_program_says() -> None:
+    """Typer's own help: the same words in the same order, but for the last line, which is the overview's own."""
+    own = CliRunner().invoke(app, ["--help"], prog_name="isomerge").output
+    *said, _ = overview().strip().splitlines()
+    assert " ".join(own.split()) == " ".join(" ".join(said).split())
+
+
+def test_every_command_is_told_in_a_line() -> None:
+    """Typer would cut what is longer."""
+    assert TAGLINE
+    assert {name: said for name, said in COMMANDS.items() if not 0 < len(said) <= 60 or said.endswith("...")} == {}
+    assert set(COMMANDS) == {command.name for command in app.registered_commands}
