@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.sparsity import (
-    Trim,
     check_share,
     lowest,
     middle_entries,
@@ -34,25 +33,6 @@ def test_lowest_is_a_stable_sort(values: list[float], count: int) -> None:
     expected = torch.zeros(len(values), dtype=torch.bool)
     expected[x.argsort(stable=True)[: max(count, 0)]] = True
     assert torch.equal(lowest(x, count), expected)
-
-
-@given(VALUES, st.floats(0, 1), st.integers(1, 5))
-def test_largest_by_sorting(values: list[float], density: float, pieces: int) -> None:
-    """At least one entry above density zero; of equal magnitudes the earlier."""
-    x = torch.tensor(values)
-    count = max(1, int(density * len(values))) if density else 0
-    order = sorted(range(len(values)), key=lambda i: (-abs(values[i]), i))
-    expected = torch.zeros_like(x)
-    expected[order[:count]] = x[order[:count]]
-    assert torch.equal(trimmed(x, density, pieces), expected)
-    scaled, sizes = trimmed(x, density, pieces, rescale=True), expected.abs().sum()
-    assert torch.allclose(scaled, expected * (x.abs().sum() / sizes if sizes else 1.0))
-
-
-def trimmed(x: torch.Tensor, density: float, size: int, *, rescale: bool = False) -> torch.Tensor:
-    """A trimmed task vector, in pieces of a size."""
-    trim = Trim(x.abs(), density, rescale=rescale)
-    return torch.cat([trim(piece.clone()) for piece in x.split(size)])
 
 
 @given(VALUES, st.floats(0, 1), st.floats(0, 1))

@@ -60,54 +60,6 @@ def check_share(name: str, value: float) -> None:
         )
 
 
-class Trim:
-    """TIES: only the ``max(1, floor(density N))`` entries of largest magnitude stay (none at density 0).
-
-    Of equal ones the earlier stay. A task vector is trimmed in pieces, so that it need not be whole in memory.
-
-    Args:
-        sizes: the magnitudes of all entries, a vector; they are put in another order.
-        density: the share that stays.
-        rescale: scale what stays to the sum of magnitudes that there was.
-    """
-
-    def __init__(self, sizes: Tensor, density: float, *, rescale: bool = False) -> None:
-        import torch
-
-        count = max(1, int(density * sizes.numel()))
-        left_out = sizes.numel() - count
-        self.threshold = kth_smallest(sizes, left_out + 1)
-        over = left_out > 0 and float(sizes[:left_out].max()) == self.threshold  # some of this size go
-        self.ties = len(_equal(sizes[left_out:], self.threshold)) if over else 0
-        """How many entries of the size of the threshold are still to be kept."""
-        at = sizes.new_tensor(self.threshold)
-        self.level = self.threshold if over else float(torch.nextafter(at, -torch.ones_like(at)))
-        """Entries larger than this stay."""
-        self.factor = 1.0 if density else 0.0
-        if rescale and density:
-            before, after = _mass(sizes), _mass(sizes[left_out:])
-            self.factor = before / after if before >= NEGLIGIBLE and after >= NEGLIGIBLE else 1.0
-
-    def __call__(self, piece: Tensor) -> Tensor:
-        """The next piece of the task vector, trimmed."""
-        import torch
-
-        kept = torch.nn.functional.hardshrink(piece, self.level)  # a sixth of the time of signs and products
-        if self.ties:
-            ties = _equal(piece.abs(), self.threshold)[: self.ties]
-            kept[ties] = piece[ties]
-            self.ties -= len(ties)
-        return kept if self.factor == 1 else kept.mul_(self.factor)
-
-
-def _equal(sizes: Tensor, value: float) -> Tensor:
-    """The places of the entries of a vector that are equal to one of them."""
-    import torch
-
-    entries = sizes.cpu().numpy()  # whose comparisons take a tenth of torch's time
-    return torch.from_numpy((entries == entries.dtype.type(value)).nonzero()[0]).to(sizes.device)
-
-
 def middle_entries(delta: Tensor, density: float, gamma: float) -> Tensor:
     """Breadcrumbs: the mask of ``floor(density N)`` entries below the ``floor(gamma N)`` of largest magnitude.
 

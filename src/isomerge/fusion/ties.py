@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.registry import per_model, widening_method
-from isomerge.fusion.sparsity import Trim, check_share
+from isomerge.fusion.sparsity import check_share
 from isomerge.fusion.task_vectors import mixed_task_vector
-from isomerge.pieces import pieces, scratch, wide_dtype
+from isomerge.fusion.trimming import Sizes, Trim
+from isomerge.pieces import pieces, wide_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,22 +55,13 @@ def ties(
         check_share("density", share)
     wide = wide_dtype([base, *tensors])
     out = torch.empty(base.shape, dtype=wide, device=base.device) if out is None else out
-    with scratch(base, wide) as room:
-        trims = [_trim(t, base, room, share, rescale) for t, share in zip(tensors, density, strict=True)]
+    trims = [
+        None if share == 1 else Trim(Sizes(t, base, wide), share, rescale=rescale)
+        for t, share in zip(tensors, density, strict=True)
+    ]
     for (origin, *parts), place in pieces([base, *tensors], out, wide):
         deltas = [part - origin for part in parts]
         deltas = [delta if trim is None else trim(delta) for delta, trim in zip(deltas, trims, strict=True)]
         mixed = mixed_task_vector(deltas, weight, normalize=normalize, consensus=consensus_method)
         place.copy_(mixed.mul_(lambda_).add_(origin) if lambda_ != 1 else mixed.add_(origin))
     return out
-
-
-def _trim(tensor: Tensor, base: Tensor, room: Tensor, density: float, rescale: bool) -> Trim | None:
-    """How a task vector is trimmed; its magnitudes are put in ``room`` for that."""
-    import torch
-
-    if density == 1:
-        return None
-    for (part, origin), place in pieces([tensor, base], room):
-        torch.sub(part, origin, out=place).abs_()
-    return Trim(room, density, rescale=rescale)
