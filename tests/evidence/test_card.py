@@ -82,3 +82,4 @@ def test_recipe_and_picture() -> None:
     assert picture == distances_picture(found)
     assert b"Software" not in picture
     assert distances_picture({**found, "command": "apply"}) is None
+    assert distances_picture({**found, "align": False}) is None

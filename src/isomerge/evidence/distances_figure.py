@@ -11,9 +11,9 @@ PICTURE = "distances.png"
 def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
     """Number of the layer, distance before and after (Frobenius, relative to the first model's norm there), in order.
 
-    Empty for reports of other commands than merge and align.
+    Empty for reports of other commands than merge and align, and where nothing was aligned.
     """
-    if report.get("command") not in ("merge", "align"):
+    if report.get("command") not in ("merge", "align") or report.get("align") is False:
         return []
     layers = report.get("distance", {}).get("layers", {})
     numbered = sorted((int(name), d) for name, d in layers.items() if name.isdigit())
@@ -21,7 +21,8 @@ def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
 
 
 def distances_picture(report: dict[str, Any]) -> bytes | None:
-    """A PNG, equal bytes for equal reports whatever the user's matplotlib settings; None where no layer was compared."""
+    """A PNG, equal bytes for equal reports whatever the user's matplotlib settings; None where no layer was
+    aligned."""
     rows = layer_distances(report)
     if not rows:
         return None
