@@ -1,0 +1,120 @@
+"""Commands measured from outside: wall and processor seconds, and the peak of anonymous memory (Linux)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+PAUSE = 0.02
+"""Seconds between two looks at the memory."""
+LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def anonymous_bytes(pid: int) -> int:
+    """RssAnon of a process and all of its children; 0 once it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = {child for thread in threads for child in (thread / "children").read_text().split()}
+    except OSError:
+        return 0
+    own = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon")), 0)
+    return own + sum(anonymous_bytes(int(child)) for child in children)
+
+
+def into_page_cache(folders: Iterable[Path]) -> None:
+    """Read all weights: some systems give cached pages back while a long run goes on, and what comes next would pay."""
+    for folder in folders:
+        for file in folder.glob("*.safetensors"):
+            with file.open("rb") as stream:
+                while stream.read(1 << 24):
+                    pass
+
+
+def measure(command: Sequence[str], *, threads: int, log: Path, inputs: Iterable[Path] = ()) -> dict[str, Any]:
+    """One run of a command from start to end: imports, and flushing of what it flushes, included.
+
+    Args:
+        command: what is run.
+        threads: of the numerical libraries.
+        log: where its output goes.
+        inputs: folders whose weights are in the page cache when it starts.
+
+    Returns:
+        ``seconds``, ``cpu_seconds`` (user and system, with children), ``peak_anonymous_bytes``, ``load`` before and after;
+        ``work_seconds`` where the last line of its output is a number.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    os.sync()  # nobody pays for what the run before has written
+    into_page_cache(inputs)
+    settings = {**os.environ, **dict.fromkeys(LIBRARIES, str(threads)), "HF_HUB_OFFLINE": "1"}
+    load, before = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as stream:
+        start, peak = time.perf_counter(), 0
+        process = subprocess.Popen(list(command), env=settings, stdout=stream, stderr=stream)
+        while process.poll() is None:
+            peak = max(peak, anonymous_bytes(process.pid))
+            time.sleep(PAUSE)
+        seconds = time.perf_counter() - start
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} failed: see {log}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found: dict[str, Any] = {
+        "seconds": round(seconds, 3),
+        "cpu_seconds": round(
+            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+            3,
+        ),
+        "peak_anonymous_bytes": peak,
+        "load": [round(load, 2), round(os.getloadavg()[0], 2)],
+    }
+    last = log.read_text().strip().rpartition("\n")[2]
+    if last.replace(".", "", 1).isdigit():
+        found["work_seconds"] = round(float(last), 3)
+    return found
+
+
+def in_turns(rows: dict[str, Callable[[], dict[str, Any]]], repeats: int) -> list[dict[str, Any]]:
+    """Every row ``repeats`` times, A B C A B C: what else the machine does slows all alike."""
+    found = []
+    for number in range(repeats):
+        for name, run in rows.items():
+            found.append({"row": name, "repeat": number, **run()})
+            print(found[-1], flush=True)
+    return found
+
+
+def summaries(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Per row: medians of all figures, the range of the seconds, and the largest peak."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(run["row"] for run in runs):
+        here = [run for run in runs if run["row"] == name]
+        seconds = [run["seconds"] for run in here]
+        found[name] = {"runs": len(here), "seconds": median(seconds), "range": [min(seconds), max(seconds)]}
+        for figure in ("cpu_seconds", "work_seconds"):
+            if all(figure in run for run in here):
+                found[name][figure] = median(run[figure] for run in here)
+        if any("peak_anonymous_bytes" in run for run in here):
+            found[name]["peak_anonymous_bytes"] = max(run["peak_anonymous_bytes"] for run in here)
+    return found
+
+
+def ratio(runs: Sequence[dict[str, Any]], slow: str, fast: str, figure: str = "seconds") -> dict[str, float]:
+    """How many times one row's figure is another's, run by run: median, least and most."""
+    pairs = [
+        (a[figure], b[figure])
+        for a in runs
+        for b in runs
+        if (a["row"], b["row"]) == (slow, fast) and a["repeat"] == b["repeat"]
+    ]
+    each = [a / b for a, b in pairs]
+    return {"median": round(median(each), 2), "least": round(min(each), 2), "most": round(max(each), 2)}

@@ -1,0 +1,102 @@
+"""The tables of docs/performance.md, from what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "performance"
+PAGE = ROOT / "docs" / "performance.md"
+
+
+def merging(found: dict[str, Any]) -> list[str]:
+    """Against mergekit and `cp`."""
+    lines = [
+        f"Two fine-tunes of a random {found['parameters'] / 1e9:.2f}-billion-parameter Llama in bfloat16 (and the base, for "
+        f"`ties` at density 0.5), {found['threads']} threads, all rows in turns, inputs in the page cache, machine of {found['cores']} "
+        f"cores shared with others (load {_loads(found)}). Seconds are those of the whole command, median and range; processor "
+        "seconds are user and system; memory is the peak of anonymous memory.",
+        "",
+        "| method | command | runs | seconds | processor seconds | memory (MB) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for method, entry in found["methods"].items():
+        for name, row in entry["summary"].items():
+            seconds = f"{row['seconds']:.1f} ({row['range'][0]:.1f}–{row['range'][1]:.1f})"
+            memory = f"{row['peak_anonymous_bytes'] / 1e6:.0f}"
+            busy = f"{row['cpu_seconds']:.1f}"
+            lines.append(f"| `{method}` | {name} | {row['runs']} | {seconds} | {busy} | {memory} |")
+    lines += ["", "| method | ratio of seconds, run by run | median | range |", "|---|---|---|---|"]
+    for method, entry in found["methods"].items():
+        for name, r in entry["ratios"].items():
+            said = f"isomerge's work / {name}" if name.startswith("cp") else f"{name} / isomerge"
+            lines.append(f"| `{method}` | {said} | {r['median']:.1f} | {r['least']:.1f}–{r['most']:.1f} |")
+    gaps = ", ".join(f"`{m}` {e['against_mergekit']['relative']:.1g}" for m, e in found["methods"].items())
+    lines += [
+        "",
+        f"How far the outputs of the two tools differ, as a share of the norm: {gaps}. mergekit computes in bfloat16, as the "
+        "recipe's `dtype` says; isomerge computes in float32 and rounds once, when it writes.",
+    ]
+    return lines
+
+
+def _loads(found: dict[str, Any]) -> str:
+    loads = [load for entry in found["methods"].values() for run in entry["runs"] for load in run["load"]]
+    return f"{min(loads):.1f} to {max(loads):.1f}"
+
+
+def startup(found: dict[str, Any]) -> list[str]:
+    """Against an empty interpreter."""
+    lines = [
+        f"Medians of {found['runs']} runs in turns.",
+        "",
+        "| command | ms (range) | times `python -c pass` |",
+        "|---|---|---|",
+    ]
+    for name, row in found["rows"].items():
+        low, high = (1000 * x for x in row["range"])
+        lines.append(f"| `{name}` | {1000 * row['seconds']:.0f} ({low:.0f}–{high:.0f}) | {row['ratio']:.1f} |")
+    return lines
+
+
+def scaling(found: dict[str, Any]) -> list[str]:
+    """Curves, one row each."""
+    lines = [
+        "Pairs of Llama-shaped models in bfloat16, a tenth of the weights' standard deviation apart (width 1024, 4 layers, 16 heads "
+        "where the row does not say otherwise), default spaces, one thread unless `-j` is said, one run each.",
+        "",
+        "| row | million parameters | seconds | processor seconds | memory (MB) | estimate of `--dry-run` (MB) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in found.items():
+        expected = row.get("dry_run", {}).get("memory")
+        told = f"{expected / 1e6:.0f}" if expected else ""
+        figures = (
+            f"{row['seconds']:.1f} | {row['cpu_seconds']:.1f} | {row['peak_anonymous_bytes'] / 1e6:.0f} | {told}"
+        )
+        lines.append(f"| {name} | {row['parameters'] / 1e6:.0f} | {figures} |")
+    return lines
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "startup": startup,
+    "merging": merging,
+    "scaling": scaling,
+}
+
+
+def write_tables() -> None:
+    """Replace what is between the marks of every table that was measured."""
+    page = PAGE.read_text()
+    for name, table in TABLES.items():
+        file = RESULTS / f"{name}.json"
+        marks = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if not file.exists() or marks[0] not in page:
+            continue
+        before, rest = page.split(marks[0])
+        body = "\n".join(table(json.loads(file.read_text())))
+        page = f"{before}{marks[0]}\n{body}\n{marks[1]}{rest.split(marks[1])[1]}"
+    PAGE.write_text(page)

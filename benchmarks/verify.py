@@ -1,0 +1,154 @@
+"""Is `verify` ever wrong? Twins and near-twins of every small model of the tests.
+
+    python -m benchmarks.verify                   # more than ten thousand pairs, about an hour; writes results/verify.json; resumable
+    python -m benchmarks.verify --each 20
+
+A twin is the model moved by a random element of every space, streams and gains included, stored in float32: `verify` must say
+`same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say `different`, unless the change
+is itself a symmetry, as noise in the bias of the keys is: where it says `same`, both models are run, and it is wrong when their
+outputs are further apart than rounding explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers.utils import logging
+
+import isomerge
+from benchmarks.fingerprints.derive import disguised, read
+from isomerge.engine.models import recognise
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "verify.json"
+SAME_OUTPUTS = 1e-4
+"""Of the largest output: what rounding to float32 behind gauges of condition 4 leaves; measured at 3e-5 and less."""
+
+
+def noise(t: Tensor, rng: torch.Generator, size: float) -> Tensor:
+    """So much of the tensor's own spread added."""
+    return t + size * t.std() * torch.randn(t.shape, generator=rng)
+
+
+def exchanged(t: Tensor, rng: torch.Generator) -> Tensor:
+    """Two rows exchanged, in this tensor alone."""
+    first, second = torch.randperm(len(t), generator=rng)[:2].tolist()
+    moved = t.clone()
+    moved[[first, second]] = t[[second, first]]
+    return moved
+
+
+def turned(t: Tensor, rng: torch.Generator) -> Tensor:
+    """The sign of the largest entry turned."""
+    moved = t.clone().flatten()
+    moved[moved.abs().argmax()] *= -1
+    return moved.reshape(t.shape)
+
+
+def row_scaled(t: Tensor, rng: torch.Generator) -> Tensor:
+    """One row a hundredth larger."""
+    moved = t.clone()
+    moved[int(torch.randint(len(t), (1,), generator=rng))] *= 1.01
+    return moved
+
+
+CHANGES: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "noise of a hundredth": lambda t, rng: noise(t, rng, 1e-2),
+    "noise of a thousandth": lambda t, rng: noise(t, rng, 1e-3),
+    "two rows exchanged": exchanged,
+    "a sign turned": turned,
+    "a row a hundredth larger": row_scaled,
+}
+
+
+def near(weights: dict[str, Tensor], change: str, rng: torch.Generator) -> tuple[dict[str, Tensor], str]:
+    """The weights with one matrix changed, and which."""
+    names = sorted(n for n, t in weights.items() if t.is_floating_point() and t.ndim >= 2 and len(t) > 1)
+    name = names[int(torch.randint(len(names), (1,), generator=rng))]
+    return {**weights, name: CHANGES[change](weights[name], rng)}, name
+
+
+def outputs_apart(folder: Path, one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+    """The largest difference of the two models' outputs, of the largest output."""
+    from toys import outputs, relative
+
+    found = []
+    for weights in (one, two):
+        save_file(
+            {n: t.contiguous() for n, t in weights.items()}, folder / "model.safetensors", metadata={"format": "pt"}
+        )
+        found.append(outputs(folder))
+    return relative(found[1], found[0])
+
+
+def judge(name: str, pairs: int) -> dict[str, Any]:
+    """So many pairs of one architecture, every other a twin."""
+    from toys import save_toy
+
+    begin, counts, wrong = time.time(), Counter(), []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = save_toy(name, Path(temporary) / "toy", dtype=torch.float32)
+        model = recognise(folder)
+        weights, config = read(model), model.config
+        for number in range(pairs):
+            rng = torch.Generator().manual_seed(number)
+            twin = read(disguised(weights, config, number))
+            kind, where = "twin", ""
+            if number % 2:
+                kind = list(CHANGES)[number // 2 % len(CHANGES)]
+                twin, where = near(twin, kind, rng)
+            report = isomerge.verify((weights, config), (twin, config))
+            said = "same" if report["same"] else "different"
+            if number % 2 and said == "same":
+                apart = outputs_apart(folder, weights, twin)
+                said = "same, rightly" if apart <= SAME_OUTPUTS else "same"
+            counts[f"{kind}: {said}"] += 1
+            if said != ("different" if number % 2 else "same") and said != "same, rightly":
+                wrong.append(
+                    {"pair": number, "kind": kind, "tensor": where, "residual": report["residual"]["largest"]}
+                )
+    return {
+        "pairs": pairs,
+        "counts": dict(sorted(counts.items())),
+        "wrong": wrong,
+        "seconds": round(time.time() - begin, 1),
+    }
+
+
+def main() -> None:
+    """Judge every architecture that is not judged yet, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--each", type=int, default=120, help="of every architecture")
+    chosen = parser.parse_args()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    sys.path.insert(0, str(ROOT / "tests"))
+    from toys import TOYS
+
+    done: dict[str, Any] = json.loads(RESULTS.read_text())["models"] if RESULTS.exists() else {}
+    for name in TOYS:
+        if done.get(name, {}).get("pairs") != chosen.each:
+            done[name] = judge(name, chosen.each)
+            print(name, done[name]["counts"], len(done[name]["wrong"]), done[name]["seconds"], flush=True)
+        here = {name: done[name] for name in TOYS if name in done}
+        total = {
+            "pairs": sum(d["pairs"] for d in here.values()),
+            "wrong": sum(len(d["wrong"]) for d in here.values()),
+        }
+        RESULTS.write_text(json.dumps({**total, "models": here}, indent=2) + "\n")
+    print(total)
+
+
+if __name__ == "__main__":
+    main()
