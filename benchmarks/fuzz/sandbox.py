@@ -69,11 +69,11 @@ def watch() -> None:
     """
     import typer
 
-    from isomerge.cli import app
+    from isomerge.cli import program
     from isomerge.engine import run
 
     sys.addaudithook(_audit)
-    app.app = typer.main.get_command(app.app)
+    program.app = typer.main.get_command(program.app)
     run.distances_picture = lambda report: None
 
 
