@@ -102,9 +102,9 @@ def _between(sizes: Sizes, k: int, low: float, high: float) -> Rank | None:
     for piece in sizes:
         entries = _entries(piece)
         least, most = entries.dtype.type(low), entries.dtype.type(high)
-        below += np.count_nonzero(entries < least)
-        at_low += np.count_nonzero(entries == least)
-        at_high += np.count_nonzero(entries == most)
+        below += int(np.count_nonzero(entries < least))
+        at_low += int(np.count_nonzero(entries == least))
+        at_high += int(np.count_nonzero(entries == most))
         found = entries[(entries > least) & (entries < most)]
         if count + len(found) > len(inside):
             return None
@@ -129,7 +129,7 @@ def _searched(sizes: Tensor, k: int) -> Rank:
     value = kth_smallest(sizes, k)
     entries = _entries(sizes)
     at = entries.dtype.type(value)
-    return Rank(value, np.count_nonzero(entries < at), np.count_nonzero(entries == at))
+    return Rank(value, int(np.count_nonzero(entries < at)), int(np.count_nonzero(entries == at)))
 
 
 def _entries(sizes: Tensor) -> Any:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.document import read_object
 from isomerge.engine.canonical_frame import read_moved
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import layer_of, make_plan, unit_bytes
@@ -102,20 +103,31 @@ class Fingerprint:
         try:
             if found["format"] != FORMAT:
                 raise KeyError(found["format"])
-            return Fingerprint(
-                found["model_type"],
-                found["hash"],
-                found["dtype"],
-                {s: tuple(a["names"]) for s, a in found["anchors"].items()},
-                {s: _unpacked(a["gram"]) for s, a in found["anchors"].items()},
-                [Relation(r["block"], r["stack"], r["layer"], r["kind"], _unpacked(r)) for r in found["relations"]],
-                {key: torch.tensor(v) for key, v in found["spectra"].items()},
-                ref,
-            )
+            anchors = {s: tuple(_word(n) for n in a["names"]) for s, a in found["anchors"].items()}
+            grams = {s: _unpacked(a["gram"]).reshape(len(anchors[s]), -1) for s, a in found["anchors"].items()}
+            relations = [
+                Relation(_word(r["block"]), _word(r["stack"]), _layer(r["layer"]), _word(r["kind"]), _unpacked(r))
+                for r in found["relations"]
+            ]
+            spectra = {key: torch.tensor(v, dtype=torch.float32) for key, v in found["spectra"].items()}
+            model_type, name, dtype = _word(found["model_type"]), _word(found["hash"]), _word(found["dtype"])
+            return Fingerprint(model_type, name, dtype, anchors, grams, relations, spectra, ref)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
             raise IsomergeError(
                 f"{ref} is not a fingerprint: expected a file that `isomerge fingerprint MODEL -o FILE` wrote"
             ) from None
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _layer(value: Any) -> int | None:
+    if value is not None and type(value) is not int:
+        raise TypeError(value)
+    return value
 
 
 def read_fingerprint(path: Path) -> Fingerprint:
@@ -124,12 +136,7 @@ def read_fingerprint(path: Path) -> Fingerprint:
     Raises:
         IsomergeError: it cannot be read, or is not one.
     """
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise IsomergeError(
-            f"{path} cannot be read as JSON ({error}): give a checkpoint or a fingerprint"
-        ) from None
+    found = read_object(path, remedy="give a checkpoint, or a file that `isomerge fingerprint MODEL -o FILE` wrote")
     return Fingerprint.from_document(found, str(path))
 
 
