@@ -4,7 +4,7 @@
     python -m benchmarks.fuzz --only 4711 --seed 0          # one input again, in this process
 
 A process is forked for every batch, so that what one input breaks, no later one sees; a child that says nothing for
-ten seconds is killed, and that is a hang. A fault is also: an exception that is no sentence, a dead child, more or
+ten seconds of the processor's time (or five minutes) is killed, and that is a hang. A fault is also: an exception that is no sentence, a dead child, more or
 less than one sentence on stderr, a file left by a refused command, any path outside the folder that was opened for
 writing or removed, and an input that changed.
 """
@@ -30,6 +30,9 @@ from benchmarks.fuzz.subjects import SUBJECTS, make_inputs
 
 RESULTS = Path(__file__).parents[1] / "results" / "fuzz.json"
 SECONDS = 10
+"""Of the processor, for one input."""
+PATIENCE = 300
+"""Seconds by the clock after which a silent child is stuck, whatever it has had of the processor."""
 BATCH = 100
 MEMORY = 6 << 30
 """Address space that a child may take: what asks for more is refused memory, and must say so."""
@@ -70,7 +73,7 @@ def batch(inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) 
                 os._exit(99)
             os._exit(0)
         os.close(writer)
-        got, why = _verdicts(reader, len(left))
+        got, why = _verdicts(pid, reader, len(left))
         found += got
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
@@ -82,15 +85,29 @@ def batch(inputs: Path, box: Path, numbers: range, seed: int, kinds: list[str]) 
     return found
 
 
-def _verdicts(pipe: int, count: int) -> tuple[list[Verdict], str]:
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process, with the children that it has waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _is_stuck(pid: int, spent: float, began: float) -> bool:
+    """Whether a silent child has had its seconds of the processor, or sleeps: on a busy machine neither says anything of the
+    other."""
+    return processor_seconds(pid) - spent >= SECONDS or time.monotonic() - began >= PATIENCE
+
+
+def _verdicts(pid: int, pipe: int, count: int) -> tuple[list[Verdict], str]:
     """What a child sends, until it is done, dies or falls silent."""
     found: list[Verdict] = []
     while len(found) < count:
         raw = b""
         wanted = 4
         while len(raw) < wanted:
-            if not select.select([pipe], [], [], SECONDS)[0]:
-                return found, "hang"
+            spent, began = processor_seconds(pid), time.monotonic()
+            while not select.select([pipe], [], [], SECONDS)[0]:
+                if _is_stuck(pid, spent, began):
+                    return found, "hang"
             piece = os.read(pipe, wanted - len(raw))
             if not piece:
                 return found, "crash"
