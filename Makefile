@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test test-all test-browser check format docs fetch bench bench-paper bench-relational bench-trust barrier clean
+.PHONY: demo test test-all test-browser check format docs fetch bench bench-paper bench-performance bench-verify bench-relational bench-trust barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -77,12 +77,20 @@ bench-relational: $(VENV)/.developer
 
 bench: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory.py
 
-# A hundred thousand mutated inputs and two hundred killed merges (hours; the first is resumable).
+# Speed and memory, side by side with mergekit, `cp` and a plain implementation, and docs/performance.md (an hour).
+bench-performance: $(VENV)/.developer
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.performance
+
+# Ten thousand twins and near-twins through `verify` (an hour; resumable).
+bench-verify: $(VENV)/.developer
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.verify
+
+# A hundred thousand mutated inputs, two hundred killed merges and twenty killed Ray workers (hours; the first is resumable).
 bench-trust: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz --inputs 100000
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/kills.py --runs 200
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ray_workers.py --runs 20
 
 clean:
 	rm -rf $(VENV) demo-out .pytest_cache .ruff_cache

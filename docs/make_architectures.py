@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import product
+from math import prod
 from pathlib import Path
+from typing import Any
 
-from isomerge.archs import spec_texts
+from isomerge.archs import spec_for, spec_texts
 from isomerge.symmetry.axes import atoms, parse
+from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.shifts import find_shifts, shift_atoms
+from isomerge.symmetry.spec import Line, Match, Spec
+from isomerge.symmetry.ties import without_broken_ties
+from isomerge.symmetry.units import elements_of
 
 PAGE = Path(__file__).with_name("architectures.md")
-STATEMENT = re.compile(r"(model|space|residual|shift|require|prefix|size|config) +(.*)")
+CHECKPOINTS = Path(__file__).with_name("checkpoints.json")
+"""Well-known checkpoints: the sizes in their config.json, the depth of their stacks, and the tensors that they lack."""
+STATEMENT = re.compile(r"(model|space|residual|shift|require|prefix|size|config|default|include) +(.*)")
+INCLUDE = re.compile(r"(\w+)(?: as (\w+))?.*?(?: of (\S+))?(?: without .*)?$")
 SPACE = re.compile(r"(\w+)(?: as (\w+))?: (\w+)(?:\[(.*?)\])?(?: folded (\w+))?(?: if (.*))?$")
 GROUPS = {
     "Perm": "permutations",
@@ -40,6 +52,15 @@ What stays fixed, everywhere, and why:
 * **anything undeclared**: a tensor that no line describes is refused, never guessed at.
 """
 
+WELL_KNOWN = """## Well-known checkpoints
+
+How many dimensions of their parameters symmetry makes redundant, computed from the sizes in their `config.json`
+([checkpoints.json](checkpoints.json)): continuous spaces and free biases of the blocks, and the scales of gains over the streams. What is
+matched is under *spaces*; what stays fixed, and why, is in the section of the spec.
+
+| checkpoint | spec | spaces | redundant dimensions | of gains |
+| --- | --- | --- | --- | --- |"""
+
 
 def row(*cells: str) -> str:
     """A line of a table."""
@@ -60,9 +81,13 @@ def section(origin: str, text: str) -> list[str]:
         else:
             tensors.append(line)
     out = [f"## {', '.join(' '.join(said['model']).split())}", "", f"{prose} (`{origin}`)", ""]
-    out += [row("space", "role", "group", "condition"), row("---", "---", "---", "---")]
+    out += [included_text(said["include"]), ""] if "include" in said else []
+    if "space" in said or "shift" in said:
+        out += [row("space", "role", "group", "condition"), row("---", "---", "---", "---")]
     moved, taken = set(), set()
-    for name, role, group, index, _, condition in (SPACE.match(s).groups(default="") for s in said["space"]):
+    for name, role, group, index, _, condition in (
+        SPACE.match(s).groups(default="") for s in said.get("space", ())
+    ):
         moved.add(name)
         form = f"`{group}{f' [{index}]' if index else ''}`: {GROUPS[group]}"
         out.append(row(f"`{name}`", role or name, form, f"`{condition}`" if condition else ""))
@@ -74,18 +99,27 @@ def section(origin: str, text: str) -> list[str]:
         taken.add(into)
         how = f"`{bias}`" + (f" into `{into}`" if into else " is free")
         out.append(row(f"`{name}`", "bias", how, f"`{condition}`" if condition else ""))
-    out += ["", residual_text(said["residual"]), ""]
+    out += ["", residual_text(said["residual"]), ""] if "residual" in said else [""]
     fixed = []
     for line in (t.partition(" if ")[0] for t in tensors if not t.startswith("?")):
         name, _, pattern = line.partition(" ")
-        axes = parse(pattern.partition("=")[0].strip())
+        axes = parse(re.sub(r" - \d+$", "", pattern.partition("=")[0].strip()))
         here = {a.name for a in atoms(axes or ())} | set(re.findall(r"{(\w+)}", name))
         if axes is not None and name not in taken and not moved & here:
             fixed.append(f"`{name}`")
-    out += [f"Fixed tensors: {', '.join(dict.fromkeys(fixed))}; task heads and poolers.", ""]
+    out += [f"Fixed tensors: {', '.join([*dict.fromkeys(fixed), 'task heads and poolers'])}.", ""]
     refused = [r.rpartition(" : ")[2] for r in said.get("require", ())]
     out += [f"Refused: {'; '.join(refused)}.", ""] if refused else []
     return out
+
+
+def included_text(statements: list[str]) -> str:
+    """The specs that a composite takes in."""
+    found = []
+    for group, name, model in (INCLUDE.match(s).groups() for s in statements):
+        what = f"the spec of `{model}`" if model else "the spec of its own `model_type`"
+        found.append(f"`{group}`, by {what}" + (f", its names with `{name}_` before them" if name else ""))
+    return f"Included: {'; '.join(found)}."
 
 
 def residual_text(statements: list[str]) -> str:
@@ -99,6 +133,51 @@ def residual_text(statements: list[str]) -> str:
         parts.append(f"`{name}` `{group}`: {GROUPS[group]}{larger}")
     gains = [f"`{name}`" for name, _, group, *_ in found if group == "Scale"]
     return f"Residual stream: {'. '.join(parts)}." + (f" Gains: {', '.join(gains)}." if gains else "")
+
+
+def dimensions(spec: Spec, layers: dict[str, int], without: list[str]) -> tuple[int, int, int]:
+    """The redundant dimensions of block-local spaces, of free biases, and of residual scales, from sizes alone."""
+    elements: dict[str, int] = {}
+    stored = blocks_of(spec, layers, without)
+    for block in stored:
+        for key, space in elements_of(spec, block).items():
+            count = prod(spec.sizes[i] for i in spec.batch(space))
+            elements[key] = count * space.group.dimension(spec.sizes[space.name])
+    local = sum(n for key, n in elements.items() if key.partition("[")[0] not in spec.residual_names)
+    shifts = sum(
+        prod(spec.sizes[a.name] for a in shift_atoms(spec, shift)) for shift, _, _ in find_shifts(spec, stored)
+    )
+    return local, shifts, sum(elements.values()) - local
+
+
+def blocks_of(spec: Spec, layers: dict[str, int], without: list[str]) -> list[Block]:
+    """The blocks of a checkpoint of this depth: ``layers`` by what names contain, the last entry for all others."""
+    found = {}
+    for line in (line for line in spec.lines if not any(_lacks(line, words) for words in without)):
+        depth = next(depth for part, depth in layers.items() if part in line.name)
+        ranges = [range(spec.sizes.get(i, depth)) for i in line.indices]
+        for values in product(*ranges):
+            match = Match(line, dict(zip(line.indices, values, strict=True)))
+            found[match.canonical] = match
+    return gather_blocks(spec, found)
+
+
+def _lacks(line: Line, words: str) -> bool:
+    """Whether a name has all of these words, and none of a tower's when they end in ``$text``."""
+    word, _, part = words.partition("$")
+    return word in line.name and not (part == "text" and "vision" in line.name)
+
+
+def known_row(entry: dict[str, Any]) -> str:
+    """The line of a well-known checkpoint."""
+    spec = spec_for(entry["config"])
+    layers, without = entry["layers"], entry.get("without", [])
+    present = {name for block in blocks_of(spec, layers, [*without, "lm_head"]) for name in block.canonical}
+    spec = without_broken_ties(spec, present, entry["config"])
+    local, shifts, scales = dimensions(spec, layers, without)
+    spaces = {n: s.group_name for n, s in spec.spaces.items() if n not in spec.residual_names}
+    groups = ", ".join(f"{n} {group}" for n, group in spaces.items())
+    return row(entry["checkpoint"], spec.origin.replace(".spec", ""), groups, f"{local + shifts:,}", f"{scales:,}")
 
 
 def page() -> str:
@@ -115,7 +194,7 @@ def page() -> str:
         streams = [s for s in (SPACE.match(m[2]) for m in found if m[1] == "residual") if s[3] != "Scale"]
         stream = ", ".join(f"{s[3]}, folded {s[5]}" if s[5] else s[3] for s in streams)
         parts.append(row(models, ", ".join(names["space"]), ", ".join(names["shift"]), stream))
-    parts.append("")
+    parts += ["", WELL_KNOWN, *map(known_row, json.loads(CHECKPOINTS.read_text(encoding="utf-8"))), ""]
     for origin, text in sorted(texts.items()):
         parts += section(origin, text)
     return "\n".join(parts).rstrip() + "\n"

@@ -86,6 +86,7 @@ DECODERS: dict[str, tuple[Callable[[], Any], float]] = {
     "opt": (lambda: _opt(), 1e-9),
     "opt-projected": (lambda: _opt(do_layer_norm_before=False, word_embed_proj_dim=24), 1e-9),
     "gemma": (lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**TIED)), 1e-5),
+    "gemma-untied": (lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**CAUSAL)), 1e-5),
     "gemma2": (
         lambda: tf.Gemma2ForCausalLM(
             tf.Gemma2Config(**TIED, layer_types=LAYERS, sliding_window=4, query_pre_attn_scalar=8)

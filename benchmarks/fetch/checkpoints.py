@@ -55,6 +55,14 @@ def rxnfp(inside: str) -> Callable[[Path, Path], None]:
     return convert
 
 
+def rxnmapper(content: Path, out: Path) -> None:
+    """Write RXNMapper's ALBERT: weights, config and vocabulary."""
+    folder = content / "rxnmapper" / "models" / "transformers" / "albert_heads_8_uspto_all_1310k"
+    unpickle(folder / "pytorch_model.bin", out / "model.safetensors")
+    for name in ("config.json", "vocab.txt"):
+        shutil.copyfile(folder / name, out / name)
+
+
 def anarcii(content: Path, out: Path) -> None:
     """Write a folder per model of ANARCII, with the package's names of tensors (fused `in_proj`) and its sizes.
 

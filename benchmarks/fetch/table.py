@@ -36,6 +36,12 @@ TABLE: dict[str, Entry] = {
             Part("rxnfp-ft-10k", SAFETENSORS, checkpoints.rxnfp("bert_ft_10k_25s")),
         ),
     ),
+    "rxnmapper": Entry(
+        wheel("rxnmapper==0.4.3", "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5"),
+        "MIT",
+        "an ALBERT of 12 passes through one layer, width 256, that maps the atoms of chemical reactions",
+        (Part("rxnmapper", SAFETENSORS, checkpoints.rxnmapper),),
+    ),
     "anarcii": Entry(
         wheel("anarcii==2.0.8", "6ac81caef04a9cad1af1ea320b35bdced620fe2bfdd0b8b17b98131495b584ca"),
         "BSD-3-Clause",

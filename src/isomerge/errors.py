@@ -13,8 +13,16 @@ class IsomergeError(Exception):
     """
 
 
-class DiskFullError(IsomergeError):
-    """The disk is full: what has been written stays, and the same command goes on once there is room."""
+class UnfinishedError(IsomergeError):
+    """Not the input's fault: what has been written stays, and the same command goes on once the cause is gone."""
+
+
+class DiskFullError(UnfinishedError):
+    """The disk is full."""
+
+
+class ClusterError(UnfinishedError):
+    """The machines of a cluster are too few, too small, too different, or do not see the same files."""
 
 
 OVERFLOW = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -27,17 +27,33 @@ def wide_dtype(tensors: Sequence[Tensor]) -> torch.dtype:
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
+class Places(Protocol):
+    """What is filled piece by piece, and never whole in memory: `isomerge.checkpoint.place.TensorPlace`."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the pieces."""
+        ...
+
+    def places(self) -> Iterator[Tensor]:
+        """Room for one piece after the other, which is taken away when the next is asked for."""
+        ...
+
+
 def pieces(
-    tensors: Sequence[Tensor], out: Tensor, dtype: torch.dtype | None = None
+    tensors: Sequence[Tensor], out: Tensor | Places, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """The pieces of tensors of one size, in order, converted to ``dtype`` (None: that of ``out``), and the place of each in
-    ``out``.
+    ``out``: in memory, or on its way to a file, which it leaves for with the next step.
 
     A piece may be the tensor's own memory: change none in place.
     """
+    import torch
+
     wide = dtype or out.dtype
     flat = [t.reshape(-1).split(PIECE) for t in tensors]
-    for place, *parts in zip(out.view(-1).split(PIECE), *flat, strict=True):
+    places = out.view(-1).split(PIECE) if isinstance(out, torch.Tensor) else out.places()
+    for place, *parts in zip(places, *flat, strict=True):
         yield [part.to(wide) for part in parts], place
 
 

@@ -21,12 +21,11 @@ def mutant(toy: str, wrong: str, space: str, *edits: str) -> Mutant:
 
 
 NEOX = "(h [c pair | rest | c' pair | rest' | ov])"
-STORED_GAINS = (
-    "residual res: SignedPerm => residual res: SignedPerm\nresidual n1: Scale[l, res]",
-    "input_layernorm.weight diag(res) => input_layernorm.weight diag(res n1)",
-    "weight (kv g c pair) res' => weight (kv g c pair) (res n1)'",
-    "weight (kv c' pair) res' => weight (kv c' pair) (res n1)'",
-    "weight (kv ov) res' => weight (kv ov) (res n1)'",
+VECTORS = (
+    "diag(res) - 1 => res",
+    "diag(res n1) - 1 => (res n1)",
+    "diag(res n2) - 1 => (res n2)",
+    "diag(res nf) - 1 => (res nf)",
 )
 COMPLEX_UNDER_NORMS = (
     "size sg = 1\n => ",
@@ -64,9 +63,10 @@ FAMILY_MUTANTS = [
     mutant("opt", "negative scale under ReLU", "u", "PositiveScale[l, ff] => Scale[l, ff]"),
     mutant("opt-projected", "post-LN gains scaled", "n1", f"{NOT_SCALED} => size gains = 1"),
     # gemma
-    mutant("gemma", "gains stored as they act", "n1", *STORED_GAINS),
+    mutant("gemma", "gains stored as they act", "n1", "diag(res n1) - 1 => diag(res n1)"),
+    mutant("gemma-untied", "the last gain stored as it acts", "nf", "diag(res nf) - 1 => diag(res nf)"),
     mutant("gemma", "interleaved pairs", "c", "(kv g c pair) => (kv g pair c)", "(kv c' pair) => (kv pair c')"),
-    mutant("gemma2", "rotated behind the branches' norms", "res", "res: SignedPerm => res: O", "diag(res) => res"),
+    mutant("gemma2", "rotated behind the branches' norms", "res", "res: SignedPerm => res: O", *VECTORS),
     # gemma3
     mutant(
         "gemma3_text", "a factor in gains of 1 + w", "t",
@@ -167,7 +167,4 @@ FAMILY_MUTANTS = [
         "whisper", "cross-attention value not read in the encoder's stream", "res_in",
         "(xh xov) (res_in enf)' => (xh xov) rows",
     ),
-    mutant("clip", "image projection past the last gain", "vnf", "shared (vres vnf)' => shared vres'"),
-    mutant("clip", "negative scale under ReLU", "vu", "PositiveScale[l, vff] => Scale[l, vff]"),
-    mutant("clip", "text key not dual", "tqk", "(th tqk') => (th tqk)"),
 ]  # fmt: skip

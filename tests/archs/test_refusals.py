@@ -32,6 +32,13 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("albert", {"position_embedding_type": "relative_key"}, "position_embedding_type is not absolute"),
     ("mbart", {"is_encoder_decoder": False}, "a decoder alone"),
     ("marian", {"share_encoder_decoder_embeddings": False}, "two tables of embeddings"),
+    ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq is not 1"),
+    ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is set"),
+    ("nomic_bert", {"prenorm": True}, "prenorm is true"),
+    ("nomic_bert", {"rotary_emb_fraction": 0.0}, "rotary_emb_fraction is not 1"),
+    ("nomic_bert", {"rotary_emb_interleaved": True}, "rotary_emb_interleaved is true"),
+    ("nomic_bert", {"moe_every_n_layers": 2}, "a mixture of experts"),
+    ("xlm-roberta-xl", {"position_embedding_type": "relative_key"}, "position_embedding_type is not absolute"),
     ("whisper", {"use_weighted_layer_sum": True}, "use_weighted_layer_sum is true"),
 ]
 

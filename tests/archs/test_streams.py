@@ -17,7 +17,7 @@ from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.spec_text import parse_spec
-from toys import SAMPLE, TOYS, Toy, config_of, load_toy, outputs, relative, write_toy
+from toys import SAMPLE, TRIED, Toy, config_of, load_toy, outputs, relative, write_toy
 
 # The largest group of every toy's stream, written out: nothing else says that a spec does not promise too little.
 LARGEST = {
@@ -33,6 +33,12 @@ LARGEST = {
     ),
     **dict.fromkeys(["phi3", "granite", "qwen2_moe", "qwen3_moe"], "O"),
     **dict.fromkeys(["gemma", "gemma2", "gemma3_text", "phi3-partial"], "SignedPerm"),
+    "gemma-untied": "O",
+    **dict.fromkeys(["clip_text_model", "siglip_vision_model"], "OFixingOnes"),
+    **dict.fromkeys(["deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "gpt_oss", "olmoe"], "O"),
+    **dict.fromkeys(["phimoe", "xlm-roberta-xl", "beit", "beit-shared", "data2vec-vision"], "OFixingOnes"),
+    **dict.fromkeys(["timm_vit", "timm_vit-scaled"], "OFixingOnes"),
+    "deepseek_v3-halves": "SignedPerm",
 }
 # The streams of those that have not just the one.
 STREAMS = {
@@ -40,7 +46,14 @@ STREAMS = {
     "marian": {},
     "pegasus": {},
     "whisper": {"res_in": "Perm", "res": "Perm"},
-    "clip": {"tres": "OFixingOnes", "vres": "Perm"},
+    "clip": {"text_res": "OFixingOnes", "vision_res": "Perm"},
+    **{name: {"res": "O", "vision_res": "Perm"} for name in ("llava", "llava-qwen2")},
+    "paligemma": {"res": "SignedPerm", "vision_res": "OFixingOnes"},
+    "gemma3": {"res": "SignedPerm", "vision_res": "Perm"},
+    "dit": {"emb": "Perm"},
+    **{name: {"res": "Perm", "cres": "Perm", "emb": "Perm"} for name in ("sd3", "sd3-later")},
+    "flux": {"res": "Perm", "emb": "Perm"},
+    **{name: {"tres": "Perm", "vres": "OFixingOnes"} for name in ("blip", "blip-retrieval")},
 }
 
 
@@ -60,7 +73,7 @@ def turned(toy: Toy, element: Alignment) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "groups", "gains"),
     [
-        *((n, "largest", True) for n in TOYS),
+        *((n, "largest", True) for n in TRIED),
         *((n, *how) for n in SAMPLE for how in (("largest", False), ("declared", True))),
     ],
 )
@@ -115,9 +128,12 @@ MUTANTS = [
     Mutant("whisper", "rotated behind GELU", "OFixingOnes", (
         "res_in: Perm => res_in: Perm folded OFixingOnes",
     ), "res_in"),
-    Mutant("clip", "rotated behind the norm of patches", "OFixingOnes", (
-        "vres: Perm => vres: Perm folded OFixingOnes", "pre_layrnorm.weight diag(vres) => pre_layrnorm.weight vres",
-    ), "vres"),
+    Mutant("clip_vision_model", "rotated behind the norm of patches", "OFixingOnes", (
+        "res: Perm => res: Perm folded OFixingOnes", "pre_layrnorm.weight diag(res) => pre_layrnorm.weight res",
+    )),
+    Mutant("gemma-untied", "gains folded as they are stored", "O", (
+        "diag(res n1) - 1 => diag(res n1)", "diag(res n2) - 1 => diag(res n2)", "diag(res nf) - 1 => diag(res nf)",
+    )),
     Mutant("modernbert", "rotated behind the norm of embeddings", "OFixingOnes", (
         "res: Perm => res: Perm folded OFixingOnes", "diag(res) => res",
     )),
@@ -135,7 +151,7 @@ def as_seen_by(model: Toy, mutant: Mutant) -> Toy:
     for scale in re.findall(r"residual (\w+): Scale.*\n", text):  # a scale that no line uses is no symmetry
         if not re.search(rf"[ (]{scale}['\)]", text):
             text = re.sub(rf"residual {scale}: Scale.*\n", "", text)
-    spec = parse_spec(text, config_of(model.folder), origin)
+    spec = parse_spec(text, config_of(model.folder), origin, spec_texts())
     return load_toy(model.name, model.folder, spec.with_group(mutant.stream, mutant.group))
 
 

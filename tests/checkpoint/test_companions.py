@@ -27,6 +27,8 @@ WANTED = [
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
     "2_Normalize/config.json",
+    "3_Dense/config.json",
+    "3_Dense/model.safetensors",
     "additional_chat_templates/tool_use.jinja",
 ]
 UNWANTED = [
@@ -42,7 +44,7 @@ UNWANTED = [
     "scheduler.pt",
     "rng_state.pth",
     "trainer_state.json",
-    "1_Pooling/model.safetensors",
+    "3_Dense/pytorch_model.bin",
     "1_Pooling/pooling.py",
     "onnx/config.json",
     "checkpoint-500/config.json",

@@ -142,10 +142,11 @@ def test_interrupt_leaves_a_folder_to_resume(tmp_path: Path) -> None:
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Every write to a shard beyond the first few finds the disk full."""
-    from isomerge.checkpoint import writer
+    from isomerge.checkpoint import place, writer
 
     count = 0
     original = writer.write_from
+    assert original is place.write_from
 
     def fails(*args):
         nonlocal count
@@ -154,7 +155,8 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return original(*args)
 
-    monkeypatch.setattr(writer, "write_from", fails)
+    for module in (writer, place):
+        monkeypatch.setattr(module, "write_from", fails)
 
 
 def test_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

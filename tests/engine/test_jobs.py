@@ -10,9 +10,9 @@ import torch
 
 import isomerge
 from engine.disguises import disguise, files_of, perturb, single
-from isomerge.engine import streaming
 from isomerge.engine.memory import free_memory
 from isomerge.engine.plan import LIBRARIES
+from isomerge.engine.unit_work import UnitWork
 from toys import save_toy
 
 MERGES: dict[str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ def test_jobs_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     a = single("gpt2", tmp_path / "a")
     b = disguise("gpt2", a, tmp_path / "b", 3)
-    one_unit, lock, inside, most = streaming._one_unit, threading.Lock(), [0], [0]
+    one_unit, lock, inside, most = UnitWork.solve, threading.Lock(), [0], [0]
     together = threading.Event()
 
     def counted(*given: Any) -> Any:
@@ -69,7 +69,7 @@ def test_jobs_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             inside[0] -= 1
         return found
 
-    monkeypatch.setattr(streaming, "_one_unit", counted)
+    monkeypatch.setattr(UnitWork, "solve", counted)
     for jobs in (1, 2):
         most[0] = 0
         isomerge.merge([a, b], out=tmp_path / f"out-{jobs}", jobs=jobs)

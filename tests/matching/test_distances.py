@@ -22,6 +22,8 @@ def test_squares_of_any_dtype(dtype: torch.dtype, tolerance: float, shape: tuple
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     gap = float((a.to(wide) - b.to(wide)).double().square().sum())
     norm = float(a.double().square().sum())
+    if dtype == torch.float32 and a.numel() > PIECE:  # rows of 512 in float32, many of them in float64
+        tolerance = 1e-8
     assert squared_distance(a, b) == pytest.approx(gap, rel=tolerance)
     assert squared_norm(a) == pytest.approx(norm, rel=tolerance)
     assert squared_distance_and_norm(a, b) == pytest.approx((gap, norm), rel=tolerance)

@@ -22,9 +22,21 @@ from isomerge.quotient.similarity import similarity
 from isomerge.symmetry.blocks import leaves
 from toys import SAMPLE, config_of, save_toy, tensors
 
+COMPOSED = {"llava", "llava-qwen2", "paligemma", "gemma3", "dit", "sd3", "sd3-later", "flux"}
 # Kinship is told in one stream that has anchors: these have two streams, or one without (their embeddings lie in another
 # space, or their sinusoids fix it).
-NO_KIN = {"electra", "albert", "albert-groups", "marian", "pegasus", "whisper", "clip", "blip", "blip-retrieval"}
+NO_KIN = {
+    "electra",
+    "albert",
+    "albert-groups",
+    "marian",
+    "pegasus",
+    "whisper",
+    "clip",
+    "blip",
+    "blip-retrieval",
+    *COMPOSED,
+}
 
 
 def of(folder: Path) -> Fingerprint:

@@ -68,6 +68,15 @@ def test_values(text: str, value: Any) -> None:
     assert type(found) is type(value)
 
 
+def test_entries() -> None:
+    """Shapes of stored tensors: a name of the group, a place of the list; what is missing is None."""
+    names = {"tensors": {"head.weight": (5, 48)}}
+    assert evaluate('tensors["head.weight"][1] // 6', names) == 8
+    assert evaluate('tensors["head.weight"][2] or 7', names) == 7
+    assert evaluate('tensors["tail.weight"][0]', names) is None
+    assert evaluate('"head.weight" in tensors and "tail.weight" not in tensors', names) is True
+
+
 @given(st.integers(-50, 50), st.integers(-50, 50), st.sampled_from("+-*"))
 def test_arithmetic_is_python(a: int, b: int, sign: str) -> None:
     """Whole numbers, as Python computes them."""
@@ -87,12 +96,12 @@ def test_divisions_are_whole(a: int, b: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "len(terms)", "__import__('os')", "act.upper", "terms[0]", "lambda: 1", "{1: 2}", "[x for x in terms]",
-        "rope.type.upper", "rope['type']", "d / n", "d % n", "2 ** d", "1 < d < 50", "act is None", "f'{d}'", "d := 3", "~d",
+        "len(terms)", "__import__('os')", "act.upper", "act[0]", "terms['0']", "terms[-1]", "terms[0:1]", "terms[d]", "lambda: 1", "{1: 2}", "[x for x in terms]",
+        "rope.type.upper", "rope[0]", "d / n", "d % n", "2 ** d", "1 < d < 50", "act is None", "f'{d}'", "d := 3", "~d",
     ],
 )  # fmt: skip
 def test_refuses_everything_else(text: str) -> None:
-    """No calls, no attributes of anything but groups of keys, no subscripts: a spec is data."""
+    """No calls, no attributes of anything but groups of keys, no subscripts but names and numbers: a spec is data."""
     with pytest.raises(IsomergeError, match="expression"):
         evaluate(text, CONFIG)
 

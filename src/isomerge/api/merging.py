@@ -41,6 +41,8 @@ def merge(
     force: bool = False,
     jobs: int | None = None,
     max_memory: str | int | None = None,
+    engine: str = "local",
+    address: str | None = None,
     observer: Observer = quiet,
     **matching: Any,
 ) -> dict[str, Any]:
@@ -66,7 +68,7 @@ def merge(
         tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or one of the models.
         align: whether to align at all.
         onto: the model that the others are aligned onto, where it is not the first.
-        jobs, max_memory: see `align`.
+        jobs, max_memory, engine, address: see `align`.
         matching: see `align`; ``spaces``, ``layers`` and ``untie`` are those of `align`. ``seed`` is that of random methods
             as well.
 
@@ -106,7 +108,7 @@ def merge(
     asked = {**how, "untie": untie, "dtype": dtype}
     asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    options |= {"jobs": jobs, "max_memory": max_memory}
+    options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
     models = opened(job, spec=spec, allow_pickle=allow_pickle)
     bases = [base for base in job.source_bases if base is not None]
     with recognised([*models, *bases], spec, allow_pickle, untie) as every, destination(out, options) as output:

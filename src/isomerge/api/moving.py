@@ -26,6 +26,8 @@ def align(
     force: bool = False,
     jobs: int | None = None,
     max_memory: str | int | None = None,
+    engine: str = "local",
+    address: str | None = None,
     observer: Observer = quiet,
     **matching: Any,
 ) -> tuple[Alignment, dict[str, Any]]:
@@ -39,7 +41,11 @@ def align(
         untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
         spec: a spec file for an architecture that isomerge does not know.
         jobs: units that are worked on at once, each by one thread; the bytes that are written do not depend on it.
-        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; fewer units at once if need be.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; fewer units at once if need be. On a
+            cluster, what one worker may take.
+        engine: ``local``, or ``ray``: the units are tasks of a Ray cluster, and checkpoints and output are on storage that all
+            of its machines share.
+        address: of the cluster: ``auto`` or ``host:port``; by default Ray is started on this machine alone.
         matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
             on (see `isomerge.engine.solutions.matching_of`); ``data`` and ``learn`` are examples, or what
             `isomerge.data.opening.open_data` opens for the anchor.
@@ -56,7 +62,7 @@ def align(
 
     how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    options |= {"jobs": jobs, "max_memory": max_memory}
+    options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
     with recognised([source, onto], spec, allow_pickle, untie) as (a, b), destination(out, options) as output:
         alignment, report = run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
         return alignment, Report(report)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.engine.engines import engine_of
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
@@ -67,11 +68,11 @@ def destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Out
         options["max_memory"] = parse_size(options["max_memory"])
     if options.get("jobs") is not None and options["jobs"] < 1:
         raise IsomergeError(f"--jobs {options['jobs']}: expected a number of units to work on at once, from 1")
-    if out is not None:
-        yield Output(Path(os.path.expanduser(out)), **options)
-        return
-    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
-        yield Output(Path(folder) / "out", **options)
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))) / "out"
+        engine = stack.enter_context(engine_of(options.pop("engine", "local"), options.pop("address", None)))
+        yield Output(Path(os.path.expanduser(out)), **options, engine=engine)
 
 
 @contextlib.contextmanager

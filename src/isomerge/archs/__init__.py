@@ -26,12 +26,18 @@ def spec_texts() -> dict[str, tuple[str, str]]:
     return found
 
 
-def spec_for(config: Mapping[str, Any], file: str | Path | None = None) -> Spec:
+def spec_for(
+    config: Mapping[str, Any],
+    file: str | Path | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Spec:
     """The spec of a checkpoint, bound to its config.
 
     Args:
         config: the parsed ``config.json``.
         file: a spec text of the user's own, read instead of the built-in ones.
+        shapes: of the stored tensors, for texts that ask for them, and to tell the architecture of a config that does not
+            (timm's are silent about most).
 
     Raises:
         IsomergeError: no spec for this ``model_type``, or the config is not one that the spec describes.
@@ -41,16 +47,18 @@ def spec_for(config: Mapping[str, Any], file: str | Path | None = None) -> Spec:
             text = Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise IsomergeError(f"{file}: cannot read this spec file ({error})") from None
-        return parse_spec(text, config, str(file))
-    kind = str(config.get("model_type"))
-    known = spec_texts()
+        return parse_spec(text, config, str(file), spec_texts(), shapes)
+    named = config.get("model_type") or config.get("_class_name")  # diffusers names a class
+    if not named and shapes and (kinds := infer_model_types(config, shapes)):
+        named, config = kinds[0], {**config, "model_type": kinds[0]}
+    kind, known = str(named), spec_texts()
     if kind not in known:
         raise IsomergeError(
             f"config.json: no spec for model_type {kind!r}; known are {', '.join(sorted(known))}: "
             "describe it with --spec FILE (docs/add-an-architecture.md)"
         )
     name, text = known[kind]
-    return parse_spec(text, config, name)
+    return parse_spec(text, config, name, spec_texts(), shapes)
 
 
 def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -63,7 +71,7 @@ def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     for name, text in {entry[0]: entry[1] for entry in spec_texts().values()}.items():
         kind = next(kind for kind, entry in spec_texts().items() if entry[0] == name)
         try:
-            spec = parse_spec(text, {**config, "model_type": kind}, name)
+            spec = parse_spec(text, {**config, "model_type": kind}, name, spec_texts(), shapes)
             matches = coverage(spec, shapes)
         except IsomergeError:
             continue

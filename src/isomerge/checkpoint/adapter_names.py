@@ -101,7 +101,7 @@ def stand_in(base: Checkpoint, spec: Spec | None, name: str) -> str | None:
     line = line_of(spec, name)
     if line is None or not line.tied or not base.config.get("tie_word_embeddings", True):
         return None
-    return next((n for n in base.tensors if (other := line_of(spec, n)) and other.name == line.tied), None)
+    return next((n for n in base.tensors if _canonical(spec, n) == line.tied), None)
 
 
 def _canonical(spec: Spec | None, name: str) -> str | None:

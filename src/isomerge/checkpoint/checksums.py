@@ -27,6 +27,8 @@ _PIECE = 1 << 22  # bytes read at a time
 
 Spans = Mapping[tuple[Path, int], "Checksum"]
 """Parts of files whose checksums are known: by file and byte offset."""
+Sums = list[tuple[str, int, int, int]]
+"""The same on its way between processes: file, byte offset, bytes, CRC-32."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,9 @@ _MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transfo
 def companion_files(folder: str | Path) -> dict[str, Path]:
     """The companion files of the checkpoint in ``folder``: name relative to it, with "/", -> path.
 
-    These are the COMPANIONS that exist, chat templates in additional_chat_templates/, and the config.json of
-    sentence-transformers modules such as 1_Pooling. Weights, config.json, code, pickles and optimizer states
+    These are the COMPANIONS that exist, chat templates in additional_chat_templates/, and the modules of
+    sentence-transformers behind the model, such as 1_Pooling and 2_Dense: their config.json and their model.safetensors, which
+    reads what the model gives out and so fits as it is. Other weights, config.json, code, pickles and optimizer states
     are never among them. A link may lead to a file of the same folder or of its repository in the hub's cache: what
     it leads to is copied into the output, and with it would be published. Raises IsomergeError when ``folder`` is
     no folder, and when a link leads elsewhere.
@@ -83,7 +84,7 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
     for path in sorted(folder.glob("*/*")):
         parent = path.parent.name
         template = parent == "additional_chat_templates" and path.suffix == ".jinja"
-        module = path.name == "config.json" and _MODULE_FOLDER.fullmatch(parent) is not None
+        module = path.name in ("config.json", "model.safetensors") and _MODULE_FOLDER.fullmatch(parent) is not None
         if (template or module) and path.is_file():
             names.append(f"{parent}/{path.name}")
     for name in names:

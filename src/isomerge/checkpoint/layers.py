@@ -71,7 +71,8 @@ class _Stack:
     def spec(self) -> Spec:
         from isomerge.archs import spec_for
 
-        return spec_for(self.checkpoint.config, self.spec_file)
+        shapes = {name: tuple(info.shape) for name, info in self.checkpoint.tensors.items()}
+        return spec_for(self.checkpoint.config, self.spec_file, shapes)
 
     @cached_property
     def index(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.reader import CONFIG, Checkpoint
+from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 
 
@@ -23,7 +24,8 @@ def materialise(
     plan = [OutTensor(info.name, info.dtype, tuple(info.shape)) for info in checkpoint.tensors.values()]
     # `transformers_weights` names the weights file of the folder that was opened
     config = {name: value for name, value in checkpoint.config.items() if name != "transformers_weights"}
-    with CheckpointWriter(Path(out), plan, key=key, shard_size=shard_size, force=force) as writer:
+    name = weights_name(config)
+    with CheckpointWriter(Path(out), plan, key=key, shard_size=shard_size, force=force, name=name) as writer:
         for name in checkpoint.tensors:
             if name not in writer.done:
                 writer.write(name, checkpoint.read(name))

@@ -37,14 +37,16 @@ class Shard:
     size: int
 
 
-def shard_plan(tensors: Sequence[OutTensor], shard_size: int, apart: Collection[str] = ()) -> list[Shard]:
+def shard_plan(
+    tensors: Sequence[OutTensor], shard_size: int, apart: Collection[str] = (), name: str = SAFETENSORS
+) -> list[Shard]:
     """The files for ``tensors``, at most ``shard_size`` bytes of tensor data each.
 
     Tensors are dealt out in the order given; one larger than ``shard_size`` gets a file of its own, numbered
     before the file being filled, as in huggingface_hub. Tensors whose names are in ``apart`` come last, in files that hold
     nothing else. Within a file wider dtypes come first (then the order
-    given), so that every tensor is aligned to its element. One file is called model.safetensors, several
-    model-00001-of-0000N.safetensors. Raises IsomergeError on a duplicate or unusable name, an unknown dtype,
+    given), so that every tensor is aligned to its element. One file is called ``name``, several (for
+    model.safetensors) model-00001-of-0000N.safetensors. Raises IsomergeError on a duplicate or unusable name, an unknown dtype,
     an impossible shape, a ``shard_size`` under 1 or a header over MAX_HEADER bytes.
     """
     if shard_size < 1:
@@ -54,11 +56,9 @@ def shard_plan(tensors: Sequence[OutTensor], shard_size: int, apart: Collection[
     groups += _dealt([t for t in tensors if t.name in apart], sizes, shard_size)
     groups = groups or [[]]
     count = len(groups)
-    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-    return [
-        _shard(name, group, sizes)
-        for name, group in zip(names if count > 1 else [SAFETENSORS], groups, strict=True)
-    ]
+    stem = name.removesuffix(".safetensors")
+    names = [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    return [_shard(file, group, sizes) for file, group in zip(names if count > 1 else [name], groups, strict=True)]
 
 
 def _dealt(tensors: Sequence[OutTensor], sizes: Mapping[str, int], shard_size: int) -> list[list[OutTensor]]:
@@ -134,7 +134,7 @@ def _shard(file: str, group: list[OutTensor], sizes: dict[str, int]) -> Shard:
 
 
 def index_bytes(shards: Sequence[Shard]) -> bytes:
-    """The bytes of model.safetensors.index.json for ``shards``: total_size in bytes, and the weight_map."""
+    """The bytes of the index (model.safetensors.index.json) for ``shards``: total_size in bytes, and the weight_map."""
     weight_map = {name: shard.file for shard in shards for name in shard.spans}
     total = sum(nbytes for shard in shards for _, nbytes in shard.spans.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.checksums import Checksum, file_checksum, tensor_place, weights_checksum
+from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import map_private, read_ahead, read_into
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.hub import local_folder
+from isomerge.checkpoint.stamps import Stamp, stamps_here, stamps_of
 from isomerge.checkpoint.weights import WeightFiles, find_weights, read_headers
 from isomerge.errors import IsomergeError
 
@@ -25,19 +26,6 @@ if TYPE_CHECKING:
     import torch
 
 CONFIG = "config.json"
-
-
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    """What tells whether a file is still the one that was opened."""
-
-    inode: int
-    size: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, stat: os.stat_result) -> _Stamp:
-        return cls(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 Recipe = Callable[[], "torch.Tensor"]
@@ -71,7 +59,7 @@ class Checkpoint:
     folder: Path
     config: dict[str, Any]
     tensors: dict[str, TensorInfo]
-    _stamps: dict[Path, _Stamp] = field(repr=False)
+    _stamps: dict[Path, Stamp] = field(repr=False)
     _pickled: dict[str, torch.Tensor] | None = field(default=None, repr=False)
     recipes: Mapping[str, Recipe] = field(default_factory=dict, repr=False)
     origin: tuple[str, ...] = ()
@@ -245,15 +233,35 @@ class Checkpoint:
             stored = file.suffix == ".safetensors"
             found[file] = weights_checksum(file, self._sums) if stored else file_checksum(file)
             with suppress(OSError):
-                if _Stamp.of(file.stat()) == self._stamps[file]:
+                if Stamp.of(file.stat()) == self._stamps[file]:
                     continue
             raise IsomergeError(
                 f"{file} changed after it was opened; let the program that writes it finish, start again"
             )
         return found
 
+    def sums(self, names: Iterable[str]) -> Sums:
+        """The checksums of those of the tensors that were read here from their files."""
+        places = [tensor_place(self.tensors[name]) for name in names]
+        found = [(place, self._sums[place]) for place in places if place in self._sums]
+        return [(str(file), offset, check.nbytes, check.crc32) for (file, offset), check in found]
+
+    def add_sums(self, sums: Sums) -> str | None:
+        """Take over the checksums of tensors that another process has read; the first file of which that process has read
+        other bytes than were known, None where all agree.
+        """
+        for file, offset, nbytes, crc32 in sums:
+            if self._sums.setdefault((Path(file), offset), check := Checksum(nbytes, crc32)) != check:
+                return file
+        return None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickled, on another machine perhaps: raises IsomergeError where its files are others (`stamps_here`)."""
+        self.__dict__.update(state)
+        self._stamps = stamps_here(self._stamps)
+
     def _check_unchanged(self, info: TensorInfo, now: os.stat_result) -> None:
-        if _Stamp.of(now) != self._stamps[info.file]:
+        if Stamp.of(now) != self._stamps[info.file]:
             raise _changed(info)
 
 
@@ -301,7 +309,7 @@ def open_tensors(
 
     Raises IsomergeError when a file is missing or damaged.
     """
-    stamps = _stamps((*weights.files, *others))  # before the headers are read: a later change is always noticed
+    stamps = stamps_of((*weights.files, *others))  # before the headers are read: a later change is always noticed
     if weights.pickled:
         from isomerge.checkpoint.pickled import load_pickles
 
@@ -318,7 +326,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     config = read_object(
-        path, remedy="a checkpoint needs the config.json that save_pretrained writes", unique=False
+        path,
+        remedy="a checkpoint needs the config.json that save_pretrained writes; a model of plain torch needs no more than {} in "
+        "it, and a text of its own (--spec FILE)",
+        unique=False,
     )
     if not isinstance(config.get("model_type", ""), str):  # checkpoints of before 2020 have none
         raise IsomergeError(f'{path} must have a string model_type; correct it, e.g. "model_type": "bert"')
@@ -326,10 +337,3 @@ def read_config(folder: Path) -> dict[str, Any]:
     if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
         raise IsomergeError(f"{path}: architectures is {kinds!r:.80}, expected a list of class names; correct it")
     return config
-
-
-def _stamps(files: Iterable[Path]) -> dict[Path, _Stamp]:
-    try:
-        return {file: _Stamp.of(file.stat()) for file in files}
-    except OSError as error:
-        raise IsomergeError(f"{error.filename} cannot be read ({error.strerror}); check the checkpoint") from error

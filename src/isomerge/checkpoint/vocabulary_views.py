@@ -74,8 +74,9 @@ class _Tables:
 
         self.checkpoint = checkpoint
         try:
-            self.spec: Spec = spec_for(checkpoint.config, spec_file)
-            matches = coverage(self.spec, {name: info.shape for name, info in checkpoint.tensors.items()})
+            shapes = {name: tuple(info.shape) for name, info in checkpoint.tensors.items()}
+            self.spec: Spec = spec_for(checkpoint.config, spec_file, shapes)
+            matches = coverage(self.spec, shapes)
         except IsomergeError as error:
             raise IsomergeError(f"{checkpoint.ref}: {error}") from None
         if AXIS not in self.spec.sizes:

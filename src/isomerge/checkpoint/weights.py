@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from isomerge.errors import IsomergeError
 
 SAFETENSORS = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
+DIFFUSERS = "diffusion_pytorch_model.safetensors"
+DIFFUSERS_INDEX = "diffusion_pytorch_model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 
@@ -45,13 +48,13 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
     """The weights files of ``folder``, chosen as transformers chooses them.
 
     The order is: ``explicit`` (the config's ``transformers_weights``), model.safetensors, its index,
-    pytorch_model.bin, its index; so a single file wins over an index, and safetensors over pickles.
+    diffusers' names of these, pytorch_model.bin, its index; so a single file wins over an index, and safetensors over pickles.
     Raises IsomergeError when there are none, when only pickles are there without ``allow_pickle``, and when
     an index is malformed or names a file that is missing or outside the folder.
     """
     if explicit is not None:
         return _explicit(folder, explicit)
-    for name in (SAFETENSORS, SAFETENSORS_INDEX, PICKLE, PICKLE_INDEX):
+    for name in (SAFETENSORS, SAFETENSORS_INDEX, DIFFUSERS, DIFFUSERS_INDEX, PICKLE, PICKLE_INDEX):
         path = folder / name
         if not path.is_file():
             continue
@@ -68,6 +71,14 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
         f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS_INDEX}{hint}; "
         f"name a folder written by save_pretrained, or pass --allow-pickle if there is only a {PICKLE}"
     )
+
+
+def weights_name(config: Mapping[str, Any]) -> str:
+    """What the library that loads a checkpoint of this ``config`` calls its one file of weights.
+
+    Configs of diffusers name a class (``_class_name``), those of transformers a ``model_type``.
+    """
+    return DIFFUSERS if "_class_name" in config and "model_type" not in config else SAFETENSORS
 
 
 def _explicit(folder: Path, name: Any) -> WeightFiles:

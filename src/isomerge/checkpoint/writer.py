@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum, joined
 from isomerge.checkpoint.disk import disk_errors, flush, write_from
-from isomerge.checkpoint.dtypes import dtype_code
+from isomerge.checkpoint.dtypes import dtype_code, torch_dtype
 from isomerge.checkpoint.extras import check_extras, write_extras
 from isomerge.checkpoint.journal import Journal, Unit
 from isomerge.checkpoint.partial import PartialFolder
+from isomerge.checkpoint.place import PlacedTensor, TensorPlace
 from isomerge.checkpoint.plan import OutTensor, Shard, index_bytes, shard_plan
 from isomerge.checkpoint.size import parse_size
-from isomerge.checkpoint.weights import SAFETENSORS_INDEX, is_plain_name
+from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -43,15 +44,18 @@ class CheckpointWriter:
         shard_size: int = 5_000_000_000,
         force: bool = False,
         apart: Collection[str] = (),
+        name: str = SAFETENSORS,
     ) -> None:
         """Plans the files and takes the lock on ``out``; resumes or begins the partial folder beside it.
 
         ``key`` is a digest of everything that determines the output; ``shard_size`` is in bytes of tensor
-        data per file, ``apart`` the tensors that have files of their own. Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``force``,
+        data per file, ``apart`` the tensors that have files of their own, ``name`` what a single file is called.
+        Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``force``,
         which replaces it at the very end), when another process is writing it, when the tensors cannot be
         stored (see `shard_plan`), or when the disk lacks room.
         """
-        self.shards = shard_plan(tensors, shard_size, apart)
+        self.shards = shard_plan(tensors, shard_size, apart, name)
+        self._index = f"{name}.index.json"
         self._tensors = {tensor.name: tensor for tensor in tensors}
         self._shard_of = {name: shard for shard in self.shards for name in shard.spans}
         self.out = Path(os.path.realpath(out))
@@ -108,18 +112,40 @@ class CheckpointWriter:
             self._journal.begin(self._identity)
             flush(self._partial.root)
 
-    def write(self, name: str, tensor: torch.Tensor) -> None:
-        """Writes ``tensor`` (any device, any strides) at its place in its file.
+    @property
+    def folder(self) -> Path:
+        """The folder beside ``out`` in which everything unfinished is; `finish` removes it."""
+        return self._partial.root
+
+    def place(self, name: str, *, finite: bool = False) -> TensorPlace:
+        """Where a planned tensor of one of torch's dtypes goes, to be filled piece by piece; give `write` what comes of it.
+
+        ``finite``: refuse entries that are not. Raises IsomergeError when ``name`` is not planned.
+        """
+        import torch
+
+        planned, shard = self._planned(name), self._shard_of[name]
+        path, dtype = self._partial.model / shard.file, torch_dtype(planned.dtype)
+        return TensorPlace(path, shard.spans[name][0], torch.Size(planned.shape), dtype, finite=finite)
+
+    def _planned(self, name: str) -> OutTensor:
+        self._check_open()
+        if name not in self._tensors:
+            raise IsomergeError(f"{self.out}: tensor {name!r} is not planned; list it when the writer is made")
+        return self._tensors[name]
+
+    def write(self, name: str, tensor: torch.Tensor | PlacedTensor) -> None:
+        """Writes ``tensor`` (any device, any strides) at its place in its file, unless it is there already (see `place`).
 
         Raises IsomergeError when ``name`` is not planned, dtype or shape differ from the plan, the writer is
         closed, or the disk is full; after the last the partial folder can still be resumed.
         """
         import torch
 
-        self._check_open()
-        planned = self._tensors.get(name)
-        if planned is None:
-            raise IsomergeError(f"{self.out}: tensor {name!r} is not planned; list it when the writer is made")
+        planned = self._planned(name)
+        if isinstance(tensor, PlacedTensor):
+            self._written[name] = self._pending[name] = tensor.crc32
+            return
         code, shape = self._code(name, tensor), tuple(tensor.shape)
         if (code, shape) != (planned.dtype, tuple(planned.shape)):
             raise IsomergeError(
@@ -203,10 +229,10 @@ class CheckpointWriter:
             )
         weights = {shard.file for shard in self.shards}
         linked = {name: self._partial.model / file for name, file in (links or {}).items()}
-        check_extras(self.out, {**files, **linked}, weights | {SAFETENSORS_INDEX})
+        check_extras(self.out, {**files, **linked}, weights | {self._index})
         extras = dict(files)
         if len(self.shards) > 1:
-            extras[SAFETENSORS_INDEX] = index_bytes(self.shards)
+            extras[self._index] = index_bytes(self.shards)
         with disk_errors(self.out):
             for file in sorted(weights):
                 flush(self._partial.model / file)
@@ -214,7 +240,7 @@ class CheckpointWriter:
         sums |= {shard.file: self._checksum(shard) for shard in self.shards}
         if last is not None:
             sums |= {name: sums[file] for name, file in (links or {}).items()}
-            self._write_last(last(sums), sums.keys() | {SAFETENSORS_INDEX})
+            self._write_last(last(sums), sums.keys() | {self._index})
         self._partial.publish()
         self.close()
         return self.out

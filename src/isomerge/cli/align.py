@@ -9,14 +9,17 @@ import typer
 
 from isomerge.cli import options as o
 from isomerge.cli.matching_options import with_matching
+from isomerge.cli.running_options import with_running
 
 
 @with_matching
+@with_running
 def align(
     source: Annotated[str, typer.Argument(help="The model to move: a folder or hub id.")],
     onto: Annotated[str, typer.Option("--onto", help="The anchor: the model to come close to.")],
     out: o.Out,
     matching: dict[str, Any],
+    running: dict[str, Any],
     spaces: o.Spaces = None,
     layers: o.Layers = None,
     untie: o.Untie = False,
@@ -28,8 +31,6 @@ def align(
     out_shard_size: o.ShardSize = "5GB",
     dtype: o.Dtype = None,
     overwrite: o.Force = False,
-    jobs: o.Jobs = None,
-    max_memory: o.MaxMemory = None,
     dry_run: o.DryRun = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
@@ -54,8 +55,7 @@ def align(
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(
             source, onto=onto, out=out, spaces=spaces, layers=layers, untie=untie, spec=spec, allow_pickle=allow_pickle,
-            shard_size=out_shard_size, dtype=dtype, force=overwrite, jobs=jobs, max_memory=max_memory, observer=observer,
-            **matching,
+            shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **matching, **running,
         )  # fmt: skip
     if save_alignment is not None:
         alignment.save(save_alignment)

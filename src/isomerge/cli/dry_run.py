@@ -25,6 +25,7 @@ def print_plan(
     output: tuple[Path, str, str | None, bool],
     *,
     guard: bool,
+    piecewise: bool = False,
     untie: bool = False,
     matching: Matching,
     heads: str = "average",
@@ -55,7 +56,7 @@ def print_plan(
     check_data(matching, anchor_first[0])
     planned_tensors(models[0], dtype)
     _, plan = arrange(heads_of(heads, models), models, make_plan(models[0], models[1:], spaces, layers))
-    cost = estimate(plan, models, guard=guard)
+    cost = estimate(plan, models, guard=guard, piecewise=piecewise)
     _say(voice, plan, cost, matching)
     write_json(
         json, {"command": "dry-run", "models": [model.ref for model in models], **_record(plan), "estimate": cost}

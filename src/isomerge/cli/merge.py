@@ -10,6 +10,7 @@ import typer
 from isomerge.cli import options as o
 from isomerge.cli.matching_options import beside_recipe, with_matching
 from isomerge.cli.merge_options import silent, with_method
+from isomerge.cli.running_options import with_running
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 @with_matching
 @with_method
+@with_running
 def merge(
     models: Annotated[
         list[str],
@@ -25,6 +27,7 @@ def merge(
     ],
     given: dict[str, Any],
     matching: dict[str, Any],
+    running: dict[str, Any],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")
     ] = None,
@@ -39,8 +42,6 @@ def merge(
     out_shard_size: o.ShardSize = "5GB",
     dtype: o.Dtype = None,
     overwrite: o.Force = False,
-    jobs: o.Jobs = None,
-    max_memory: o.MaxMemory = None,
     dry_run: o.DryRun = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
@@ -70,8 +71,8 @@ def merge(
     with voice.progress("merging") as observer:
         found = isomerge.merge(
             models[0] if job.recipe is not None else models, out=out, spec=spec, allow_pickle=allow_pickle,
-            repair=repair, shard_size=out_shard_size, dtype=dtype, force=overwrite, jobs=jobs,
-            max_memory=max_memory, observer=observer, **given, **matching,
+            repair=repair, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer,
+            **given, **matching, **running,
         )  # fmt: skip
     _tell(voice, job, found, out)
     if report:
@@ -131,7 +132,7 @@ def _prepare(
     if dry_run:
         spaces = match.spaces(how["spaces"]) if how["align"] else "none"
         print_plan(
-            voice, opened(job, spec=spec, allow_pickle=allow_pickle), spaces, how["layers"], spec, allow_pickle, json, output, guard=False,
+            voice, opened(job, spec=spec, allow_pickle=allow_pickle), spaces, how["layers"], spec, allow_pickle, json, output, guard=False, piecewise=job.fusion.method.piecewise,
             untie=how["untie"], matching=match, heads=how["heads"],
         )  # fmt: skip
     elif not how["align"] and len(job.models) > 1:

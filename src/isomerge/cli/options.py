@@ -52,20 +52,6 @@ Json = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print figures per layer as well.")]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        "-j",
-        min=1,
-        help="Work on this many units at once, each by one thread; what is written does not depend on the number.",
-        show_default=False,
-    ),
-]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(help="What the run may take, such as 8GB: fewer units at once, by the estimate of --dry-run."),
-]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, print the plan and its cost, write nothing.")
 ]

@@ -69,7 +69,7 @@ def write_endpoints(
         folder, patch = stream.writer.blob(f"aligned-{k}"), stream.writer.blob(f"aligned-{k}.safetensors")
         record = stream.done(f"aligned {k}")
         if record is None:
-            here = _write_one(solver, anchor, folder, [key, k], stream.output.observer)
+            here = _write_one(solver, anchor, within(stream.output, folder), [key, k])
             solver.given = solver.alignment(elements_of_results(here))
             solver.given.save(patch)
             stream.writer.commit(f"aligned {k}", {"results": [r.record() for r in here]})
@@ -83,11 +83,21 @@ def write_endpoints(
     return [anchor, *found], results
 
 
-def _write_one(
-    solver: PairSolver, anchor: Model, folder: Path, settings: Any, observer: Observer
-) -> list[UnitResult]:
+def within(output: Output, folder: Path) -> Output:
+    """Where a checkpoint on the way to an output is written: by the same engine, with the same jobs."""
+    return Output(
+        folder,
+        force=True,
+        observer=output.observer,
+        jobs=output.jobs,
+        max_memory=output.max_memory,
+        engine=output.engine,
+    )
+
+
+def _write_one(solver: PairSolver, anchor: Model, output: Output, settings: Any) -> list[UnitResult]:
     key = run_key("aligned", [anchor, solver.source], *settings)
-    with StreamWriter(solver.source, Output(folder, force=True, observer=observer), key) as own:
+    with StreamWriter(solver.source, output, key) as own:
         results = stream_units(own, [solver], solver.plan, lambda unit, blocks, by: blocks[1], anchor)
         write_alone(own, solver.plan, solver.source, solver.dtype, solver.given)
         own.finish({"command": "align"}, {}, "")
@@ -99,7 +109,7 @@ def write_fused(stream: StreamWriter, solvers: Sequence[PairSolver], plan: Plan,
     folder, donor = stream.writer.blob("fused"), stream.donor
     if stream.done("fused") is None:
         own_key = run_key("fused", [donor, *(solver.source for solver in solvers)], key)
-        with StreamWriter(donor, Output(folder, force=True, observer=stream.output.observer), own_key) as own:
+        with StreamWriter(donor, within(stream.output, folder), own_key) as own:
             stream_units(own, solvers, plan, fuse, donor)
             write_alone(own, plan, donor, solvers[0].dtype)
             own.finish({"command": "merge"}, {}, "")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
 from isomerge.engine.models import Model
 from isomerge.engine.pair import Blocks
 from isomerge.engine.plan import Plan, layer_of, stacks_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from isomerge.engine.fusion_statistics import FusionStatistics
+    from isomerge.engine.run import StoredForm
 
 
 @dataclass(frozen=True)
@@ -134,28 +137,25 @@ class Fuser:
         blocks: list[Blocks],
         by: list[Alignment | None],
         *,
-        written: Callable[[Block], torch.dtype | None] = lambda block: None,
-    ) -> Blocks:
+        form: StoredForm | None = None,
+    ) -> dict[Block, Tensor | PlacedTensor]:
         """The blocks that are written of one unit, from those of every model in the run's order and what moved them.
 
-        Those that are fused piece by piece come in the dtype that ``written`` gives, if any, rounded once; others, and those
-        that do not fit into it, in the working dtype.
+        Those that are fused piece by piece go to their places in the files that ``form`` knows, or come in the dtype that it
+        gives, rounded once; others, and those that do not fit into it, in the working dtype.
         """
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
-        found: Blocks = {}
+        found: dict[Block, Tensor | PlacedTensor] = {}
         if self.fusion.method.unit:
             blocks = [{block: self._working(t) for block, t in part.items()} for part in blocks]
-            found = self._by_unit(unit, blocks)
+            found |= self._by_unit(unit, blocks)
         for block in unit.blocks:
             tensors = [part[block] for part in blocks]
             if not tensors[0].is_floating_point():
                 found[block] = tensors[0]
             elif block not in found:
-                fused = self._by_tensor(block, tensors, by, narrow := written(block))
-                if fused.dtype == narrow != self.dtype and not all_finite(fused):
-                    fused = self._by_tensor(block, tensors, by, None)  # for whoever tells what is wrong
-                found[block] = fused
+                found[block] = self._by_tensor(block, tensors, by, form)
         return found
 
     def _working(self, tensor: Tensor) -> Tensor:
@@ -172,10 +172,8 @@ class Fuser:
         return self.fusion.parameters.count(layer_of(block)[1], after=block.line.name in self._after)
 
     def _by_tensor(
-        self, block: Block, tensors: list[Tensor], by: list[Alignment | None], narrow: torch.dtype | None
-    ) -> Tensor:
-        import torch
-
+        self, block: Block, tensors: list[Tensor], by: list[Alignment | None], form: StoredForm | None
+    ) -> Tensor | PlacedTensor:
         fusion, given = self.fusion, self.parameters(block)
         here = tensors[fusion.start :][: self._count(block)]
         base = tensors[0] if fusion.first == "base" else None
@@ -183,11 +181,8 @@ class Fuser:
             from isomerge.fusion.linear import linear
 
             return linear(here, weight=given.get("weight", [1.0] * len(here)))
-        if fusion.method.elementwise or fusion.method.widening:
-            out = torch.empty(tensors[0].shape, dtype=narrow or self.dtype, device=tensors[0].device)
-            if fusion.method.elementwise:
-                return self._in_pieces(given, here, base, out)
-            return fusion.method.fuse(here, given, base=base, out=out)
+        if fusion.method.piecewise:
+            return self._in_pieces(block, given, here, base, form)
         here, base = list(map(self._working, here)), None if base is None else self._working(base)
         rng = generator(fusion.seed, fusion.method.name, block.key) if fusion.method.random else None
         seen = None
@@ -195,8 +190,35 @@ class Fuser:
             seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
         return fusion.method.fuse(here, given, base=base, rng=rng, statistics=seen)
 
-    def _in_pieces(self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, out: Tensor) -> Tensor:
-        """An elementwise method, which needs no more than a piece of every model in the working dtype."""
+    def _in_pieces(
+        self,
+        block: Block,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        base: Tensor | None,
+        form: StoredForm | None,
+    ) -> Tensor | PlacedTensor:
+        """A method that needs no more than a piece of every model in the working dtype."""
+        import torch
+
+        shape, device = tensors[0].shape, tensors[0].device
+        narrow = None if form is None else form.written_dtype(block)
+        place = None if form is None else form.place(block, finite=narrow != self.dtype)
+        if place is not None and place.shape == shape:
+            with suppress(NotFiniteError):
+                self._fill(given, tensors, base, place)
+                return place.placed()
+        elif narrow is not None:
+            out = self._fill(given, tensors, base, torch.empty(shape, dtype=narrow, device=device))
+            if narrow == self.dtype or all_finite(out):
+                return out
+        # what does not fit is left to whoever tells what is wrong
+        return self._fill(given, tensors, base, torch.empty(shape, dtype=self.dtype, device=device))
+
+    def _fill(self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, out: Any) -> Any:
+        """The method's result, in a tensor or at its place in a file."""
+        if self.fusion.method.widening:
+            return self.fusion.method.fuse(tensors, given, base=base, out=out)
         for parts, place in pieces([*tensors, *([] if base is None else [base])], out, self.dtype):
             origin = None if base is None else parts.pop()
             place.copy_(self.fusion.method.fuse(parts, given, base=origin))

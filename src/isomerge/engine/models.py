@@ -83,15 +83,15 @@ class Model:
 
     def expect(self, block: Block) -> None:
         """Has the system begin to read a block that will be assembled soon."""
-        for name in self._stored(block):
+        for name in self.stored_names(block):
             self.checkpoint.expect(name)
 
     def check_unchanged(self, block: Block) -> None:
         """Raises IsomergeError when a file that the block was mapped from has changed."""
-        for name in self._stored(block):
+        for name in self.stored_names(block):
             self.checkpoint.check_unchanged(name)
 
-    def _stored(self, block: Block) -> list[str]:
+    def stored_names(self, block: Block) -> list[str]:
         """The stored tensors behind a block, those that are there."""
         found = (self.source_of(canonical, Match(block.line, {})) for canonical in block.canonical)
         return [name for name in found if name is not None]
@@ -126,14 +126,16 @@ def recognise(
     map_large_blocks()  # every run that reads weights begins here
     checkpoint = model if isinstance(model, Checkpoint) else open_model_ref(model, allow_pickle=allow_pickle)
     shapes = {name: tuple(info.shape) for name, info in checkpoint.tensors.items()}
-    if not checkpoint.config.get("model_type") and spec_file is None:
+    named = checkpoint.config.get("model_type") or checkpoint.config.get("_class_name")
+    if not named and spec_file is None:
         kinds = infer_model_types(checkpoint.config, shapes)
         # BERT and RoBERTa bodies look alike without a prefix and have the same symmetries: the first will do
-        checkpoint = replace(
-            checkpoint, config={**checkpoint.config, **({"model_type": kinds[0]} if kinds else {})}
-        )
+        if (
+            kinds and "architecture" not in checkpoint.config
+        ):  # timm's key: its loaders want no model_type beside it
+            checkpoint = replace(checkpoint, config={**checkpoint.config, "model_type": kinds[0]})
     try:
-        spec = spec_for(checkpoint.config, spec_file)
+        spec = spec_for(checkpoint.config, spec_file, shapes)
         matches = coverage(spec, shapes)
     except IsomergeError as error:
         raise IsomergeError(f"{checkpoint.ref}: {error}") from None
@@ -183,7 +185,7 @@ def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collectio
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal"
                 )
         for key in (*anchor.spec.config_keys, "tie_word_embeddings"):
-            known = key == "rope" or all(has_key(m.config, key) for m in (anchor, other))
+            known = key.rpartition(".")[2] == "rope" or all(has_key(m.config, key) for m in (anchor, other))
             mine, theirs = (config_value(m.config, key) for m in (anchor, other))
             if known and mine != theirs:
                 hint = "; --untie gives a tied head weights of its own" if key == "tie_word_embeddings" else ""

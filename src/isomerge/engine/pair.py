@@ -15,7 +15,7 @@ from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import lonely_gains
 from isomerge.matching.local import (
     compact_solution,
-    match_unit,
+    move_unit,
     squared_distance,
     squared_distance_and_norm,
     squared_norm,
@@ -66,7 +66,7 @@ class PairSolver:
         anchor, source: compatible models.
         plan: the plan over their shared blocks.
         dtype: the working dtype.
-        guard: see `isomerge.matching.local.match_unit`.
+        guard: see `isomerge.matching.local.move_unit`.
     """
 
     def __init__(self, anchor: Model, source: Model, plan: Plan, dtype: torch.dtype, *, guard: bool) -> None:
@@ -137,18 +137,21 @@ class PairSolver:
         return self.votes
 
     def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
-        """Match one unit; the source's blocks come back moved, in place."""
+        """Match one unit; the source's blocks come back moved, and the given ones are let go."""
         spec = self.plan.selection.spec
         result = UnitResult(unit.key, unit_layer(unit))
         squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
+        moved, gaps = source, None
         if self.given is not None:
             self.given.act(source)
         elif self.plan.is_matched(unit):
             votes = {name: self.votes[name] for name in unit.votes}
+            apart = sum(before for before, _ in squares.values())
             with _overflow_told(self, unit):
-                alignment, result.dead = match_unit(self.plan.selection, anchor, source, votes, guard=self.guard)
-                alignment.act(source)
-            result.elements = dict(alignment.elements)
+                found = move_unit(self.plan.selection, anchor, source, votes, guard=self.guard, apart=apart)
+            moved, gaps, result.dead = found.blocks, found.gaps, found.dead
+            result.elements = dict(found.alignment.elements)
+            source.clear()  # the caller holds the dictionary: two copies of a unit would stay
         shifts = find_shifts(spec, list(unit.blocks))
         shown = self.given.spec if self.given is not None else spec
         for block in unit.blocks:
@@ -156,11 +159,13 @@ class PairSolver:
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
             before, norm = squares[block]
             after = before
-            if self.moves(unit):  # the anchor may have been brought to another gauge
-                after, norm = squared_distance_and_norm(anchor[block], source[block])
+            if gaps is not None:
+                after = gaps[block]
+            elif self.moves(unit):
+                after = squared_distance(anchor[block], moved[block])
             row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": after}
             result.blocks.append(row)
-        return result, source
+        return result, moved
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """The group element of the whole model."""
@@ -201,13 +206,18 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
             "tensor": block.key,
             "size": max(a[block].numel(), 1),
             "residual": squared_distance(a[block], b[block]),
-            "norm": squared_norm(a[block]),
+            "norm": squared_norm(_whole(block, a[block])),
             "peak_residual": _peak(a[block] - b[block]),
-            "peak": _peak(a[block]),
+            "peak": _peak(_whole(block, a[block])),
         }
         for block in unit.blocks
     ]
     return rows, dead
+
+
+def _whole(block: Block, a: Tensor) -> Tensor:
+    """What a difference is measured against: a gain that is stored less one is zero when it is folded."""
+    return a + block.line.less if block.line.less else a
 
 
 def _peak(a: Tensor) -> float:

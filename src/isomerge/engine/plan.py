@@ -9,6 +9,7 @@ from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
 from isomerge.matching.streams import headless, names_stream
+from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.ties import tied_lines
 from isomerge.symmetry.units import Unit, plan_units, voted
@@ -125,10 +126,17 @@ LIBRARIES = 3.5e8
 """Bytes that torch and transformers take before a weight is read."""
 
 
-def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool) -> float:
+def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool, piecewise: bool = False) -> float:
     """What one unit takes while it is worked on, in bytes, from shapes alone: every model's tensors in the working dtype,
-    with copies for the gauge and for the candidates of ``guard``, and the cross-Gram."""
+    with copies for the gauge and for the candidates of ``guard``, and the cross-Gram.
+
+    Where nothing moves it and it is fused ``piecewise``, tensors are pages of their files, but for those that are stacked of
+    several, and a twentieth of one is looked at closely (`isomerge.fusion.trimming`).
+    """
     numel = sum(block_size(models[0], block) for block in unit.blocks)
+    if piecewise and not plan.is_matched(unit) and plan.selection.frame is None:
+        stacked = sum(block_size(models[0], block) for block in unit.blocks if block.lead)
+        return 4.0 * ((len(models) + 1) * (stacked + min(numel, 4 * PIECE)) + 0.05 * numel)
     if not plan.is_matched(unit):
         return 4.0 * (len(models) + 1) * numel
     spec = plan.selection.spec
@@ -136,7 +144,7 @@ def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool)
     return 4.0 * ((len(models) + (5 if guard else 3)) * numel + 2 * wide**2)
 
 
-def estimate(plan: Plan, models: Sequence[Model], *, guard: bool) -> dict[str, float]:
+def estimate(plan: Plan, models: Sequence[Model], *, guard: bool, piecewise: bool = False) -> dict[str, float]:
     """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
 
     Memory: the largest unit's (see `unit_memory`). Time: reading and writing at 1 GB/s, and the multiplications at 50 GFLOP/s;
@@ -146,7 +154,7 @@ def estimate(plan: Plan, models: Sequence[Model], *, guard: bool) -> dict[str, f
     spec = plan.selection.spec
     largest, flops = 0.0, 0.0
     for unit in plan.units:
-        largest = max(largest, unit_memory(plan, unit, models, guard=guard))
+        largest = max(largest, unit_memory(plan, unit, models, guard=guard, piecewise=piecewise))
         if plan.is_matched(unit):
             numel = sum(block_size(donor, block) for block in unit.blocks)
             names = (key.partition("[")[0] for key in unit.elements if not key.startswith("shift."))

@@ -15,11 +15,14 @@ from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.disk import disk_errors
 from isomerge.checkpoint.dtypes import torch_dtype
+from isomerge.checkpoint.place import TensorPlace
+from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
+from isomerge.engine.local_engine import Engine, LocalEngine
 from isomerge.engine.models import Model
 from isomerge.engine.pair import UnitResult
 from isomerge.engine.provenance import input_rows
-from isomerge.errors import OVERFLOW, DiskFullError, IsomergeError, is_overflow_error
+from isomerge.errors import OVERFLOW, IsomergeError, UnfinishedError, is_overflow_error
 from isomerge.evidence.card import REPORT
 from isomerge.evidence.distance import summarise
 from isomerge.evidence.distances_figure import PICTURE, distances_picture
@@ -46,9 +49,11 @@ class Output:
     force: bool = False
     observer: Observer = field(default=lambda what, done, total: None)
     jobs: int | None = None
-    """Units that are worked on at once, each by one thread; see `isomerge.engine.streaming.stream_units`."""
+    """Units that are worked on at once, each by one thread; see `isomerge.engine.local_engine.LocalEngine`."""
     max_memory: int | None = None
-    """Bytes that the run may take, by the estimate of a dry run."""
+    """Bytes that the run may take, by the estimate of a dry run; of a worker on a cluster."""
+    engine: Engine = field(default_factory=LocalEngine)
+    """What works on the units."""
 
 
 def out_code(stored: str, dtype: str | None) -> str:
@@ -75,6 +80,41 @@ def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class StoredForm:
+    """How blocks are named and stored in the output."""
+
+    donor: Model
+    dtype: str | None
+    writer: CheckpointWriter | None = field(default=None, compare=False, repr=False)
+    """Into whose files blocks may go piece by piece; stays on the machine that has it."""
+
+    def __reduce__(self) -> tuple[type[StoredForm], tuple[Model, str | None]]:
+        return StoredForm, (self.donor, self.dtype)
+
+    def written_dtype(self, block: Block) -> torch.dtype | None:
+        """What a block of the donor is written in, where that is one dtype that weights are converted to."""
+        donor = self.donor
+        stored = {donor.checkpoint.tensors[donor.names[name]].dtype for name in block.canonical}
+        first, *others = {out_code(code, self.dtype) for code in stored}
+        return torch_dtype(first) if not others and first in DTYPES.values() else None
+
+    def place(self, block: Block, *, finite: bool) -> TensorPlace | None:
+        """Where a block of the donor goes, to be filled piece by piece, where it is one tensor of the output as it is."""
+        if self.writer is None or block.lead or self.written_dtype(block) is None:
+            return None
+        return self.writer.place(self.donor.names[block.canonical[0]], finite=finite)
+
+    def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
+        """Blocks under a model's names, in the output dtype, or in that in which the model stores them."""
+        found = {}
+        for block, tensor in blocks.items():
+            for canonical, part in block.split(tensor):
+                name = model.names[canonical]
+                found[name] = cast(part, out_code(model.checkpoint.tensors[name].dtype, self.dtype), name)
+        return found
+
+
 class StreamWriter:
     """A checkpoint being written unit by unit, with its report and alignments."""
 
@@ -88,16 +128,18 @@ class StreamWriter:
             shard_size=output.shard_size,
             force=output.force,
             apart=apart,
+            name=weights_name(donor.config),
         )
+        self.form = StoredForm(donor, output.dtype, self.writer)
 
     def __enter__(self) -> StreamWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self.writer.close()
-        # bad input leaves nothing behind; a full disk or a kill leaves a folder to resume from
+        # bad input leaves nothing behind; a full disk, a lost machine or a kill leaves a folder to resume from
         overflow = isinstance(error, Exception) and is_overflow_error(error)
-        if overflow or (isinstance(error, IsomergeError) and not isinstance(error, DiskFullError)):
+        if overflow or (isinstance(error, IsomergeError) and not isinstance(error, UnfinishedError)):
             shutil.rmtree(self.partial, ignore_errors=True)
             if overflow:
                 raise IsomergeError(f"{self.output.out} was not made: {OVERFLOW}") from None
@@ -114,21 +156,9 @@ class StreamWriter:
         for name, part in self.named(self.donor, {block: tensor}).items():
             self.writer.write(name, part)
 
-    def written_dtype(self, block: Block) -> torch.dtype | None:
-        """What a block of the donor is written in, where that is one dtype that weights are converted to."""
-        donor = self.donor
-        stored = {donor.checkpoint.tensors[donor.names[name]].dtype for name in block.canonical}
-        first, *others = {out_code(code, self.output.dtype) for code in stored}
-        return torch_dtype(first) if not others and first in DTYPES.values() else None
-
     def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
-        """Blocks under a model's names, in the output dtype, or in that in which the model stores them."""
-        found = {}
-        for block, tensor in blocks.items():
-            for canonical, part in block.split(tensor):
-                name = model.names[canonical]
-                found[name] = cast(part, out_code(model.checkpoint.tensors[name].dtype, self.output.dtype), name)
-        return found
+        """See `StoredForm.named`."""
+        return self.form.named(model, blocks)
 
     def config(self) -> dict[str, Any]:
         """The config that is written."""

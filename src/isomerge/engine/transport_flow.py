@@ -71,6 +71,10 @@ class TransportFlow:
         raw, config = activations and activations[0], pair.anchor.config
         self.stream = StreamMaps(self.maps, self.spec, self.full, config, settings, self._compared, raw)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without what the maps were made from: activations, and who is told of progress."""
+        return _of_maps, (self.pair, self.settings, self.maps)
+
     # -------------------------------------------------------------------- flow
 
     def run(self) -> dict[str, Any]:
@@ -172,6 +176,13 @@ class TransportFlow:
                 return x, y, here
             self.from_weights.append(part.block.key)
         return part.x, self.maps.along(part.name, part.y), part.atoms
+
+
+def _of_maps(pair: PairSolver, settings: TransportSettings, maps: Maps) -> TransportFlow:
+    """A flow whose maps are made already."""
+    flow = TransportFlow(pair, settings, check=False)
+    flow.maps.tensors, flow.maps.steps = maps.tensors, maps.steps
+    return flow
 
 
 def _varies(centred: Tensor) -> bool:

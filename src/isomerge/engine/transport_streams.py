@@ -153,7 +153,9 @@ class StreamMaps:
     def _arrives(self, part: Part, atom: Atom) -> str | None:
         now = self.now.get(atom.name)
         line, stem = part.block.line, part.block.key.rpartition(".")[0]
-        tie = next((other for other in self.full.lines if other.name == line.tied), None)
+        tie = next(
+            (other for other in self.full.lines if not other.indices and other.canonical({}) == line.tied), None
+        )
         if tie is not None and self.config.get("tie_word_embeddings", True):
             return self.written.get(tie.canonical(dict(part.block.scope)), now)
         if scale := self._scale(part, atom.name):

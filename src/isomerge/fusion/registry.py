@@ -84,6 +84,11 @@ class Method:
     """It takes tensors as they are stored: see `widening_method`."""
 
     @property
+    def piecewise(self) -> bool:
+        """It needs no more than a piece of every model at a time."""
+        return self.elementwise or self.widening
+
+    @property
     def summary(self) -> str:
         """The first sentence of its docstring."""
         text = inspect.getdoc(self.function) or self.name

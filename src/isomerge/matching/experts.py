@@ -7,6 +7,7 @@ ones a profile that no inner symmetry changes (sorted neuron norms, router rows)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -58,7 +59,8 @@ def _solve_base(solver: NestedSolver, top: str, leaves: list[Leaf]) -> dict[str,
     own = cross_grams(spec, [leaf for leaf in leaves if signature(spec, leaf[2]) == (top,)])
     inside = [leaf for leaf in leaves if len(signature(spec, leaf[2])) > 1]
     base = own[(top,)].arrange((f"{top}+", f"{top}-")).double() if own else torch.zeros(n, n, dtype=torch.float64)
-    if _pair_cost(spec, top, inside) * n * n <= BUDGET:
+    deep = _nested(_within(spec, top), [_others(atoms, top) for _, _, atoms in inside])
+    if not deep and _pair_cost(spec, top, inside) * n * n <= BUDGET:
         scores = [[_solve_pair(solver, top, inside, i, j).score.data for j in range(n)] for i in range(n)]
         profit = base + torch.tensor(scores, dtype=torch.float64)
     else:
@@ -88,17 +90,36 @@ def _solve_pair(
     solver: NestedSolver, top: str, leaves: list[Leaf], i: int, j: int, *, elements: bool = False
 ) -> Solution:
     """The problem inside block i of the anchor and block j of the source."""
-    spaces = {
-        n: replace(s, index=tuple(i for i in s.index if i != top))
-        for n, s in solver.spec.spaces.items()
-        if n != top
-    }
-    spec = replace(solver.spec, spaces=spaces)
+    spec = _within(solver.spec, top)
     inner: list[Leaf] = []
     for x, y, atoms in leaves:
         at = [a.name for a in atoms].index(top)
-        inner.append((x.select(at, i), y.select(at, j), atoms[:at] + atoms[at + 1 :]))
-    return NestedSolver(spec, solver.given).solve(cross_grams(spec, inner), (), elements)
+        inner.append((x.select(at, i), y.select(at, j), _others(atoms, top)))
+    within = NestedSolver(spec, solver.given)
+    if elements and _nested(spec, [atoms for _, _, atoms in inner]):
+        return solve_leaves(within, inner)  # groups of experts: expert by expert again
+    return within.solve(cross_grams(spec, inner), (), elements)
+
+
+def _nested(spec: Spec, inner: Sequence[tuple[Atom, ...]]) -> bool:
+    """Whether the leaves inside a block are too large as well, and are nothing but blocks again: groups of experts."""
+    names = {name for atoms in inner for name in signature(spec, atoms)}
+    batch = {i for name in names for i in spec.batch(spec.spaces[name])}
+    return batch <= spec.spaces.keys() and any(_too_large(spec, atoms) for atoms in inner)
+
+
+def _within(spec: Spec, top: str) -> Spec:
+    """The spec inside one block of a base."""
+    spaces = {
+        n: replace(s, index=tuple(i for i in s.index if i != top)) for n, s in spec.spaces.items() if n != top
+    }
+    return replace(spec, spaces=spaces)
+
+
+def _others(atoms: tuple[Atom, ...], top: str) -> tuple[Atom, ...]:
+    """The axes of a leaf but the base's."""
+    at = [a.name for a in atoms].index(top)
+    return atoms[:at] + atoms[at + 1 :]
 
 
 def _profile(spec: Spec, top: str, leaves: list[Leaf], side: Literal["anchor", "source"]) -> Tensor:
@@ -109,8 +130,9 @@ def _profile(spec: Spec, top: str, leaves: list[Leaf], side: Literal["anchor", "
     for x, y, atoms in leaves:
         t = x if side == "anchor" else y
         names = [a.name for a in atoms]
-        order = [names.index(top), names.index(_widest(spec, atoms, top))]
+        permuted = [s for s in signature(spec, atoms) if s != top and spec.spaces[s].group.compact == "Perm"]
+        order = [names.index(name) for name in (top, *(permuted or [_widest(spec, atoms, top)]))]
         rest = [k for k in range(t.ndim) if k not in order]
-        norms = t.permute(*order, *rest).flatten(2).norm(dim=-1) if rest else t.permute(*order).abs()
-        rows.append(norms.double().sort(-1).values)
+        norms = t.permute(*order, *rest).flatten(len(order)).norm(dim=-1) if rest else t.permute(*order).abs()
+        rows.append(norms.double().flatten(1).sort(-1).values)
     return torch.cat(rows, -1)

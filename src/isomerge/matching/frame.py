@@ -43,7 +43,7 @@ def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
             space = spec.spaces.get(atom.name)
             if space is None or space.group_name != "Scale" or atom.name not in spec.residual_names:
                 continue
-            gain = load(block).double().reshape(-1, 1)
+            gain = load(block).double().reshape(-1, 1) + block.line.less
             gain = torch.where(gain == 0, torch.ones_like(gain), gain)
             elements[element_key(spec, space, dict(block.scope))] = gain if atom.dual else gain.reciprocal()
     return Alignment(spec, elements)
@@ -68,7 +68,7 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
     """
     for block in blocks:
         if any(a.diag and a.name in spec.streams for a in atoms(block.axes or ())):
-            zeros = int((load(block) == 0).sum())
+            zeros = int((load(block) + block.line.less == 0).sum())
             if zeros:
                 raise IsomergeError(
                     f"{ref}: tensor {block.key} has {zeros} gains that are zero, which cannot be folded: choose a "

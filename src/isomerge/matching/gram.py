@@ -8,7 +8,7 @@ add up. Activation statistics enter here as well: they are other cross-Grams of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,11 +86,23 @@ def cross_grams(spec: Spec, pairs: Iterable[Leaf]) -> Crosses:
         spaces = signature(spec, atoms)
         if not spaces:
             continue
+        if spaces in found and _added(found[spaces], x, y, [a.name for a in atoms]):
+            continue
         cross = cross_gram(spec, x, y, atoms)
         if spaces in found:
             cross = Cross(cross.dims, found[spaces].arrange(cross.dims) + cross.data)
         found[spaces] = cross
     return found
+
+
+def _added(cross: Cross, x: Tensor, y: Tensor, names: list[str]) -> bool:
+    """Add a leaf to the cross-Gram [n, n] of one space in place; False where it is another. A layer's n^2 numbers are many."""
+    space = cross.dims[0].removesuffix("+")
+    if cross.dims != (f"{space}+", f"{space}-") or names.count(space) != 1 or cross.data.dtype != x.dtype:
+        return False
+    u, v = (t.movedim(names.index(space), 0).reshape(len(cross.data), -1) for t in (x, y))
+    cross.data.addmm_(u, v.mT)
+    return True
 
 
 def cross_size(spec: Spec, atoms: tuple[Atom, ...]) -> int:
@@ -104,13 +116,23 @@ def cross_size(spec: Spec, atoms: tuple[Atom, ...]) -> int:
     return size
 
 
-def along(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> Iterator[tuple[Tensor, Atom]]:
-    """The leaves that one space's element acts on, float64 [*batch, n, others], with the atom of its axis."""
+def in_order(spec: Spec, name: str, element: Cross) -> Tensor:
+    """An element with its batch dims in the order of the space's indices."""
+    wanted = [element.dims.index(i) for i in spec.batch(spec.spaces[name])]
+    rest = range(len(element.dims) - 1, element.data.ndim)
+    return element.data.permute(*wanted, *rest).contiguous()
+
+
+def along(
+    spec: Spec, name: str, tensors: Mapping[Block, Tensor], only: Callable[[tuple[Atom, ...]], bool] | None = None
+) -> Iterator[tuple[Tensor, Atom]]:
+    """The leaves that one space's element acts on (those of them whose atoms pass ``only``), float64 [*batch, n, others],
+    with the atom of its axis."""
     batch = spec.batch(spec.spaces[name])
     for block, tensor in tensors.items():
         for (view,), atoms, _ in leaves(spec, block, tensor):
             names = [a.name for a in atoms]
-            if name not in names:
+            if name not in names or (only is not None and not only(atoms)):
                 continue
             at, order = names.index(name), [names.index(i) for i in batch]
             rest = [k for k in range(view.ndim) if k not in order and k != at]

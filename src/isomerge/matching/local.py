@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.matching.alternation import alternate, trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.experts import solve_leaves
-from isomerge.matching.gram import Cross, Leaf, cross_grams, paired_leaves
+from isomerge.matching.gram import Leaf, cross_grams, in_order, paired_leaves
 from isomerge.matching.nested import NestedSolver
 from isomerge.matching.neuron_scale import neuron_candidate
 from isomerge.matching.refine import refine
+from isomerge.matching.rotations import rotations_and_factors
 from isomerge.matching.selection import Selection
 from isomerge.pieces import PIECE
 from isomerge.symmetry.alignment import Alignment
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 Blocks = dict[Block, "Tensor"]
 # A unit whose distance would fall by less than this fraction keeps the identity: rounding, not a match.
 GAIN = 1e-6
+ROW, MANY_ROWS = 512, 128
+"""Entries that are summed in float32, and from how many such rows on: rounding of a row is 3e-7 of it, and averages out to
+less than 1e-8 over many. Small tensors, whose descents are followed to the last digit, are summed in float64."""
 
 
 def match_unit(
@@ -46,36 +52,79 @@ def match_unit(
     Returns:
         The alignment, and the element keys of dead blocks that could not be balanced.
     """
-    if not any(elements_of(selection.spec, block) for block in anchor) and not selection.spec.shifts:
-        return Alignment(selection.spec), []
-    found, dead = _solve(selection, anchor, source, votes or {}, gauge=selection.gauge)
-    if selection.rescale:
-        found = _refined(selection.spec, anchor, source, found, rotate=False, shift=False, joint=selection.joint)[0]
+    found = move_unit(selection, anchor, source, votes, guard=guard)
+    return found.alignment, found.dead
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A unit matched and moved."""
+
+    alignment: Alignment
+    blocks: Blocks
+    """The source's, moved by the alignment; what it leaves alone are the given tensors."""
+    dead: list[str]
+    """The element keys of dead blocks that could not be balanced."""
+    gaps: dict[Block, float] | None = None
+    """Squared distances to the anchor by block, where they were measured."""
+
+
+def move_unit(
+    selection: Selection,
+    anchor: Blocks,
+    source: Blocks,
+    votes: dict[str, Tensor] | None = None,
+    *,
+    guard: bool,
+    apart: float | None = None,
+) -> Moved:
+    """`match_unit`, and the source's blocks moved, in new tensors.
+
+    Args:
+        apart: the squared distance of the blocks as they are, where it is known.
+    """
+    spec, votes = selection.spec, votes or {}
+    if not any(elements_of(spec, block) for block in anchor) and not spec.shifts:
+        return Moved(Alignment(spec), dict(source), [])
+    found, dead = None, []
+    if selection.rescale and not votes:
+        found = rotations_and_factors(spec, anchor, source, joint=selection.joint)
+    if found is None:
+        found, dead = _solve(selection, anchor, source, votes, gauge=selection.gauge)
+        if selection.rescale and _gauged(spec, anchor):
+            found = _refined(spec, anchor, source, found, rotate=False, shift=False, joint=selection.joint)[0]
     if not guard:
-        return found, dead
-    return _best(selection, anchor, source, votes or {}, found), dead
+        return Moved(found, found.applied(source), dead)
+    return _best(selection, anchor, source, votes, Moved(found, source, dead), apart)
 
 
 def _best(
-    selection: Selection, anchor: Blocks, source: Blocks, votes: dict[str, Tensor], found: Alignment
-) -> Alignment:
+    selection: Selection,
+    anchor: Blocks,
+    source: Blocks,
+    votes: dict[str, Tensor],
+    found: Moved,
+    apart: float | None,
+) -> Moved:
     """The best of several candidates by the distance itself; the identity where nothing gains."""
     spec = selection.spec
-    fixed = Alignment(spec, {k: g for k, g in found.items() if k.partition("[")[0] in votes})
-    stay = distance(anchor, _moved(fixed, source))
-    if not selection.gauge:
-        return found if distance(anchor, _moved(found, source)) < stay * (1 - GAIN) else fixed
-    if not _gauged(spec, anchor):  # permutations alone: the assignment is optimal as it stands
-        trials = [(found, distance(anchor, _moved(found, source)))]
-    else:
+    fixed = Alignment(spec, {k: g for k, g in found.alignment.items() if k.partition("[")[0] in votes})
+    stay = fixed.applied(source)
+    bar = (apart if apart is not None and not fixed else distance(anchor, stay)) * (1 - GAIN)
+    best = found.alignment
+    if selection.gauge and _gauged(spec, anchor):
         plain, _ = _solve(selection, anchor, source, votes, gauge=False)
-        scaled = neuron_candidate(spec, anchor, source, found)
-        starts = [found, plain, fixed, *([scaled] if scaled is not None else [])]
+        scaled = neuron_candidate(spec, anchor, source, best)
+        starts = [best, plain, fixed, *([scaled] if scaled is not None else [])]
         trials = [_refined(spec, anchor, source, g, linear=False) for g in starts]
         # general linear spaces are solved once, from the best permutations
         trials.append(_refined(spec, anchor, source, min(trials, key=lambda trial: trial[1])[0]))
-    best, reached = min(trials, key=lambda trial: trial[1])
-    return best if reached < stay * (1 - GAIN) else fixed
+        best, reached = min(trials, key=lambda trial: trial[1])
+        return Moved(best, best.applied(source), found.dead) if reached < bar else Moved(fixed, stay, found.dead)
+    # the assignment of permutations alone is optimal as it stands, and so are the paper's two steps
+    moved = best.applied(source)
+    gaps = {block: squared_distance(t, moved[block]) for block, t in anchor.items()}
+    return Moved(best, moved, found.dead, gaps) if sum(gaps.values()) < bar else Moved(fixed, stay, found.dead)
 
 
 def _gauged(spec: Spec, blocks: Blocks) -> bool:
@@ -86,15 +135,10 @@ def _gauged(spec: Spec, blocks: Blocks) -> bool:
 
 def _refined(spec: Spec, anchor: Blocks, source: Blocks, g: Alignment, **how: bool) -> tuple[Alignment, float]:
     """A solution refined in the anchor's coordinates (see `refine` for how), and the distance that it reaches."""
-    moved = _moved(g, source)
-    g = refine(spec, anchor, moved, **how) @ g
-    return g, distance(anchor, moved)
-
-
-def _moved(g: Alignment, source: Blocks) -> Blocks:
     moved = {block: tensor.clone() for block, tensor in source.items()}
     g.act(moved)
-    return moved
+    g = refine(spec, anchor, moved, **how) @ g
+    return g, distance(anchor, moved)
 
 
 def distance(anchor: Blocks, moved: Blocks) -> float:
@@ -144,6 +188,11 @@ def _square(x: Tensor, *, exact: bool) -> float:
         found = float(torch.dot(x, x))
         if isfinite(found):
             return found
+    elif x.dtype == torch.float32 and x.numel() >= MANY_ROWS * ROW and x.numel() % ROW == 0:
+        # short rows in float32, their sums in float64: two thirds of the time of float64 throughout
+        found = float(torch.linalg.vector_norm(x.view(-1, ROW), dim=1).double().square().sum())
+        if isfinite(found):
+            return found
     return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
 
 
@@ -176,7 +225,11 @@ def compact_solution(
     keys = unit_keys(spec, anchor)
     if not keys:
         return Alignment(spec)
-    solution = solve_leaves(NestedSolver(spec, votes), [*paired_leaves(spec, anchor, source), *more])
+    solver, pairs = NestedSolver(spec, votes), [*paired_leaves(spec, anchor, source), *more]
+    if bases := trees(spec, anchor):
+        scope = {i: v for block in anchor for i, v in block.scope}
+        return Alignment(spec, alternate(solver, pairs, bases, keys, scope))
+    solution = solve_leaves(solver, pairs)
     return Alignment(spec, {keys[n]: in_order(spec, n, g) for n, g in solution.elements.items()})
 
 
@@ -197,10 +250,3 @@ def unit_keys(spec: Spec, blocks: Blocks) -> dict[str, str]:
                     f"{spec.origin}: space {space.name} has two elements in one unit: {keys[space.name]}, {key}"
                 )
     return keys
-
-
-def in_order(spec: Spec, name: str, element: Cross) -> Tensor:
-    """An element with its batch dims in the order of the space's indices."""
-    wanted = [element.dims.index(i) for i in spec.batch(spec.spaces[name])]
-    rest = range(len(element.dims) - 1, element.data.ndim)
-    return element.data.permute(*wanted, *rest).contiguous()

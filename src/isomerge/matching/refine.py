@@ -66,24 +66,40 @@ def refine(
 
 def _step(space: Space, sides: Sides, rotate: bool, linear: bool, joint: bool) -> Tensor | None:
     """The best element of one space; None where scales alone are wanted and it has none."""
+    name, group = space.group_name, space.group
+    if name == "GL" and rotate:
+        return linear_optimum(sides).element if linear else sequential(sides)
+    if name in ("O", "OFixingOnes") and rotate:
+        return group.solve(sides.plus + sides.minus)[0]
+    alpha, beta = (g.diagonal(dim1=-2, dim2=-1).sum(-1) for g in (sides.moved_plus, sides.moved_minus))
+    return scaling_step(space, alpha, beta, sides.plus, sides.minus, joint)
+
+
+def scaling_step(
+    space: Space, alpha: Tensor, beta: Tensor, plus: Tensor, minus: Tensor, joint: bool
+) -> Tensor | None:
+    """The best factor of one space (Eq. 12), of a rotary pair with its phase; None where it has none.
+
+    Args:
+        alpha, beta: squares of the moved model's plain and dual sides, float64 [*batch].
+        plus, minus: cross-Grams of both sides, anchor times moved transposed, float64 [*batch, n, n].
+        joint: solve the rotation of a general linear space again, together with its factor.
+    """
     import torch
 
     name, group = space.group_name, space.group
-    alpha, beta = (g.diagonal(dim1=-2, dim2=-1).sum(-1) for g in (sides.moved_plus, sides.moved_minus))
-    if name == "GL" and rotate:
-        return linear_optimum(sides).element if linear else sequential(sides)
-    if name == "GL" and joint:
-        best = joint_optimum(group, alpha, beta, sides.plus, sides.minus)
-        return best.element * best.scale[..., None, None]
     if name in ("O", "OFixingOnes"):
-        return group.solve(sides.plus + sides.minus)[0] if rotate else None
-    crosses = (sides.plus, sides.minus)
+        return None
+    if name == "GL" and joint:
+        best = joint_optimum(group, alpha, beta, plus, minus)
+        return best.element * best.scale[..., None, None]
+    crosses = (plus, minus)
     if name == "Complex":
         overlap = [torch.stack([c[..., 0, 0] + c[..., 1, 1], c[..., 1, 0] - c[..., 0, 1]], -1) for c in crosses]
         return complex_scale(alpha, beta, *overlap)
-    plus, minus = (c.diagonal(dim1=-2, dim2=-1).sum(-1) for c in crosses)
-    factor = quartic_scale(alpha, beta, plus, minus, signed=name != "PositiveScale")
-    identity = group.identity(tuple(factor.shape), sides.plus.shape[-1])
+    overlaps = (c.diagonal(dim1=-2, dim2=-1).sum(-1) for c in crosses)
+    factor = quartic_scale(alpha, beta, *overlaps, signed=name != "PositiveScale")
+    identity = group.identity(tuple(factor.shape), plus.shape[-1])
     return identity * factor.reshape(*factor.shape, *([1] * (identity.ndim - factor.ndim)))
 
 

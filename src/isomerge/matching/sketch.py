@@ -4,14 +4,16 @@ The neurons of two models are points x_i and y_j (all weights that one permutati
 never lengthens a distance: ``|S^T (x_i - y_j)| <= |x_i - y_j|``. Take for every y_j the x_i that is nearest in the sketch, and its
 exact distance r_j. If no other x_i is nearer than r_j *in the sketch*, this one is the nearest; and if the nearest ones of all y_j
 are different, they are the optimal assignment, since every term of its cost is at its least. Nothing is ever proven wrongly: what the
-sketch cannot tell is left to the assignment over all pairs. Related models (twins, fine-tunes) are told by 64 directions of some
+sketch cannot tell is left to the assignment over all pairs. Related models (twins, fine-tunes) are told by 32 directions of some
 thousand. Signs that act on a part of a neuron (gated layers) are minimised over in every distance.
+
+Points are kept as the tensors that they lie in: nothing of the size of a layer is copied but what is gathered, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from isomerge.matching.gram import Cross, Leaf, signature
@@ -21,32 +23,38 @@ from isomerge.symmetry.spec import Space, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-SMALLEST = 512
-"""Neurons below which the assignment over all pairs is as fast."""
-DIRECTIONS = (64, 256)
+SMALLEST = 256
+"""Neurons below which the assignment over all pairs is as fast: two milliseconds."""
+DIRECTIONS = 32
+"""Of the first sketch, which tells how many it will take."""
+ENOUGH, BESIDE, STEP = 4.0, 1.25, 16
+"""How much longer a sketch is on average than the longest distance that it must tell, squared, beside so many steps of so many
+directions: of all pairs the shortest sketches are that much shorter."""
+WORTH = 1 / 4
+"""The share of all dimensions above which a sketch costs as much as what it saves."""
 SAMPLE = 32
-"""Neurons that are tried first, in all dimensions: unrelated models are left to the assignment for the price of these."""
+"""Neurons that are tried first: unrelated models are left to the assignment for the price of these."""
 MARGIN = 1e-4
-"""Of the squared norms of two points: by how much a distance must be larger. Rounding in float32 is below a hundredth of it."""
+"""Of the squared norms of two sketches: by how much a distance must be larger. Rounding in float32 is below a hundredth of it."""
 ROWS = 256
 """Points of which distances to all others are held at once."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """The neurons of one model: what signs leave alone, and what they act on; None where there is none."""
+    """The n neurons of one model, as tensors [n, features] of any strides: what signs leave alone, and what they act on."""
 
-    fixed: Tensor | None
-    """[n, features]."""
-    signed: Tensor | None
+    fixed: tuple[Tensor, ...]
+    signed: tuple[Tensor, ...] = field(default=())
 
-    def parts(self) -> list[Tensor]:
-        """Those that there are."""
-        return [x for x in (self.fixed, self.signed) if x is not None]
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """All tensors, the fixed ones first."""
+        return (*self.fixed, *self.signed)
 
     def take(self, index: Tensor) -> Points:
-        """Some of the points."""
-        return Points(*(None if x is None else x.index_select(0, index) for x in (self.fixed, self.signed)))
+        """Some of the points; what lies in columns stays in columns."""
+        return Points(*(tuple(_rows(x, index) for x in kind) for kind in (self.fixed, self.signed)))
 
 
 def solve_neurons(solver: NestedSolver, leaves: Sequence[Leaf]) -> Solution | None:
@@ -95,8 +103,6 @@ def _is_number(spec: Spec, space: Space) -> bool:
 
 def _points(spec: Spec, leaves: Sequence[Leaf], top: str, fibre: str | None) -> tuple[Points, Points]:
     """The neurons of the anchor and of the source."""
-    import torch
-
     flips = fibre is not None and spec.spaces[fibre].group.compact == "Sign"
     sides: tuple[dict[bool, list[Tensor]], dict[bool, list[Tensor]]] = ({}, {})
     for x, y, atoms in leaves:
@@ -106,9 +112,7 @@ def _points(spec: Spec, leaves: Sequence[Leaf], top: str, fibre: str | None) -> 
         for side, t in zip(sides, (x, y), strict=True):
             rows = t.movedim(here.index(top), 0).reshape(t.shape[here.index(top)], -1)
             side.setdefault(flips and fibre in here, []).append(rows)
-    one, two = (
-        Points(*(torch.cat(side[kind], 1) if kind in side else None for kind in (False, True))) for side in sides
-    )
+    one, two = (Points(tuple(side.get(False, ())), tuple(side.get(True, ()))) for side in sides)
     return one, two
 
 
@@ -119,111 +123,163 @@ def nearest(anchor: Points, source: Points) -> tuple[Tensor, Tensor] | None:
     """For every anchor the source's point that the optimal assignment gives it, and the source's signs; None if not proven.
 
     Args:
-        anchor, source: of n points each, float32 or float64.
+        anchor, source: of n points each, float32 or float64, on the CPU.
 
     Returns:
         int64 [n] and float64 [n] by the source's own numbers.
     """
+    import torch
 
-    n = len(anchor.parts()[0])
-    sizes = [_squares(points) for points in (anchor, source)]
-    if not _worth_trying(anchor, source, sizes):
+    n, width = len(anchor.parts[0]), sum(x.shape[1] for x in anchor.parts)
+    sketches = Sketch.of(anchor, source, min(DIRECTIONS, width))
+    directions = _directions(anchor, source, sketches, width)
+    if directions is None:
         return None
-    widths = [x.shape[1] for x in anchor.parts()]
-    for directions in DIRECTIONS:
-        if directions >= sum(widths):
-            return None
-        maps = [_orthonormal(width, directions, seed, anchor) for seed, width in enumerate(widths)]
-        sketches = [_mapped(points, maps) for points in (anchor, source)]
-        best, other = _two_nearest(*sketches)
-        if len(best.unique()) < n:
-            continue
-        exact, sign = _exact(anchor.take(best), source, sizes[0][best] + sizes[1])
-        margin = MARGIN * (sizes[0].max() + sizes[1])
-        if bool((other > exact + margin).all()):
-            return best.argsort(), sign.double()
-    return None
+    if directions != DIRECTIONS:
+        sketches = Sketch.of(anchor, source, directions)
+    every = torch.arange(n)
+    best, sign, proven = sketches.neighbours(every, anchor, source)
+    if len(left := every[~proven]) > ROWS:
+        return None
+    if len(left):  # a few are asked in all dimensions
+        whole = Sketch(anchor, source, (_squares(anchor), _squares(source)))
+        best[left], sign[left], proven = whole.neighbours(left, anchor, source)
+    if not bool(proven.all()) or len(best.unique()) < n:
+        return None
+    return best.argsort(), sign.double()
 
 
-def _worth_trying(anchor: Points, source: Points, sizes: list[Tensor]) -> bool:
-    """Whether some points of the source have a nearest one, by far, and each another."""
+@dataclass(frozen=True)
+class Sketch:
+    """The points of both models in a few directions, the same for both, and their squared norms there [n]."""
+
+    anchor: Points
+    source: Points
+    squares: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, anchor: Points, source: Points, directions: int) -> Sketch:
+        """Fixed and signed parts in orthonormal directions of their own; all of them where a part has fewer."""
+        sides = [_mapped(points, directions) for points in (anchor, source)]
+        squares = [_squares(side) for side in sides]
+        return cls(sides[0], sides[1], (squares[0], squares[1]))
+
+    def neighbours(self, some: Tensor, anchor: Points, source: Points) -> tuple[Tensor, Tensor, Tensor]:
+        """For some points of the source the nearest anchor, the sign that it is so near with, and whether it is proven nearest."""
+        best, other = self.two_nearest(some)
+        exact, sign = _exact(anchor.take(best), source.take(some) if len(some) < len(self.squares[1]) else source)
+        margin = MARGIN * (self.squares[0].max() + self.squares[1][some])
+        return best, sign, other > exact + margin
+
+    def two_nearest(self, some: Tensor) -> tuple[Tensor, Tensor]:
+        """For some points of the source the number of the nearest anchor in the sketch, and its squared distance to the next."""
+        import torch
+
+        best, other = [], []
+        room = self.squares[0].new_empty(2, min(ROWS, len(some)), len(self.squares[0]))
+        for rows in some.split(ROWS):
+            distance = self._distances(self.source.take(rows), room[:, : len(rows)])
+            # numpy's search is ten times as fast as torch's
+            first = torch.from_numpy(distance.numpy().argmin(1))
+            distance[torch.arange(len(rows)), first] = torch.inf
+            best.append(first)
+            other.append(distance.amin(1) + self.squares[1][rows])
+        return torch.cat(best), torch.cat(other)
+
+    def _distances(self, source: Points, room: Tensor) -> Tensor:
+        """Squared distances [source, anchor] in the sketch, less the squared norms of the source's."""
+        import torch
+
+        total = room[0]
+        start = self.squares[0].expand_as(total)
+        for x, y in zip(self.anchor.fixed, source.fixed, strict=True):
+            start = torch.addmm(start, y, x.mT, alpha=-2, out=total)
+        if not self.anchor.fixed:
+            total.copy_(start)
+        inner = None
+        for x, y in zip(self.anchor.signed, source.signed, strict=True):
+            inner = torch.mm(y, x.mT, out=room[1]) if inner is None else inner.addmm_(y, x.mT)
+        return total if inner is None else total.sub_(inner.abs_(), alpha=2)
+
+
+def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> int | None:
+    """How many directions will tell all neighbours, as some points of the source say; None where too many.
+
+    A sketch in k of D dimensions has k / D of a squared distance on average. That of two neurons that do not belong together
+    must be longer in the sketch than that of two that do is in all dimensions.
+    """
     import torch
 
-    n = len(sizes[0])
+    n = len(anchor.parts[0])
     some = torch.linspace(0, n - 1, min(SAMPLE, n)).long()
-    near, other = _two_nearest_of(anchor, source.take(some), sizes[0], sizes[1][some])
-    return len(near[1].unique()) == len(some) and bool((other > near[0] + MARGIN * sizes[0].max()).all())
+    best, _ = sketch.two_nearest(some)
+    if len(best.unique()) < len(some):
+        return None
+    points = source.take(some)
+    exact, _ = _exact(anchor.take(best), points)
+    apart, _ = _exact(anchor.take(best.roll(1)), points)
+    ratio = float((exact / apart.clamp_min(torch.finfo(apart.dtype).tiny)).max())
+    if not ratio <= 1:  # NaN as well
+        return None
+    found = STEP * round(BESIDE + ENOUGH * ratio * width / STEP)
+    return found if found <= max(DIRECTIONS, WORTH * width) else None
 
 
-def _orthonormal(width: int, directions: int, seed: int, like: Points) -> Tensor:
-    """Orthonormal columns [width, directions]; fewer where the space is narrower."""
+def _mapped(points: Points, directions: int) -> Points:
+    """The sketch of all points: one tensor [n, about ``directions``] for the fixed parts, one for the signed ones."""
     import torch
 
-    x = like.parts()[0]
-    rng = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(width, min(width, directions), generator=rng, dtype=torch.float64)
-    return torch.linalg.qr(drawn)[0].to(x.dtype)
+    width = sum(x.shape[1] for x in points.parts)
+    kinds = (
+        [_sums(x, -(-directions * x.shape[1] // width)) for x in parts] for parts in (points.fixed, points.signed)
+    )
+    return Points(*((torch.cat(found, 1),) if found else () for found in kinds))
 
 
-def _mapped(points: Points, maps: Sequence[Tensor]) -> Points:
-    """The sketch of all points."""
-    left = iter(maps)
-    return Points(*(None if x is None else x @ next(left) for x in (points.fixed, points.signed)))
+def _sums(x: Tensor, directions: int) -> Tensor:
+    """A matrix [n, features] in some directions: sums over as many groups of features, with signs, over the root of their size.
+
+    No two groups share a feature, so the directions are orthonormal. The tensor is read once, in order: a sketch by Gaussian
+    directions takes six times as long, and tells no more.
+    """
+    import torch
+
+    n, width = x.shape
+    size = width // directions
+    if size <= 1:
+        return x
+    signs = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(size)).to(x.dtype) * 2 - 1
+    signs, even = signs * size**-0.5, x[:, : size * directions]
+    if x.mT.is_contiguous():
+        return (signs @ even.mT.unflatten(0, (directions, size))).mT
+    return (even.reshape(-1, size) @ signs).reshape(n, directions)
 
 
 def _squares(points: Points) -> Tensor:
     """Squared norms [n]."""
-    import torch
-
-    return sum(torch.linalg.vector_norm(x, dim=1).square() for x in points.parts())  # type: ignore[return-value]
+    return sum(x.square().sum(1) for x in points.parts)  # type: ignore[return-value]
 
 
-def _two_nearest(anchor: Points, source: Points) -> tuple[Tensor, Tensor]:
-    """For every point of the source the number of its nearest anchor, and its squared distance to the next one."""
-    import torch
-
-    squares = _squares(anchor), _squares(source)
-    best, other = [], []
-    for rows in torch.arange(len(squares[1])).split(ROWS):
-        near, far = _two_nearest_of(anchor, source.take(rows), squares[0], squares[1][rows])
-        best.append(near[1])
-        other.append(far)
-    return torch.cat(best), torch.cat(other)
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """Some rows of a matrix, in memory as it is."""
+    return x.mT.index_select(1, index).mT if x.mT.is_contiguous() else x.index_select(0, index)
 
 
-def _two_nearest_of(
-    anchor: Points, some: Points, squares: Tensor, own: Tensor
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Of some points: the squared distance to the nearest anchor and its number, and the squared distance to the next."""
-    product = None
-    for x, y, signed in zip((some.fixed, some.signed), (anchor.fixed, anchor.signed), (False, True), strict=True):
-        if x is not None and y is not None:
-            part = x @ y.mT
-            part = part.abs_() if signed else part
-            product = part if product is None else product.add_(part)
-    assert product is not None
-    distance = product.mul_(-2).add_(squares)
-    two = distance.topk(2, dim=1, largest=False)
-    return (two.values[:, 0] + own, two.indices[:, 0]), two.values[:, 1] + own
-
-
-def _exact(anchor: Points, source: Points, squares: Tensor) -> tuple[Tensor, Tensor]:
-    """The squared distances [n] of paired points, and the signs that make them least.
+def _exact(anchor: Points, source: Points) -> tuple[Tensor, Tensor]:
+    """The squared distances [n] of paired points, and the signs [n] of the source's that make them least.
 
     Args:
-        anchor, source: n points each, paired by their numbers.
-        squares: the sums of the squared norms of every pair [n]. Cancellation leaves an error of their rounding, which is
-            far below `MARGIN` of them.
+        anchor, source: n points each, paired by their numbers; the anchor's memory is overwritten.
     """
     import torch
 
-    sign, products = torch.ones_like(squares), torch.zeros_like(squares)
-    for x, y, signed in zip(
-        (anchor.fixed, anchor.signed), (source.fixed, source.signed), (False, True), strict=True
-    ):
-        if x is not None and y is not None:
-            inner = torch.einsum("nd,nd->n", x, y)
-            if signed:
-                sign = torch.where(inner < 0, -1.0, 1.0).to(inner.dtype)
-            products += sign * inner if signed else inner
-    return (squares - 2 * products).clamp_min(0), sign
+    first = source.parts[0]
+    total, inner = torch.zeros(2, len(first), dtype=first.dtype).unbind(0)
+    for x, y in zip(anchor.signed, source.signed, strict=True):
+        inner = inner + (x * y).sum(1)
+    sign = torch.where(inner < 0, -1.0, 1.0).to(first.dtype)
+    for x, y in zip(anchor.signed, source.signed, strict=True):
+        total = total + x.sub_(sign.unsqueeze(1) * y).square_().sum(1)
+    for x, y in zip(anchor.fixed, source.fixed, strict=True):
+        total = total + x.sub_(y).square_().sum(1)
+    return total, sign

@@ -18,6 +18,7 @@ from isomerge.engine.commands import run_apply
 from isomerge.engine.models import Model, coarsest_dtype
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
+from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import has_shared_meaning, lonely_gains
 from isomerge.matching.gram import along
@@ -33,6 +34,7 @@ from isomerge.quotient.representative import (
     third_moment,
 )
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.spec import Space, Spec
 from isomerge.symmetry.units import Unit
 
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 Told = Callable[[str, int, int], None]
 Basis = tuple["Tensor | None", "Tensor"]
 """See `basis`."""
+Only = Callable[[tuple[Atom, ...]], bool] | None
+"""Which leaves count, by their atoms; None: all of them."""
 CLOSE = 1e-6
 """A gap below this is told of: float32 weights carry about a tenth of it as rounding."""
 
@@ -108,7 +112,7 @@ class Canonicaliser:
         bases = self._bases()
         shared = [unit for unit in self.plan.units if any(has_shared_meaning(self.frame, b) for b in unit.blocks)]
         self.turn = Alignment(self.frame, self._elements(self.streams, bases, shared, self._shared))
-        found = self._elements(self.local, bases, self.plan.units, lambda tensors: tensors)
+        found = self._inside(bases)
         units = [
             (
                 unit,
@@ -121,6 +125,32 @@ class Canonicaliser:
         if is_settled(moved, SETTLED.get(coarsest_dtype(self.model), 0.0)):
             moved = Alignment(moved.spec)
         return Canonical(moved, self.gaps, self.dead, self.norm**0.5, self.notes)
+
+    def _inside(self, bases: dict[str, Basis]) -> dict[str, Tensor]:
+        """The elements inside layers. Where bases meet in one tensor (heads and latents), signs that a base can read from
+        tensors of its own come first: third moments along the others' axes know them."""
+        local, units = self.local, self.plan.units
+        met = {tree for unit in units for tree in trees(local, unit.blocks).values()}
+        seen = {leaf for block in self.blocks for leaf in leaf_atoms(block.axes or ())}
+
+        def own(leaf: tuple[Atom, ...]) -> bool:
+            return sum(bool(tree & {a.name for a in leaf}) for tree in met) < 2
+
+        told = {a.name for leaf in seen if own(leaf) for a in leaf}
+        signed = {name for name, space in local.spaces.items() if space.group.compact in ORIENTED}
+        late = {name for tree in met if tree & signed - told for name in tree}
+        first, rest = (local.restrict(names) for names in (local.spaces.keys() - late, late))
+        found = self._elements(first, bases, units, lambda tensors: tensors, own if met else None)
+        if not late:
+            return found
+        turn = Alignment(first, dict(found))
+
+        def turned(tensors: Blocks) -> Blocks:
+            for block, tensor in tensors.items():
+                turn.act_linearly(block, tensor)
+            return tensors
+
+        return found | self._elements(rest, bases, units, turned)
 
     def _shared(self, tensors: Blocks) -> Blocks:
         """The blocks that nothing inside layers acts on."""
@@ -156,13 +186,18 @@ class Canonicaliser:
         return {key: basis(spaces[key], moment) for key, moment in sums.items()}
 
     def _elements(
-        self, spec: Spec, bases: dict[str, Basis], units: Sequence[Unit], seen: Callable[[Blocks], Blocks]
+        self,
+        spec: Spec,
+        bases: dict[str, Basis],
+        units: Sequence[Unit],
+        seen: Callable[[Blocks], Blocks],
+        only: Only = None,
     ) -> dict[str, Tensor]:
         """The element of every key of a spec, from third moments of what is ``seen`` of units, in the eigenbases."""
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         oriented = any(space.group.compact in ORIENTED for space in spec.spaces.values())
         for tensors in self._units("signs and phases", units if oriented else ()):
-            for key, space, x in _axes(spec, seen(tensors), ORIENTED):
+            for key, space, x in _axes(spec, seen(tensors), ORIENTED, only):
                 third, size = third_moment(space, coordinates(space, bases[key][0], x))
                 before = sums.get(key)
                 sums[key] = (third, size) if before is None else (before[0] + third, before[1] + size)
@@ -189,13 +224,15 @@ def is_settled(g: Alignment, tolerance: float) -> bool:
     return True
 
 
-def _axes(spec: Spec, tensors: Blocks, kinds: Sequence[str]) -> Iterator[tuple[str, Space, Tensor]]:
+def _axes(
+    spec: Spec, tensors: Blocks, kinds: Sequence[str], only: Only = None
+) -> Iterator[tuple[str, Space, Tensor]]:
     """The leaves along every axis whose compact group is one of these, with element keys and spaces; gains, which stand
     for two sides at once, are left out."""
     for name, key in unit_keys(spec, tensors).items():
         space = spec.spaces[name]
         if space.group.compact in kinds:
-            yield from ((key, space, x) for x, atom in along(spec, name, tensors) if not atom.diag)
+            yield from ((key, space, x) for x, atom in along(spec, name, tensors, only) if not atom.diag)
 
 
 CARD = (

@@ -20,7 +20,8 @@ from isomerge.engine.canonical_frame import read_moved
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import layer_of, make_plan, unit_bytes
 from isomerge.errors import IsomergeError
-from isomerge.matching.balance import fold_biases
+from isomerge.matching.alternation import trees
+from isomerge.matching.balance import canonical_gauge, fold_biases
 from isomerge.matching.frame import folded_gains, has_shared_meaning
 from isomerge.quotient.relations import Anchors, anchor_rows, relations
 from isomerge.quotient.spectra import spectra
@@ -161,10 +162,14 @@ def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -
         seen += unit_bytes(model, unit)
         tensors = {block: read_moved(model, block, dtype, fold) for block in unit.blocks}
         floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
-        fold_biases(shifts, floats)
+        meet = trees(shifts, floats)
+        (canonical_gauge if meet else fold_biases)(shifts, floats)
         first = {block.key: block for block in unit.blocks}
         related += [(first[key], kind, x) for (key, kind), x in relations(spec, floats, anchors).items()]
-        told |= spectra(shifts, floats)
+        here = spectra(shifts, floats)
+        if meet:  # what reads a latent has no relation to the stream: spectra speak for it
+            related += [(unit.blocks[0], f"{key.partition('[')[0]}:spectrum", x) for key, x in here.items()]
+        told |= here
     found = [
         Relation(block.key, *layer_of(block), kind, x.float())
         for block, kind, x in sorted(related, key=lambda r: (r[0].key, r[1]))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from isomerge.symmetry.axes import Atom
@@ -106,7 +107,11 @@ def relations(
                 continue  # one number, which may be a difference of large ones
             if _invariant(spec, one.inner, other.inner):
                 key, value = _kind(spec, one, other), _contract(one, other)
-                place = next((at for at in found if at[1] == key), (one.block.key, key))
+                # attention between streams with other numbers of anchors: what has another shape does not add up
+                places = product((key, *(f"{key} {n}" for n in range(2, 9))), (one.block.key, other.block.key))
+                free = next((k, kind) for kind, k in places if (k, kind) not in found)
+                alike = (at for at, x in found.items() if at[1].split()[0] == key and x.shape == value.shape)
+                place = next(alike, free)
                 found[place] = found[place] + value if place in found else value
     return found
 
@@ -125,7 +130,7 @@ def _anchored(
             return None
         rows, number = anchors[atom.name].rows, number + 1
         if atom.diag:  # a gain that stays: the matrix that it is the diagonal of
-            view = (rows * view.reshape(-1)) @ rows.mT
+            view = (rows * (view.reshape(-1) + block.line.less)) @ rows.mT
             return _Leaf(block, view, (Atom("@1"), Atom("@2")), reads=False)
         view = torch.matmul(view.movedim(at, -1), rows.mT).movedim(-1, at)
         atoms = (*atoms[:at], Atom(f"@{number}"), *atoms[at + 1 :])

@@ -87,6 +87,8 @@ class _Reader:
         matches = coverage(self.spec, {name: tuple(t.shape) for name, t in tensors.items()})
         names = by_canonical(matches)
         for block in gather_blocks(self.spec, matches):
+            if block.line.less:  # Gemma also scales its embeddings, which the relational form does not know
+                raise self._refuse(block)
             whole = block.assemble(lambda name: tensors[names[name]]).detach().cpu().double().contiguous()
             for (view,), atoms, number in leaves(self.spec, block, whole):
                 kept = [view.shape[i] for i, a in enumerate(atoms) if not self._dropped(a)]

@@ -85,6 +85,13 @@ class Alignment(Mapping[str, "Tensor"]):
         for stage in self.stages:
             stage.act(tensors)
 
+    def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """What `act` makes of the blocks of one unit, bit for bit, in new tensors; those that nothing moves are the given ones."""
+        found = dict(tensors)
+        for stage in self.stages:
+            found = stage.applied(found)
+        return found
+
     def act_linearly(self, block: Block, tensor: Tensor) -> None:
         """Apply the spaces (not the shifts) to one block, in place."""
         for stage in self.stages:

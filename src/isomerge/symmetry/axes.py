@@ -20,7 +20,7 @@ Conv1D) into writable views whose axes are all plain atoms.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -143,6 +143,13 @@ def diagonal(axis: Axis) -> Axis:
     if isinstance(axis, Atom):
         return replace(axis, diag=True)
     return type(axis)(tuple(diagonal(part) for part in axis.parts))
+
+
+def renamed(axis: Axis, name: Callable[[str], str]) -> Axis:
+    """The axis with every atom called ``name`` of what it is called now."""
+    if isinstance(axis, Atom):
+        return replace(axis, name=name(axis.name))
+    return type(axis)(tuple(renamed(part, name) for part in axis.parts))
 
 
 def atoms(axes: tuple[Axis, ...]) -> Iterator[Atom]:

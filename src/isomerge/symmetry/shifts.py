@@ -61,6 +61,12 @@ def projection(spec: Spec, via: Block, weight: Tensor, atoms: tuple[Atom, ...], 
     return ordered.flatten(2).sum(-1) if rest else ordered
 
 
+def shifted_blocks(spec: Spec, elements: Mapping[str, Tensor], blocks: list[Block]) -> set[Block]:
+    """The blocks that the shifts among ``elements`` change."""
+    found = [(shift, parts) for shift, key, parts in find_shifts(spec, blocks) if key in elements]
+    return {parts[name] for shift, parts in found for name in (shift.bias, shift.into) if name is not None}
+
+
 def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, Tensor]) -> None:
     """Apply the shifts among ``elements`` to the blocks of one unit, in place."""
     for shift, key, blocks in find_shifts(spec, list(tensors)):

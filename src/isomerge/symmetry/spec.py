@@ -49,6 +49,20 @@ class Space:
         return tuple(known)
 
 
+# ``{l}``, or ``{eg*4+e}`` for one number that factors: 4 values of ``e`` (fast) in every ``eg`` (slow); ``{l=0|3}`` is 0 or 3
+# alone, ``{l!0|3}`` all but these.
+_NUMBER = re.compile(r"\{(\w+)(?:\*(\d+)\+(\w+))?(?:([=!])([\d|]*))?\}")
+
+
+def _number(found: re.Match[str]) -> str:
+    """The regular expression of a number in a name."""
+    index, which, values = found.groups()
+    if which == "=":
+        return f"(?P<{index}>{values or '(?!)'})"
+    other = f"(?!(?:{values})(?!\\d))" if values else ""
+    return f"(?P<{index}>{other}(?:0|[1-9]\\d*))"
+
+
 @dataclass(frozen=True)
 class Line:
     """One tensor line: a name pattern and its axes (None: any shape, untouched)."""
@@ -57,16 +71,33 @@ class Line:
     axes: tuple[Axis, ...] | None
     optional: bool = False
     tied: str | None = None
+    """The canonical name of the tensor that stands in when the config ties the two."""
+    less: int = 0
+    """What is stored is the tensor that the axes describe less this: 1 for gains of norms that multiply by 1 + w."""
 
     @cached_property
     def indices(self) -> tuple[str, ...]:
         """The indices bound by the name, in order."""
-        return tuple(re.findall(r"\{(\w+)\}", self.name))
+        return tuple(i for slow, _, fast, *_ in _NUMBER.findall(self.name) for i in (slow, fast) if i)
 
     def canonical(self, binding: Mapping[str, int]) -> str:
         """The name without prefix, first alternatives taken: equal for two checkpoints' same tensor."""
         first = re.sub(r"\(([^|)]*)\|[^)]*\)", r"\1", self.name)
-        return re.sub(r"\{(\w+)\}", lambda m: str(binding[m[1]]), first)
+        return _NUMBER.sub(
+            lambda m: str(binding[m[1]] * int(m[2]) + binding[m[3]] if m[3] else binding[m[1]]), first
+        )
+
+    @cached_property
+    def factored(self) -> dict[str, tuple[int, str]]:
+        """The slow indices of numbers that factor, with the size and the name of the fast one."""
+        return {slow: (int(size), fast) for slow, size, fast, *_ in _NUMBER.findall(self.name) if fast}
+
+    def binding(self, numbers: Mapping[str, int]) -> dict[str, int]:
+        """The indices from the numbers that stand in a name."""
+        found = dict(numbers)
+        for slow, (size, fast) in self.factored.items():
+            found[slow], found[fast] = divmod(numbers[slow], size)
+        return found
 
 
 @dataclass(frozen=True)
@@ -112,7 +143,7 @@ class Spec:
         found = []
         for line in self.lines:
             text = re.escape(line.name).replace(r"\(", "(?:").replace(r"\)", ")").replace(r"\|", "|")
-            text = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>0|[1-9]\\d*)", text)
+            text = re.sub(r"\\\{(\w+)(?:\\\*\d+\\\+\w+)?(?:([=!])([\d|]*))?\\\}", _number, text)
             found.append((re.compile(f"^{prefix}{text}$"), line))
         return found
 
@@ -132,7 +163,7 @@ class Spec:
             )
             raise IsomergeError(f"tensor {name} {how} of the spec for {self.model_type} ({self.origin}): {fix}")
         found, line = hits[0]
-        return Match(line, {k: int(v) for k, v in found.groupdict().items()})
+        return Match(line, line.binding({k: int(v) for k, v in found.groupdict().items()}))
 
     def check_shape(self, name: str, match: Match, actual: tuple[int, ...]) -> None:
         """Raise an IsomergeError that names tensor and axis when a shape is not the one declared."""

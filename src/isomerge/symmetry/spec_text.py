@@ -8,6 +8,8 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``size NAME = EXPR``                            the size of an index, from the keys of ``config.json``
 ``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
 ``config KEY ...``                              keys that must agree between two models to be merged
+``default KEY = EXPR [if E]``                   what a key is where ``config.json`` leaves it out
+``include GROUP [as NAME] [at NAME.] ...``      the spec of the model that a group of config keys describes
 ``space NAME [as ROLE]: GROUP[INDEX] [if E]``   a symmetry; several elements, one per value of the indices
 ``residual NAME: GROUP[INDEX] [if E]``          a space of the residual stream (not matched block by block)
 ``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded
@@ -16,14 +18,18 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
 ==============================================  ==========================================================
 
-In names, ``{l}`` is an index and ``(a|b)`` are alternatives. ``?`` marks tensors that one of two models may lack
+In names, ``{l}`` is an index, ``{a,b}`` one number that factors (``a`` slow, ``b`` fast; both are axes), ``{l:E}``
+and ``{l!E}`` a number that must or must not be (in) E, and ``(a|b)`` are alternatives. ``?`` marks tensors that one of two models may lack
 (task heads, poolers, buffers); ``= TIED`` names the tensor that stands in when the config ties them. A ``BIAS``
 may end in ``#1``: the second block of a concatenation. An index with a ``size`` is an axis; one without (``l``) is
 a scope: it numbers the layers.
 
+``include`` is for models that are made of others (see `isomerge.symmetry.inclusion`).
+
 In axes, ``diag(a n)`` is the diagonal of a matrix from ``a`` to itself: the gain of a norm over a stream ``a``, which the
 scale ``n`` can take into the gain's readers (``diag(a n)`` there, ``(a n)'`` here), or a layer scale, which ``n'`` can take
 into its writers. Only what is declared so can be folded, and only a folded stream is acted on by its ``folded`` group.
+``diag(a n) - 1`` is a gain that is stored less one (``w`` where the norm multiplies by ``1 + w``).
 """
 
 from __future__ import annotations
@@ -33,31 +39,44 @@ from collections.abc import Mapping
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.axes import atoms, leaf_atoms, parse
+from isomerge.symmetry.axes import parse
 from isomerge.symmetry.expressions import evaluate
 from isomerge.symmetry.groups import GROUPS
+from isomerge.symmetry.inclusion import Inclusion, check_apart, included, read_inclusion
+from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
-_STATEMENT = re.compile(r"(model|prefix|size|require|config|space|residual|shift)\s+(.*)")
+_STATEMENT = re.compile(r"(model|prefix|size|require|config|default|include|space|residual|shift)\s+(.*)")
 _SPACE = re.compile(
     r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
 )
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?\s*(?:if\s+(.+))?$")
+_OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
 _DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
+Texts = Mapping[str, tuple[str, str]]
+"""From every known ``model_type`` to the file name and the text of its spec."""
 
 
-def parse_spec(text: str, config: Mapping[str, Any], origin: str = "spec") -> Spec:
+def parse_spec(
+    text: str,
+    config: Mapping[str, Any],
+    origin: str = "spec",
+    texts: Texts | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Spec:
     """Read a spec text and bind it to a config.
 
     Args:
         text: the statements described above.
         config: the parsed ``config.json``.
         origin: what to call the text in messages, such as its file name.
+        texts: the specs that it may include, by ``model_type``.
+        shapes: of the stored tensors, by name, which expressions know as ``tensors`` (by their names without a prefix).
 
     Raises:
         IsomergeError: a statement is not understood, or the config is not one that the spec describes.
     """
-    reader = _Reader(dict(config), origin)
+    reader = _Reader(dict(config), origin, texts or {}, shapes or {})
     for number, raw in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#(\s.*|$)", "", raw).strip()
         if line:
@@ -71,8 +90,12 @@ def parse_spec(text: str, config: Mapping[str, Any], origin: str = "spec") -> Sp
 class _Reader:
     """Collects the statements of one text."""
 
-    def __init__(self, config: dict[str, Any], origin: str) -> None:
-        self.config, self.origin = config, origin
+    def __init__(
+        self, config: dict[str, Any], origin: str, texts: Texts, shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        self.config, self.origin, self.texts, self.shapes = config, origin, texts, shapes
+        self.tensors = dict(shapes)
+        self.parts: list[str] = []
         self.models: list[str] = []
         self.prefixes: list[str] = []
         self.sizes: dict[str, int] = {}
@@ -82,7 +105,7 @@ class _Reader:
         self.keys: list[str] = []
 
     def names(self) -> dict[str, Any]:
-        return {**self.config, **self.sizes}
+        return {**self.config, **self.sizes, "tensors": self.tensors}
 
     def holds(self, condition: str | None) -> bool:
         return condition is None or bool(evaluate(condition, self.names()))
@@ -99,9 +122,37 @@ class _Reader:
 
     def read_prefix(self, rest: str) -> None:
         self.prefixes += rest.split()
+        for prefix in self.prefixes:
+            self.tensors |= {n.removeprefix(prefix): s for n, s in self.shapes.items() if n.startswith(prefix)}
 
     def read_config(self, rest: str) -> None:
         self.keys += rest.split()
+
+    def read_default(self, rest: str) -> None:
+        name, sign, expression = rest.partition("=")
+        expression, _, condition = expression.partition(" if ")
+        if not sign:
+            raise IsomergeError(f"default {rest!r} is not understood: write KEY = EXPR")
+        if self.config.get(name.strip()) is None and self.holds(condition or None):
+            self.config[name.strip()] = evaluate(expression, self.names())
+
+    def read_include(self, rest: str) -> None:
+        inclusion = read_inclusion(rest)
+        if self.holds(inclusion.condition):
+            self.take_in(inclusion)
+
+    def take_in(self, inclusion: Inclusion) -> None:
+        """Everything that the included spec declares, under the names that it has here."""
+        config = inclusion.config(self.config)
+        name, text = inclusion.text(config, self.texts)
+        part = included(inclusion, parse_spec(text, config, name, self.texts))
+        check_apart(inclusion, part, self.sizes)
+        self.parts.append(part.origin)
+        self.sizes |= part.sizes
+        self.spaces |= part.spaces
+        self.lines += part.lines
+        self.shifts += part.shifts
+        self.keys += part.config_keys
 
     def read_size(self, rest: str) -> None:
         name, _, expression = rest.partition("=")
@@ -138,6 +189,8 @@ class _Reader:
         name, bias, into, via, condition = found.groups()
         bias, _, block = bias.partition("#")
         if self.holds(condition):
+            bias, into, via = (part and self._chosen(part) for part in (bias, into, via))
+            assert bias is not None
             self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
 
     def tensor(self, line: str) -> None:
@@ -147,7 +200,36 @@ class _Reader:
             return
         name, _, rest = line.partition(" ")
         pattern, _, tied = rest.partition("=")
-        self.lines.append(Line(name, parse(pattern.strip()), optional, tied.strip() or None))
+        less = _OFFSET.match(pattern.strip())
+        axes = parse(less[1] if less else pattern.strip())
+        offset = int(less[2]) if less else 0
+        self.lines.append(Line(self._factored(name), axes, optional, tied.strip() or None, offset))
+
+    def _factored(self, name: str) -> str:
+        """A name with the size of the fast index written into every number that factors."""
+
+        def sized(found: re.Match[str]) -> str:
+            slow, fast = found.groups()
+            if not (self.sizes.get(slow) and self.sizes.get(fast)):
+                raise IsomergeError(f"tensor {name}: {{{slow},{fast}}} needs a `size` line for both before it")
+            return f"{{{slow}*{self.sizes[fast]}+{fast}}}"
+
+        return re.sub(r"\{(\w+),(\w+)\}", sized, self._chosen(name))
+
+    def _chosen(self, name: str) -> str:
+        """A name with the layers that it stands for written into it: ``{l:EXPR}`` these alone, ``{l!EXPR}`` all others."""
+
+        def listed(found: re.Match[str]) -> str:
+            index, which, expression = found.groups()
+            value = evaluate(expression, self.names())
+            values = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+            if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
+                raise IsomergeError(
+                    f"config.json: {expression} is {value!r}, not the number of a layer or a list of them"
+                )
+            return f"{{{index}{'=' if which == ':' else '!'}{'|'.join(map(str, values))}}}"
+
+        return re.sub(r"\{(\w+)([:!])([^}]+)\}", listed, name)
 
     def finish(self) -> Spec:
         missing = [s.name for s in self.spaces.values() if not self.sizes[s.name]]
@@ -162,41 +244,7 @@ class _Reader:
             tuple(self.lines),
             tuple(self.shifts),
             tuple(self.keys),
-            self.origin,
+            " with ".join([self.origin, ", ".join(dict.fromkeys(self.parts))]) if self.parts else self.origin,
         )
         check_legality(spec)
         return spec
-
-
-def check_legality(spec: Spec) -> None:
-    """Refuse declarations that nothing executes or that cannot act.
-
-    Raises:
-        IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, a shift of
-            unknown lines.
-    """
-    used: set[str] = set()
-    for line in spec.lines:
-        here = {a.name for a in atoms(line.axes or ())} | set(line.indices)
-        for name in sorted(here & spec.spaces.keys()):
-            used.add(name)
-            lacking = [i for i in spec.spaces[name].index if i not in here and i not in line.indices]
-            if lacking:
-                raise IsomergeError(
-                    f"{spec.origin}: line {line.name} uses space {name}, but has no index {lacking[0]}"
-                )
-        for leaf in leaf_atoms(line.axes or ()):
-            names = [a.name for a in leaf]
-            for name in (n for n in names if n in spec.spaces):
-                if twice := [i for i in spec.spaces[name].index if names.count(i) > 1]:
-                    raise IsomergeError(
-                        f"{spec.origin}: line {line.name} has {twice[0]} twice, so that it is not clear which of "
-                        f"them {name} lies over: leave {name} out of this line, and of all others"
-                    )
-    if unused := [name for name in spec.spaces if name not in used]:
-        raise IsomergeError(f"{spec.origin}: space {unused[0]} is declared, but no line uses it")
-    names = {line.name for line in spec.lines}
-    for shift in spec.shifts:
-        for part in (shift.bias, shift.into, shift.via):
-            if part is not None and part not in names:
-                raise IsomergeError(f"{spec.origin}: shift {shift.name} names {part}, which is no line of the spec")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom
+from isomerge.symmetry.axes import atoms as every_atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.spec import Space, Spec
 
@@ -86,19 +87,58 @@ class Stage(Mapping[str, "Tensor"]):
         for block, tensor in tensors.items():
             self.act_linearly(block, tensor)
 
+    def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """What `act` makes of the blocks of one unit, in new tensors; those that nothing moves are the given ones."""
+        from isomerge.symmetry.shifts import add_shifts, shifted_blocks
+
+        shifted = shifted_blocks(self.spec, self.elements, list(tensors))
+        found = {block: t.clone() if block in shifted else t for block, t in tensors.items()}
+        add_shifts(self.spec, self.elements, found)
+        return {block: self._applied(block, t) for block, t in found.items()}
+
+    def _applied(self, block: Block, tensor: Tensor) -> Tensor:
+        """A block after the spaces: what acts on the whole of it makes a new tensor at once, without a copy before."""
+        scope, parts = dict(block.scope), list(leaves(self.spec, block, tensor))
+        if not any(self.element(a.name, scope) is not None for _, atoms, _ in parts for a in atoms):
+            return tensor
+        (view,), atoms, _ = parts[0]
+        if len(parts) > 1 or view.numel() != tensor.numel() or block.line.less:
+            copy = tensor.clone()
+            self.act_linearly(block, copy)
+            return copy
+        for axis in self._acting(atoms, scope):
+            view = self._acted(view, atoms, axis, scope).contiguous()
+        return view.reshape(tensor.shape)
+
     def act_linearly(self, block: Block, tensor: Tensor) -> None:
         """Apply the spaces (not the shifts) to one block, in place."""
         scope = dict(block.scope)
+        less = block.line.less if block.line.less and self._rescales(block) else 0
+        if less:
+            tensor += less
         for (view,), atoms, _ in leaves(self.spec, block, tensor):
             self.act_on_view(view, atoms, scope)
+        if less:
+            tensor -= less
+
+    def _rescales(self, block: Block) -> bool:
+        """Whether something acts on a block that is no renumbering: only then must what is stored less one be whole."""
+        scope, spaces = dict(block.scope), self.spec.spaces
+        here = (a.name for a in every_atom(block.axes or ()) if self.element(a.name, scope) is not None)
+        return any(spaces[name].group_name not in MONOMIAL for name in here)
 
     def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
         """Apply the spaces to one tensor whose axes are atoms, in place: fibres first, then their bases."""
-        moved = [(i, a) for i, a in enumerate(atoms) if self.element(a.name, scope) is not None]
-        for axis, _ in sorted(moved, key=lambda pair: -self.spec.depth(pair[1].name)):
-            self._act_on_axis(view, atoms, axis, scope)
+        for axis in self._acting(atoms, scope):
+            view.copy_(self._acted(view, atoms, axis, scope))
 
-    def _act_on_axis(self, view: Tensor, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]) -> None:
+    def _acting(self, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> list[int]:
+        """The axes that something acts on, in the order of action."""
+        moved = [i for i, a in enumerate(atoms) if self.element(a.name, scope) is not None]
+        return sorted(moved, key=lambda i: -self.spec.depth(atoms[i].name))
+
+    def _acted(self, view: Tensor, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]) -> Tensor:
+        """A view with one axis acted on, a new tensor of its shape."""
         atom = atoms[axis]
         space = self.spec.spaces[atom.name]
         g = self.element(atom.name, scope)
@@ -106,12 +146,14 @@ class Stage(Mapping[str, "Tensor"]):
         names = [a.name for a in atoms]
         batch = [names.index(i) for i in self.spec.batch(space)]
         rest = [k for k in range(view.ndim) if k not in batch and k != axis]
-        x = view.permute(*batch, *rest, axis)
+        order = (*batch, *rest, axis)
+        x = view.permute(order)
         flat = x.reshape(*x.shape[: len(batch)], -1, x.shape[-1])
         if g.requires_grad:  # the gradient needs what the result overwrites
             flat = flat.clone()
         act = space.group.act_diagonal if atom.diag else space.group.act
-        view.permute(*batch, *rest, axis).copy_(act(g, flat, atom.dual).reshape(x.shape))
+        back = sorted(range(view.ndim), key=order.__getitem__)
+        return act(g, flat, atom.dual).reshape(x.shape).permute(back)
 
     # ------------------------------------------------------------------- group
 

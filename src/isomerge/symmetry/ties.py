@@ -42,7 +42,7 @@ def _declared_ties(spec: Spec, stored: set[str], config: Mapping[str, Any]) -> l
     """The lines that the config ties to a stored one, also where both are stored (as torch's pickles do)."""
     if not config.get("tie_word_embeddings", True) or not has_language_head(config):
         return []
-    by_name = {line.name: line for line in spec.lines}
+    by_name = {line.canonical({}): line for line in spec.lines if not line.indices}
     return [(line, by_name[line.tied]) for line in spec.lines if line.tied in stored and not line.indices]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.document import read_object
-from isomerge.checkpoint.weights import is_plain_name
+from isomerge.checkpoint.weights import DIFFUSERS, DIFFUSERS_INDEX, SAFETENSORS, SAFETENSORS_INDEX, is_plain_name
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE, REPORT
 from isomerge.evidence.report.facts import Facts, facts_of
@@ -119,9 +119,12 @@ def weights_size(folder: Path) -> Size | None:
 
 def _weights_files(folder: Path) -> list[Path]:
     """The shards that the index names, or the one file."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return [path] if (path := folder / "model.safetensors").is_file() else []
+    single = next((folder / name for name in (SAFETENSORS, DIFFUSERS) if (folder / name).is_file()), None)
+    index = next(
+        (folder / name for name in (SAFETENSORS_INDEX, DIFFUSERS_INDEX) if (folder / name).is_file()), None
+    )
+    if index is None:
+        return [] if single is None else [single]
     try:
         names = set(read_object(index, remedy="")["weight_map"].values())
     except (IsomergeError, AttributeError, KeyError, TypeError):

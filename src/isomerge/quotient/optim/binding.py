@@ -79,7 +79,7 @@ def bind(
     trains = {id(p) for p in (parameters.values() if trained is None else trained) if p.requires_grad}
     frozen = {canonical for canonical, p in parameters.items() if id(p) not in trains}
     active = spec.restrict(chosen - left_out.keys())
-    left_out |= _frozen(active, blocks, frozen) | _one_sided(active, blocks)
+    left_out |= _frozen(active, blocks, frozen) | _one_sided(active, blocks) | _affine(active)
     known = {n for n in chosen if any(n == s.name for s in spec.shifts) or n in spec.spaces}
     why = {n: text for n, text in left_out.items() if n in known}
     return Binding(spec.restrict(chosen - left_out.keys()), blocks, parameters, names, why)
@@ -97,6 +97,12 @@ def _chosen(spec: Spec, spaces: Collection[str] | None) -> set[str]:
             f"choose among {', '.join(sorted(continuous))}"
         )
     return set(spaces)
+
+
+def _affine(spec: Spec) -> dict[str, str]:
+    """The spaces that act on a parameter less one: generators here act on parameters as they are stored."""
+    stored = [line for line in spec.lines if line.less]
+    return {n: f"{line.name} is stored less {line.less}" for line in stored for n in _acting(spec, line)}
 
 
 def _shares(module: nn.Module) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.groups.discrete import Sign
+from isomerge.symmetry.groups.polar import polar_factor
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -52,7 +53,9 @@ class Orthogonal:
         return random_orthogonal(batch, n, rng)
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        return x @ g.to(x.dtype).mT
+        g = g.to(x.dtype)
+        # the result lies in memory as x does, so that it is copied back in order
+        return (g @ x.mT).mT if x.stride(-1) != 1 else x @ g.mT
 
     def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         """A constant diagonal commutes with every matrix; any other stays diagonal under (signed) permutations alone."""
@@ -76,10 +79,7 @@ class Orthogonal:
         return g.mT.contiguous()
 
     def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
-        import torch
-
-        u, s, vh = torch.linalg.svd(cross.double())
-        return u @ vh, s.sum(-1)
+        return polar_factor(cross.double())
 
     def score(self, cross: Tensor) -> Tensor:
         import torch
@@ -150,7 +150,7 @@ class GeneralLinear(Orthogonal):
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         import torch
 
-        return x @ (torch.linalg.inv(g) if dual else g.mT).to(x.dtype)
+        return super().act(torch.linalg.inv(g).mT if dual else g, x, dual)
 
     def inverse(self, g: Tensor) -> Tensor:
         import torch

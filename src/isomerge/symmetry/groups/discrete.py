@@ -4,33 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isomerge.symmetry.groups.assignment import assign
+
 if TYPE_CHECKING:
     from torch import Generator, Tensor
-
-
-def assign(profit: Tensor) -> Tensor:
-    """Linear assignment that maximises the profit, exactly (scipy's Jonker-Volgenant).
-
-    Args:
-        profit: [*b, n, n], any float dtype; solved in float64.
-
-    Returns:
-        int64 [*b, n]: the column of every row. Where the identity is as good as the optimum (within rounding)
-        the identity is returned: a pair that gains nothing is not moved.
-    """
-    import torch
-    from scipy.optimize import linear_sum_assignment
-
-    n = profit.shape[-1]
-    flat = profit.detach().reshape(-1, n, n).double()
-    columns = torch.arange(n).repeat(flat.shape[0], 1)
-    for row, p in zip(columns, flat, strict=True):
-        found = torch.from_numpy(linear_sum_assignment(p.numpy(), maximize=True)[1])
-        best, stay = p.gather(1, found[:, None]).sum(), p.diagonal().sum()
-        # float32 Grams carry about 1e-7 of their entries as noise
-        if best - stay > 1e-7 * p.abs().amax(-1).sum():
-            row.copy_(found)
-    return columns.reshape(profit.shape[:-1])
 
 
 class Fixed:
@@ -93,9 +70,11 @@ class Permutation:
         return torch.rand(*batch, n, generator=rng, dtype=torch.float64).argsort(-1)
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        if g.ndim == 1:
-            return x.index_select(-1, g)
-        return x.gather(-1, g.unsqueeze(-2).expand(x.shape))
+        if g.ndim > 1:
+            return x.gather(-1, g.unsqueeze(-2).expand(x.shape))
+        if x.ndim == 2 and x.mT.is_contiguous():  # rows in memory: whole ones are copied, which is 35 times as fast
+            return x.mT.index_select(0, g).mT
+        return x.index_select(-1, g)
 
     def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return self.act(g, x, dual)

@@ -1,0 +1,1 @@
+"""How fast isomerge is, and how much memory it takes, measured against plain implementations on one machine."""

@@ -1,0 +1,273 @@
+"""Merges on Ray clusters whose workers are killed in the middle, compared byte by byte with ``-j 1`` in one process.
+
+    python benchmarks/ray_workers.py --runs 20      # writes results/ray.json
+
+The clusters are real ones, of two and of four nodes, all on this machine (`ray.cluster_utils.Cluster`); the driver's node
+takes no work. In every run a worker process drawn at random gets SIGKILL at a moment drawn at random; then, once for each
+cluster, a whole node is taken away; then drivers are killed, and the other engine goes on. Runs in which the moment came
+too late are made again, so that every one that is counted lost something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+
+from kills import files_of
+
+RESULTS = Path(__file__).parent / "results" / "ray.json"
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"spaces": "all"},
+    {"method": "ties", "base_model": "a"},
+    {"dtype": "bfloat16"},
+]
+"""What is merged, in turn: aligned, with the residual stream, with task vectors, in half precision."""
+SHARD = 3_000_000
+
+
+def make_inputs(folder: Path) -> list[str]:
+    """Three Llamas of eight layers and 15 MB: units take tenths of seconds, so that there is a middle to be killed in."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size: dict[str, Any] = {
+        "hidden_size": 192,
+        "intermediate_size": 512,
+        "num_hidden_layers": 8,
+        "vocab_size": 2000,
+    }
+    heads: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 4}
+    for seed, name in enumerate("abc"):
+        torch.manual_seed(seed)
+        LlamaForCausalLM(LlamaConfig(**size, **heads)).save_pretrained(folder / name)
+    return [str(folder / name) for name in "abc"]
+
+
+def merge(models: list[str], out: Path, options: dict[str, Any], **how: Any) -> None:
+    """One merge, driven by this process."""
+    import isomerge
+
+    given = dict(options)
+    if "base_model" in given:
+        given["base_model"] = models[0]
+    isomerge.merge(models, out=out, shard_size=SHARD, **given, **how)
+
+
+def workers_of(nodes: list[Any]) -> list[psutil.Process]:
+    """The worker processes of nodes, busy ones only where there are any."""
+    found = []
+    for node in nodes:
+        raylet = node.all_processes["raylet"][0].process.pid
+        children = psutil.Process(raylet).children(recursive=True)
+        found += [p for p in children if _title(p).startswith("ray::") and not _title(p).endswith("Agent")]
+    return [p for p in found if not _title(p).startswith("ray::IDLE")] or found
+
+
+def is_unit(label: str) -> bool:
+    """Whether progress is told of a unit that is ready, not of a pass over whole models."""
+    return bool(label) and ": " not in label and label.endswith((".weight", ".bias"))
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return process.cmdline()[0]
+    except (psutil.Error, IndexError):
+        return "gone"
+
+
+class Fault:
+    """Does harm once, some time after the first unit of a run is ready."""
+
+    def __init__(self, after: float, harm: Callable[[], str]) -> None:
+        self.after, self.harm, self.done = after, harm, ""
+        self._began, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+
+    def observer(self, unit: str, done: int, total: int) -> None:
+        """Of the merge: the first unit starts the clock."""
+        if is_unit(unit):
+            self._began.set()
+
+    def _wait(self) -> None:
+        self._began.wait()
+        if not self._over.wait(self.after):
+            self.done = self.harm()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Work, and the harm meanwhile."""
+        self._thread.start()
+        work()
+        self._over.set()
+        self._began.set()
+        self._thread.join()
+
+
+def killed_worker(rng: Random, nodes: list[Any]) -> str:
+    """SIGKILL for a worker drawn at random; what it was doing."""
+    found = sorted(workers_of(nodes), key=lambda p: p.pid)
+    if not found:
+        return ""
+    chosen = rng.choice(found)
+    title = _title(chosen)
+    chosen.send_signal(signal.SIGKILL)
+    return title.removeprefix("ray::")
+
+
+def removed_node(rng: Random, cluster: Any, nodes: list[Any]) -> str:
+    """A node drawn at random among those that are at work is gone from one moment to the next; what it was doing."""
+    busy = [node for node in nodes if any(not _title(p).startswith("ray::IDLE") for p in workers_of([node]))]
+    if not busy:
+        return ""
+    chosen = rng.choice(busy)
+    title = _title(workers_of([chosen])[0])
+    cluster.remove_node(chosen, allow_graceful=False)
+    return title.removeprefix("ray::")
+
+
+class Bench:
+    """Inputs, what is wanted of them, and the faults that were found."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.seed = folder, seed
+        self.models = make_inputs(folder / "inputs")
+        self.wanted, self.seconds = [], []
+        self.faults: list[dict[str, Any]] = []
+        for number, options in enumerate(OPTIONS):
+            began = time.monotonic()
+            merge(self.models, folder / f"whole-{number}", options, jobs=1)
+            self.seconds.append(round(time.monotonic() - began, 2))
+            self.wanted.append(files_of(folder / f"whole-{number}"))
+
+    def check(self, what: str, number: int, out: Path, which: int) -> None:
+        """Compare an output with that of one process, then remove it."""
+        got = files_of(out) if out.exists() else {}
+        left = [p.name for p in out.parent.iterdir() if p != out]
+        if got != self.wanted[which] or left:
+            other = sorted(k for k in {*got, *self.wanted[which]} if got.get(k) != self.wanted[which].get(k))
+            self.faults.append({"what": what, "run": number, "other": other, "left": left})
+            print(self.faults[-1], flush=True)
+        shutil.rmtree(out.parent)
+
+    def on_cluster(self, size: int, runs: int) -> dict[str, Any]:
+        """Runs with a killed worker, and one that loses a node, on a cluster of ``size`` nodes."""
+        import ray
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(size)]
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+        found: dict[str, Any] = {"nodes": size, "kills": 0, "busy": 0, "late": 0, "node_removed_with": ""}
+        try:
+            self._span(0)  # workers start, and import what they need
+            span = [self._span(which) for which in range(len(OPTIONS))]
+            number = 0
+            while found["kills"] < runs:
+                rng, which = Random(f"{self.seed}-{size}-{number}"), number % len(OPTIONS)
+                done = self._harmed(rng, number, which, size, span[which], lambda r=rng: killed_worker(r, nodes))
+                found["kills"] += bool(done)
+                found["late"] += not done
+                found["busy"] += bool(done) and not done.startswith("IDLE")
+                number += 1
+            rng = Random(f"{self.seed}-{size}-node")
+            while not found["node_removed_with"]:
+                found["node_removed_with"] = self._harmed(
+                    rng, 0, 0, size, span[0], lambda: removed_node(rng, cluster, nodes)
+                )
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+        return found
+
+    def _span(self, which: int) -> float:
+        """Seconds from the first unit to the end of an undisturbed run, whose output is checked."""
+        began: list[float] = []
+
+        def observer(unit: str, done: int, total: int) -> None:
+            if is_unit(unit):
+                began.append(time.monotonic())
+
+        out = self.folder / "runs" / "out"
+        merge(self.models, out, OPTIONS[which], engine="ray", observer=observer)
+        self.check("undisturbed", which, out, which)
+        return began[-1] - began[0]
+
+    def _harmed(self, rng: Random, number: int, which: int, size: int, span: float, harm: Callable[[], str]) -> str:
+        """One run that is harmed at a moment drawn at random; what was lost, empty where the moment came too late."""
+        fault = Fault(rng.random() * span, harm)
+        out = self.folder / "runs" / "out"
+        began = time.monotonic()
+        fault.run(lambda: merge(self.models, out, OPTIONS[which], engine="ray", observer=fault.observer))
+        took = time.monotonic() - began
+        self.check(f"{size} nodes, harmed", number, out, which)
+        print(f"{size} nodes, run {number}: {fault.done or 'too late'}, {took:.1f} s", flush=True)
+        return fault.done
+
+    def other_engine(self) -> dict[str, int]:
+        """Drivers killed by SIGKILL, and the other engine goes on: from Ray to local, and back."""
+        found = {"ray_then_local": 0, "local_then_ray": 0}
+        for first, then in (("ray", "local"), ("local", "ray")):
+            out = self.folder / "runs" / "out"
+            journal = out.parent / ".out.partial" / "journal.jsonl"
+            command = [sys.executable, "-m", "isomerge.cli.app", "merge", *self.models, "-o", str(out)]
+            command += ["--out-shard-size", str(SHARD), "--engine", first, "-q"]
+            driver = subprocess.Popen([*command, "-j", "1"], start_new_session=True)
+            while driver.poll() is None and not (journal.is_file() and journal.read_bytes().count(b"\n") > 4):
+                time.sleep(0.02)
+            driver.kill()
+            driver.wait()
+            lines = journal.read_bytes().count(b"\n") - 1 if journal.is_file() else 0
+            merge(self.models, out, OPTIONS[0], engine=then, jobs=2)
+            self.check(f"{first}, then {then}", 0, out, 0)
+            found[f"{first}_then_{then}"] = lines
+        return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    import torch
+
+    torch.set_num_threads(1)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ray-workers-") as name:
+        bench = Bench(Path(name), given.seed)
+        clusters = [bench.on_cluster(size, given.runs // 2) for size in (2, 4)]
+        engines = bench.other_engine()
+    results = {
+        "runs": given.runs,
+        "seed": given.seed,
+        "clusters": clusters,
+        "units_before_the_driver_was_killed": engines,
+        "faults": bench.faults,
+        "options": OPTIONS,
+        "seconds_of_one_process": bench.seconds,
+        "versions": {"ray": ray.__version__, "torch": torch.__version__},
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    given.results.write_text(json.dumps(results, indent=1) + "\n")
+    kills = sum(c["kills"] for c in clusters)
+    print(f"{kills} workers killed, {sum(c['busy'] for c in clusters)} at work, {len(bench.faults)} faults")
+
+
+if __name__ == "__main__":
+    main()

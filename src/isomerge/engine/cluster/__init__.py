@@ -1,0 +1,1 @@
+"""Units worked on by the machines of a Ray cluster."""

@@ -1,0 +1,115 @@
+"""The work on one unit: read, matched, fused and named as it is written; the same for every engine and on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from isomerge.checkpoint.place import PlacedTensor
+from isomerge.engine.models import Model, working_dtype
+from isomerge.engine.pair import Blocks, UnitResult
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.engine.run import StoredForm
+
+Fuse = Callable[[Unit, "list[Blocks]", "list[Alignment | None]"], "Mapping[Block, Tensor | PlacedTensor]"]
+"""From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the anchor), to
+those that are written."""
+Solved = tuple[list[UnitResult], dict[str, "Tensor | PlacedTensor"]]
+"""What every solver found for a unit, and the tensors that are written, by name."""
+
+
+class UnitSolver(Protocol):
+    """What brings the units of a source to an anchor: `PairSolver`, or one that transports."""
+
+    @property
+    def source(self) -> Model:
+        """The model that is moved."""
+        ...
+
+    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype, or as they are stored."""
+        ...
+
+    def moves(self, unit: Unit) -> bool:
+        """Whether a unit's blocks are changed, on loading or by solving."""
+        ...
+
+    def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
+        """What was found for a unit, and its blocks moved."""
+        ...
+
+    def alignment(self, elements: dict[str, Tensor]) -> Alignment | None:
+        """The group element of the whole model; None where what moves it is none."""
+        ...
+
+
+@dataclass
+class UnitWork:
+    """All that is needed to work on any unit of a run."""
+
+    units: tuple[Unit, ...]
+    """Those of the plan, which are numbered by it."""
+    anchor: Model
+    solvers: tuple[UnitSolver, ...]
+    fuse: Fuse
+    form: StoredForm
+
+    @cached_property
+    def numbers(self) -> dict[Unit, int]:
+        """The number of every unit in the plan."""
+        return {unit: number for number, unit in enumerate(self.units)}
+
+    @property
+    def models(self) -> list[Model]:
+        """The anchor, then the source of every solver."""
+        return [self.anchor, *(solver.source for solver in self.solvers)]
+
+    def moves(self, unit: Unit) -> bool:
+        """Whether any model's blocks of a unit are changed."""
+        return any(solver.moves(unit) for solver in self.solvers)
+
+    def solve(self, unit: Unit) -> Solved:
+        """Read, match and fuse one unit.
+
+        Raises:
+            IsomergeError: a damaged tensor, or weights whose products overflow.
+        """
+        base, *sources = self._load(unit)
+        found, moved = [], []
+        for solver, source in zip(self.solvers, sources, strict=True):
+            result, there = solver.solve(unit, base, source)
+            found.append(result)
+            moved.append(there)
+        elements = [s.alignment(r.elements) for s, r in zip(self.solvers, found, strict=True)]
+        fused, donor = dict(self.fuse(unit, [base, *moved], [None, *elements])), self.form.donor
+        named: dict[str, Tensor | PlacedTensor] = {}
+        for block in list(fused):  # one by one: what is converted is let go
+            tensor = fused.pop(block)
+            if isinstance(tensor, PlacedTensor):
+                named[donor.names[block.canonical[0]]] = tensor
+            else:
+                named |= self.form.named(donor, {block: tensor})
+        return found, named
+
+    def check_unchanged(self, unit: Unit) -> None:
+        """Raises IsomergeError when a file changed that a unit was read from: its tensors may be pages of it."""
+        for model in self.models:
+            for block in unit.blocks:
+                model.check_unchanged(block)
+
+    def _load(self, unit: Unit) -> list[Blocks]:
+        """A unit's blocks of the anchor and of every source; what nothing moves, as it is stored: half as large."""
+        if not self.solvers:  # one model alone
+            dtype = working_dtype([self.anchor])
+            return [{block: self.anchor.assemble(block, dtype) for block in unit.blocks}]
+        stored = not self.moves(unit)
+        found = [self.solvers[0].load(self.anchor, unit, stored=stored)]
+        return found + [solver.load(solver.source, unit, stored=stored) for solver in self.solvers]

@@ -1,0 +1,41 @@
+"""Specs that say what nothing executes are refused when they are read."""
+
+from __future__ import annotations
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import atoms, leaf_atoms
+from isomerge.symmetry.spec import Spec
+
+
+def check_legality(spec: Spec) -> None:
+    """Refuse declarations that nothing executes or that cannot act.
+
+    Raises:
+        IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, a shift of
+            unknown lines.
+    """
+    used: set[str] = set()
+    for line in spec.lines:
+        here = {a.name for a in atoms(line.axes or ())} | set(line.indices)
+        for name in sorted(here & spec.spaces.keys()):
+            used.add(name)
+            lacking = [i for i in spec.spaces[name].index if i not in here and i not in line.indices]
+            if lacking:
+                raise IsomergeError(
+                    f"{spec.origin}: line {line.name} uses space {name}, but has no index {lacking[0]}"
+                )
+        for leaf in leaf_atoms(line.axes or ()):
+            names = [a.name for a in leaf]
+            for name in (n for n in names if n in spec.spaces):
+                if twice := [i for i in spec.spaces[name].index if names.count(i) > 1]:
+                    raise IsomergeError(
+                        f"{spec.origin}: line {line.name} has {twice[0]} twice, so that it is not clear which of "
+                        f"them {name} lies over: leave {name} out of this line, and of all others"
+                    )
+    if unused := [name for name in spec.spaces if name not in used]:
+        raise IsomergeError(f"{spec.origin}: space {unused[0]} is declared, but no line uses it")
+    names = {line.name for line in spec.lines}
+    for shift in spec.shifts:
+        for part in (shift.bias, shift.into, shift.via):
+            if part is not None and part not in names:
+                raise IsomergeError(f"{spec.origin}: shift {shift.name} names {part}, which is no line of the spec")

@@ -1,0 +1,40 @@
+"""Passes over the residual stream read every tensor of both models once per sweep, when nothing is kept between sweeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from engine.disguises import single, turn
+from isomerge.engine import streams
+from isomerge.engine.models import Model, recognise, working_dtype
+from isomerge.engine.pair import PairSolver
+from isomerge.engine.plan import make_plan
+
+
+@pytest.mark.parametrize("name", ["gpt2-untied", "bert"])
+def test_a_sweep_reads_every_tensor_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted where tensors are read; with room to keep them, a second sweep reads nothing."""
+    a = recognise(single(name, tmp_path / "a"))
+    b = recognise(turn(name, tmp_path / "a", tmp_path / "b", 3))
+    reads: Counter[tuple[str, str]] = Counter()
+    read = Model.read
+
+    def counted(model: Model, stored: str, dtype: object) -> object:
+        reads[model.ref, stored] += 1
+        return read(model, stored, dtype)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Model, "read", counted)
+    for room, wanted in ((0, 1), (1 << 30, 0)):
+        monkeypatch.setattr(streams, "CACHE", room)
+        pair = PairSolver(a, b, make_plan(b, [a], "all"), working_dtype([a, b]), guard=True)
+        solver = streams.StreamSolver(pair, lambda *told: None)
+        solver.begin("identity")
+        solver.sweep()
+        reads.clear()
+        solver.sweep()
+        assert all(count == 1 for count in reads.values())
+        stored = {(m.ref, m.names[n]) for m in (a, b) for block in solver.blocks for n in block.canonical}
+        assert len(reads) == wanted * len(stored)

@@ -1,0 +1,115 @@
+"""Assignments: whatever is returned is optimal, however the profits are made to fool the proof."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from isomerge.symmetry.groups import assignment
+from isomerge.symmetry.groups.assignment import assign, distinct_best, optimal_columns
+
+KINDS = ["unrelated", "related", "ties", "twice", "near", "norms", "identity", "constant", "chain"]
+
+
+def drawn(seed: int, n: int, kind: str, dtype: type = np.float64) -> np.ndarray:
+    """Profits [n, n], made awkward."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((2, n, 6))
+    if kind in ("related", "norms"):
+        y = x[rng.permutation(n)] + 0.3 * y
+    if kind == "norms":  # rows and columns of very different sizes
+        x, y = x * np.logspace(-3, 3, n)[:, None], y * np.logspace(3, -3, n)[:, None]
+    p = x @ y.T
+    if kind == "ties":
+        p = rng.integers(0, 3, (n, n)).astype(float)
+    if kind == "twice":
+        p[n // 2 :], p[:, n // 2 :] = p[: n - n // 2], p[:, : n - n // 2]
+    if kind == "near":  # what float32 cannot tell apart
+        p = 1 + 1e-7 * rng.standard_normal((n, n))
+    if kind == "identity":
+        p = p - p.min() + np.diag(np.full(n, 100.0))
+    if kind == "constant":
+        p = np.full((n, n), -3.0)
+    if kind == "chain":  # every row is a little better one column on, and the last has nothing left
+        p = np.eye(n) + 1.01 * np.eye(n, k=1)
+    return p.astype(dtype)
+
+
+def total(p: np.ndarray, columns: np.ndarray) -> float:
+    """The sum of profits."""
+    return float(p[np.arange(len(p)), columns].astype(np.float64).sum())
+
+
+def best(p: np.ndarray) -> float:
+    """The largest sum that there is."""
+    return total(p, linear_sum_assignment(p, maximize=True)[1])
+
+
+def slack(p: np.ndarray) -> float:
+    """What rounding of sums in float64 may lose."""
+    return 1e-13 * len(p) * float(np.abs(p).max())
+
+
+@given(
+    st.integers(0, 10_000), st.integers(1, 40), st.sampled_from(KINDS), st.sampled_from([np.float32, np.float64])
+)
+@settings(deadline=None, max_examples=200)
+def test_whatever_is_returned_is_optimal(seed: int, n: int, kind: str, dtype: type) -> None:
+    """The proof by itself, and the whole; rows in blocks of 7."""
+    p = drawn(seed, n, kind, dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "ROWS", 7)
+        answers = optimal_columns(p), distinct_best(p)
+    for found in answers:
+        if found is not None:
+            assert sorted(found.tolist()) == list(range(n))
+            assert total(p, found) >= best(p) - slack(p)
+
+
+def test_related_points_are_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inner products of points of unequal norms: by themselves they fail, less half of the columns' largest they tell; then
+    nothing is solved."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((30, 20)) * np.logspace(-0.15, 0.15, 30)[:, None]
+    order = rng.permutation(30)
+    p = x @ x[order].T
+    assert len(np.unique(p.argmax(1))) < 30
+    monkeypatch.setattr("scipy.optimize.linear_sum_assignment", lambda *given, **how: pytest.fail("it was solved"))
+    assert optimal_columns(p).tolist() == np.argsort(order).tolist()
+
+
+def test_unrelated_points_are_left_to_the_solver() -> None:
+    """Nothing is proven where best columns meet."""
+    assert distinct_best(drawn(0, 40, "unrelated")) is None
+
+
+def test_a_proof_that_skips_rows_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that takes the best columns that are left without asking whether they are the best: the property above can fail."""
+
+    def greedy(p: np.ndarray) -> np.ndarray:
+        left, found = p.copy(), []
+        for row in left:
+            found.append(int(row.argmax()))
+            left[:, found[-1]] = -np.inf
+        return np.array(found)
+
+    monkeypatch.setattr(assignment, "distinct_best", greedy)
+    wrong = [
+        total(p, optimal_columns(p)) < best(p) - slack(p) for p in (drawn(s, 20, "unrelated") for s in range(20))
+    ]
+    assert any(wrong)
+
+
+def test_batches_of_any_dtype() -> None:
+    """bfloat16, several at once; what gains nothing stays."""
+    p = torch.from_numpy(np.stack([drawn(s, 12, "unrelated") for s in range(3)]))
+    found = assign(p.bfloat16())
+    for each, columns in zip(p.bfloat16().double().numpy(), found.numpy(), strict=True):
+        assert total(each, columns) == pytest.approx(best(each), rel=1e-12)
+    assert any(columns != list(range(12)) for columns in found.tolist())
+    assert assign(torch.ones(5, 5)).tolist() == list(range(5))
+    assert assign(torch.zeros(2, 0, 0)).shape == (2, 0)
