@@ -163,12 +163,16 @@ def main() -> None:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, nargs=2, default=(3, 1), metavar=("LINEAR", "TIES"))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="measure these anew")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     chosen = parser.parse_args()
     make_environment()
     for number, (name, noise) in enumerate(MODELS.items()):
         write(FOLDER / name, MODEL, 0, shards=4, noise=noise, draw=number)
-    found = run(dict(zip(METHODS, chosen.repeats, strict=True)), chosen.threads)
+    repeats = dict(zip(METHODS, chosen.repeats, strict=True))
+    found = run({method: repeats[method] for method in chosen.methods}, chosen.threads)
+    if RESULTS.exists():
+        found["methods"] = {**json.loads(RESULTS.read_text())["methods"], **found["methods"]}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
 
