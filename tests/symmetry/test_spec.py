@@ -195,6 +195,14 @@ def test_unused_space() -> None:
         bound(TEXT + "size x = 3\nspace x: Perm\n")
 
 
+def test_over_a_stream_only_scales_act() -> None:
+    """Signs for every coordinate of a stream would be lawful, but nothing matches them: `verify` would be wrong."""
+    text = "size res = heads\nsize s = 1\nresidual res: Perm\nspace s: {}[res]\nup  (res s)\ndown  (res s)'\n"
+    assert "s" in bound(text.format("Scale")).spaces
+    with pytest.raises(IsomergeError, match="space s is Sign over res, but .* only scales"):
+        bound(text.format("Sign"))
+
+
 def test_missing_index() -> None:
     """A fibre needs its base in every line that it is in."""
     with pytest.raises(IsomergeError, match=r"line odd uses space (h|ov), but has no index l"):

@@ -54,8 +54,8 @@ def spec_for(
     kind, known = str(named), spec_texts()
     if kind not in known:
         raise IsomergeError(
-            f"config.json: no spec for model_type {kind!r}; known are {', '.join(sorted(known))}: "
-            "describe it with --spec FILE (docs/add-an-architecture.md)"
+            f"config.json: no spec for model_type {kind!r}; derive one (isomerge discover) or write one "
+            f"(docs/add-an-architecture.md), and give it with --spec FILE; known are {', '.join(sorted(known))}"
         )
     name, text = known[kind]
     return parse_spec(text, config, name, spec_texts(), shapes)

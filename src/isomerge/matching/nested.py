@@ -13,6 +13,7 @@ from itertools import permutations
 from math import factorial
 from typing import TYPE_CHECKING
 
+from isomerge.errors import IsomergeError
 from isomerge.matching.gram import Cross, Crosses
 from isomerge.symmetry.spec import Spec
 
@@ -149,6 +150,11 @@ class NestedSolver:
 
     def _coupled(self, tops: list[str], crosses: Crosses, outer: tuple[str, ...], elements: bool) -> Solution:
         """Fibres that act on the same tensors: all permutations if few, else ascent from several starts."""
+        if over := sorted({name for sig in crosses for name in sig} - {*tops}):
+            raise IsomergeError(
+                f"{self.spec.origin}: space {over[0]} lies over one of {', '.join(tops)}, which act on one tensor together, and "
+                f"nothing matches such an order: leave {over[0]} out, or let it lie over fewer axes"
+            )
         shared = [set(self.own(t, outer)) for t in tops]
         extra = tuple(i for i in self.own(tops[0], outer) if all(i in s for s in shared))
         batch = (*outer, *extra)

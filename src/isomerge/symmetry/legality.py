@@ -6,13 +6,15 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.spec import Spec
 
+SCALES = ("Scale", "PositiveScale")
+
 
 def check_legality(spec: Spec) -> None:
     """Refuse declarations that nothing executes or that cannot act.
 
     Raises:
-        IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, a shift of
-            unknown lines.
+        IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, another group than
+            a scale over a residual stream, a shift of unknown lines.
     """
     used: set[str] = set()
     for line in spec.lines:
@@ -32,6 +34,13 @@ def check_legality(spec: Spec) -> None:
                         f"{spec.origin}: line {line.name} has {twice[0]} twice, so that it is not clear which of "
                         f"them {name} lies over: leave {name} out of this line, and of all others"
                     )
+    for space in spec.spaces.values():
+        stream = next((i for i in space.index if i in spec.streams), None)
+        if stream is not None and space.group_name not in SCALES:
+            raise IsomergeError(
+                f"{spec.origin}: space {space.name} is {space.group_name} over {stream}, but over a residual stream only scales "
+                f"of norms' gains are matched; leave {space.name} out, or give {stream} a larger group of its own (SignedPerm)"
+            )
     if unused := [name for name in spec.spaces if name not in used]:
         raise IsomergeError(f"{spec.origin}: space {unused[0]} is declared, but no line uses it")
     names = {line.name for line in spec.lines}
