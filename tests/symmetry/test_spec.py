@@ -199,7 +199,7 @@ def test_over_a_stream_only_scales_act() -> None:
     """Signs for every coordinate of a stream would be lawful, but nothing matches them: `verify` would be wrong."""
     text = "size res = heads\nsize s = 1\nresidual res: Perm\nspace s: {}[res]\nup  (res s)\ndown  (res s)'\n"
     assert "s" in bound(text.format("Scale")).spaces
-    with pytest.raises(IsomergeError, match="space s is Sign over res, but .* only scales"):
+    with pytest.raises(IsomergeError, match=r"space s is Sign over res, but .* only scales"):
         bound(text.format("Sign"))
 
 
