@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -113,3 +115,15 @@ def test_batches_of_any_dtype() -> None:
     assert any(columns != list(range(12)) for columns in found.tolist())
     assert assign(torch.ones(5, 5)).tolist() == list(range(5))
     assert assign(torch.zeros(2, 0, 0)).shape == (2, 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_proves_nothing(bad: float) -> None:
+    """Best columns may be distinct all the same; scipy refuses such profits, without a warning before."""
+    profit = np.eye(4)
+    profit[2, 2] = bad
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert distinct_best(profit) is None
+        with pytest.raises(ValueError, match="invalid numeric"):
+            optimal_columns(profit)

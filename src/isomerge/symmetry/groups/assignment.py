@@ -35,13 +35,19 @@ def optimal_columns(profit: Profit) -> Index:
 
 
 def distinct_best(profit: Profit) -> Index | None:
-    """The best columns of all rows, where they are distinct: by profit, or less half of the column's largest; else None."""
+    """The best columns of all rows, where they are distinct: by profit, or less half of the column's largest; else None.
+
+    None as well where profits are not finite, which proves nothing.
+    """
     import numpy as np
 
     if not len(profit):
         return np.empty(0, np.int64)
+    largest = profit.max(0).astype(np.float64)
+    if not np.isfinite(largest).all():
+        return None
     found = _best_columns(profit, None)
-    return _best_columns(profit, profit.max(0).astype(np.float64) / 2) if found is None else found
+    return _best_columns(profit, largest / 2) if found is None else found
 
 
 def _best_columns(profit: Profit, less: NDArray[np.float64] | None) -> Index | None:
