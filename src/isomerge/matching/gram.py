@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,3 +152,16 @@ def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[
         gram = torch.matmul(x, x.mT)
         sides[atom.dual] = sides[atom.dual] + gram if atom.dual in sides else gram
     return (sides[False], sides[True]) if len(sides) == 2 else None
+
+
+def sides(
+    spec: Spec, space: Space, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor]
+) -> Iterator[tuple[bool, tuple[Tensor, ...], list[int]]]:
+    """Every leaf that a space acts on: whether on its dual side, the leaf of both models, and the order of its axes that has the
+    space's batch axes first, then the space, then all others."""
+    for block, a in anchor.items():
+        for pair, atoms, _ in leaves(spec, block, a, source[block]):
+            names = [atom.name for atom in atoms]
+            if space.name in names:
+                first = [*(names.index(i) for i in spec.batch(space)), names.index(space.name)]
+                yield atoms[first[-1]].dual, pair, first + [k for k in range(pair[0].ndim) if k not in first]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isomerge.matching.general_linear import Sides, linear_optimum, sequential
+from isomerge.matching.gram import sides
 from isomerge.matching.joint import joint_optimum
 from isomerge.matching.rescale import complex_scale, quartic_scale
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import bias_view, find_shifts, projection
 from isomerge.symmetry.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
@@ -111,17 +112,10 @@ def _sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
     batch = spec.batch(space)
     shape = tuple(spec.sizes[i] for i in batch)
     total = {side: torch.zeros(3, *shape, n, n, dtype=torch.float64) for side in (False, True)}
-    for block, a in anchor.items():
-        for (x, y), atoms, _ in leaves(spec, block, a, moved[block]):
-            names = [atom.name for atom in atoms]
-            if space.name not in names:
-                continue
-            at = names.index(space.name)
-            order = [names.index(i) for i in batch]
-            rest = [k for k in range(x.ndim) if k not in order and k != at]
-            u, v = (t.permute(*order, at, *rest).double().reshape(*shape, n, -1) for t in (x, y))
-            for grams, (left, right) in zip(total[atoms[at].dual], ((u, v), (v, v), (u, u)), strict=True):
-                grams += left @ right.mT
+    for dual, pair, order in sides(spec, space, anchor, moved):
+        u, v = (t.permute(order).double().reshape(*shape, n, -1) for t in pair)
+        for grams, (left, right) in zip(total[dual], ((u, v), (v, v), (u, u)), strict=True):
+            grams += left @ right.mT
     return Sides(*(grams for pair in zip(total[False], total[True], strict=True) for grams in pair))
 
 

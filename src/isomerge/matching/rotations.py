@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from isomerge.matching.gram import signature
+from isomerge.matching.gram import sides, signature
 from isomerge.matching.refine import scaling_step
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
@@ -72,19 +72,12 @@ def crosses_and_squares(
     shape = tuple(spec.sizes[i] for i in batch)
     squares = [torch.zeros(shape, dtype=torch.float64) for _ in range(2)]
     crosses = [torch.zeros(*shape, n, n, dtype=torch.float64) for _ in range(2)]
-    for block, a in anchor.items():
-        for (x, y), atoms, _ in leaves(spec, block, a, source[block]):
-            names = [atom.name for atom in atoms]
-            if space.name not in names:
-                continue
-            at = names.index(space.name)
-            order = [names.index(i) for i in batch]
-            rest = [k for k in range(x.ndim) if k not in order and k != at]
-            u, v = (t.permute(*order, at, *rest).reshape(*shape, n, -1) for t in (x, y))
-            crosses[atoms[at].dual] += u @ v.mT
-            # along the last axis first, which is in order in memory
-            lengths = torch.linalg.vector_norm(y, dim=-1, keepdim=True).double().square()
-            if order and y.ndim - 1 in order:
-                lengths = y.double().square()
-            squares[atoms[at].dual] += lengths.permute(*order, at, *rest).reshape(*shape, -1).sum(-1)
+    for dual, (x, y), order in sides(spec, space, anchor, source):
+        u, v = (t.permute(order).reshape(*shape, n, -1) for t in (x, y))
+        crosses[dual] += u @ v.mT
+        # along the last axis first, which is in order in memory
+        lengths = torch.linalg.vector_norm(y, dim=-1, keepdim=True).double().square()
+        if y.ndim - 1 in order[: len(batch)]:
+            lengths = y.double().square()
+        squares[dual] += lengths.permute(order).reshape(*shape, -1).sum(-1)
     return squares[0], squares[1], crosses[0], crosses[1]
