@@ -71,8 +71,7 @@ class _Stack:
     def spec(self) -> Spec:
         from isomerge.archs import spec_for
 
-        shapes = {name: tuple(info.shape) for name, info in self.checkpoint.tensors.items()}
-        return spec_for(self.checkpoint.config, self.spec_file, shapes)
+        return spec_for(self.checkpoint.config, self.spec_file, self.checkpoint.shapes)
 
     @cached_property
     def index(self) -> str:

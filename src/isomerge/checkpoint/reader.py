@@ -72,6 +72,11 @@ class Checkpoint:
         """Bytes of all tensors together."""
         return sum(info.nbytes for info in self.tensors.values())
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor, by name."""
+        return {name: tuple(info.shape) for name, info in self.tensors.items()}
+
     def with_copies(self, copies: Mapping[str, str], **config: Any) -> Checkpoint:
         """The same checkpoint with further tensors that are copies of stored ones (new name -> stored name).
 

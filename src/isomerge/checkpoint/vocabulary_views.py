@@ -74,7 +74,7 @@ class _Tables:
 
         self.checkpoint = checkpoint
         try:
-            shapes = {name: tuple(info.shape) for name, info in checkpoint.tensors.items()}
+            shapes = checkpoint.shapes
             self.spec: Spec = spec_for(checkpoint.config, spec_file, shapes)
             matches = coverage(self.spec, shapes)
         except IsomergeError as error:

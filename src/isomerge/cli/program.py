@@ -48,7 +48,8 @@ _FUNCTIONS = (
     discover,
     demo,
 )
-for name, function in zip(COMMANDS, _FUNCTIONS, strict=True):
+for function in _FUNCTIONS:
+    name = function.__name__.replace("_", "-")
     app.command(name, short_help=COMMANDS[name])(function)
 
 

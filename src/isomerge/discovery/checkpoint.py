@@ -35,13 +35,13 @@ def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
     if isinstance(model, Mapping):
         return str(model.get("model_type")), dict(model), None
     if isinstance(model, Checkpoint):
-        return model.ref, model.config, _shapes(model)
+        return model.ref, model.config, model.shapes
     path = Path(os.path.expanduser(model))
     file = path if path.suffix == ".json" else path / CONFIG
     if path.is_file() or (path.is_dir() and file.is_file() and not _has_weights(path)):
         return str(model), read_object(file, remedy="download config.json again"), None
     found = open_checkpoint(model)
-    return str(model), found.config, _shapes(found)
+    return str(model), found.config, found.shapes
 
 
 def _has_weights(folder: Path) -> bool:
@@ -49,10 +49,6 @@ def _has_weights(folder: Path) -> bool:
         return bool(find_weights(folder, allow_pickle=True))
     except IsomergeError:
         return False
-
-
-def _shapes(checkpoint: Checkpoint) -> Shapes:
-    return {name: tuple(info.shape) for name, info in checkpoint.tensors.items()}
 
 
 def covered(found: Discovery, config: Mapping[str, Any], shapes: Shapes | None) -> tuple[Discovery, int | None]:

@@ -125,7 +125,7 @@ def recognise(
     """
     map_large_blocks()  # every run that reads weights begins here
     checkpoint = model if isinstance(model, Checkpoint) else open_model_ref(model, allow_pickle=allow_pickle)
-    shapes = {name: tuple(info.shape) for name, info in checkpoint.tensors.items()}
+    shapes = checkpoint.shapes
     named = checkpoint.config.get("model_type") or checkpoint.config.get("_class_name")
     if not named and spec_file is None:
         kinds = infer_model_types(checkpoint.config, shapes)
