@@ -3,7 +3,8 @@
 Numbers v_j of the columns change the order of no two assignments: if for every row the column that is best by ``P[i, j] - v_j`` is
 another one, these are optimal (the dual solution is v, with ``u_i = max_j P[i, j] - v_j``). Tried are v = 0, and half of every
 column's largest profit, which makes inner products of related points into distances. All else is solved by scipy's Jonker
-and Volgenant (Crouse 2016).
+and Volgenant (Crouse 2016), from the prices of an auction where there are many rows: the same optimum in a third to a tenth of
+the time, since its augmenting paths are short then.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 ROWS = 256
 """Rows that are looked at at once: their numbers stay in the cache."""
+MANY = 768
+"""Rows from which on an auction takes less time than it saves."""
 
 
 def optimal_columns(profit: Profit) -> Index:
@@ -28,10 +31,19 @@ def optimal_columns(profit: Profit) -> Index:
     Args:
         profit: [n, n], finite, float32 or float64; sums are in float64.
     """
+    import numpy as np
     from scipy.optimize import linear_sum_assignment
 
+    from isomerge.symmetry.groups.auction import auction_prices
+
     found = distinct_best(profit)
-    return linear_sum_assignment(profit, maximize=True)[1] if found is None else found
+    if found is not None:
+        return found
+    # as costs in float64: where it maximises, scipy makes one copy more
+    if len(profit) < MANY or not np.isfinite(profit).all():
+        return linear_sum_assignment(-profit.astype(np.float64))[1]
+    cost = auction_prices(profit).astype(np.float64) - profit
+    return linear_sum_assignment(cost)[1]
 
 
 def distinct_best(profit: Profit) -> Index | None:
@@ -79,14 +91,14 @@ def assign(profit: Tensor) -> Tensor:
 
     n = profit.shape[-1]
     if not profit.numel():
-        return torch.zeros(profit.shape[:-1], dtype=torch.int64)
-    flat = profit.detach().reshape(-1, n, n)
+        return profit.new_zeros(profit.shape[:-1], dtype=torch.int64)
+    flat = profit.detach().cpu().reshape(-1, n, n)
     flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.double()
-    columns = torch.arange(n).repeat(flat.shape[0], 1)
+    columns = torch.arange(n, device=flat.device).repeat(flat.shape[0], 1)
     for row, p in zip(columns, flat, strict=True):
         found = torch.from_numpy(optimal_columns(p.contiguous().numpy()))
         best, stay = p.gather(1, found[:, None]).double().sum(), p.diagonal().double().sum()
         # float32 Grams carry about 1e-7 of their entries as noise
         if best - stay > 1e-7 * torch.maximum(p.amax(-1), -p.amin(-1)).double().sum():
             row.copy_(found)
-    return columns.reshape(profit.shape[:-1])
+    return columns.reshape(profit.shape[:-1]).to(profit.device)
