@@ -3,6 +3,8 @@
     python -m benchmarks.fuzz --inputs 100000 --seed 0      # writes results/fuzz.json
     python -m benchmarks.fuzz --only 4711 --seed 0          # one input again, in this process
 
+Resumable; faults of an earlier run are tried again first.
+
 A process is forked for every batch, so that what one input breaks, no later one sees; a child that says nothing for
 ten seconds of the processor's time (or five minutes) is killed, and that is a hang. A fault is also: an exception that is no sentence, a dead child, more or
 less than one sentence on stderr, a file left by a refused command, any path outside the folder that was opened for
@@ -22,6 +24,7 @@ import struct
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +131,29 @@ def earlier(path: Path, seed: int, kinds: list[str]) -> dict[str, Any]:
     return {**empty, "seconds_per_input_allowed": SECONDS}
 
 
+def try_again(results: dict[str, Any], run: Callable[[int], Verdict]) -> None:
+    """Run the faults of an earlier run once more; those that are none any more are listed as mended."""
+    left = []
+    for fault in results["faults"]:
+        verdict = run(fault["number"])
+        if verdict.outcome in FAULTS:
+            left.append(verdict.document())
+            continue
+        counts = Counter(results["counts"][fault["kind"]])
+        counts[fault["outcome"]] -= 1
+        counts[verdict.outcome] += 1
+        results["counts"][fault["kind"]] = dict(sorted((+counts).items()))
+        results.setdefault("mended", []).append({**fault, "now": verdict.outcome})
+    results["faults"] = left
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    """The results so far, replaced at once."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(results, indent=1) + "\n")
+    os.replace(new, path)
+
+
 def main() -> None:
     given = arguments()
     kinds = given.kinds.split(",")
@@ -142,6 +168,8 @@ def main() -> None:
             return
         results, start = earlier(given.results, given.seed, kinds), time.monotonic()
         before = results["seconds"]
+        try_again(results, lambda number: batch(inputs, box, range(number, number + 1), given.seed, kinds)[0])
+        write(given.results, results)
         while results["inputs"] < given.inputs and time.monotonic() - start < given.seconds:
             first = results["inputs"]
             numbers = range(first, min(first + BATCH, given.inputs))
@@ -154,9 +182,7 @@ def main() -> None:
             results["counts"] = {kind: dict(sorted(counts[kind].items())) for kind in kinds if kind in counts}
             results["inputs"] = numbers.stop
             results["seconds"] = round(before + time.monotonic() - start, 1)
-            new = given.results.with_suffix(".new")
-            new.write_text(json.dumps(results, indent=1) + "\n")
-            os.replace(new, given.results)
+            write(given.results, results)
         print(f"{results['inputs']} inputs, {len(results['faults'])} faults", flush=True)
 
 

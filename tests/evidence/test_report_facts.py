@@ -70,6 +70,7 @@ def test_nothing_aligned() -> None:
         {"distance": {"before": "x", "after": 1, "norm": 1}},
         {"distance": {"before": float("nan"), "after": 1, "norm": 1}},
         {"distance": {"before": -1.0, "after": 1, "norm": 1}},
+        {"distance": {"before": 1e10, "after": 1, "norm": 1e-300}},
         {"distance": {**distances(1, 1), "layers": {"0": 3}}},
         {"models": None},
         {"streams": [3]},

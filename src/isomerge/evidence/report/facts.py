@@ -202,9 +202,10 @@ def spread_of(distance: Mapping[str, Any]) -> Spread:
 
 def _gap(figures: Mapping[str, Any]) -> Gap:
     found = [float(figures[key]) for key in ("before", "after", "norm")]
-    if not all(isfinite(x) and x >= 0 for x in found):
+    gap = Gap(*found)
+    if not all(isfinite(x) and x >= 0 for x in (*found, *(gap.share or ()))):
         raise ValueError(f"a distance is {found}")
-    return Gap(*found)
+    return gap
 
 
 def _taught(learned: Mapping[str, Any]) -> Taught:
