@@ -6,7 +6,7 @@
 A twin is the model moved by a random element of every space, streams and gains included, stored in float32: `verify` must say
 `same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say `different`, unless the change
 is itself a symmetry, as noise in the bias of the keys is: where it says `same`, both models are run, and it is wrong when their
-outputs are further apart than rounding explains.
+outputs are further apart than rounding explains. ``cannot tell`` is never wrong, and counted.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ def judge(name: str, pairs: int) -> dict[str, Any]:
                 kind = list(CHANGES)[number // 2 % len(CHANGES)]
                 twin, where = near(twin, kind, rng)
             report = isomerge.verify((weights, config), (twin, config))
-            said = "same" if report["same"] else "different"
+            said = {True: "same", False: "different", None: "cannot tell"}[report["same"]]
             if number % 2 and said == "same":
                 apart = outputs_apart(folder, weights, twin)
                 said = "same, rightly" if apart <= SAME_OUTPUTS else "same"
             counts[f"{kind}: {said}"] += 1
-            if said != ("different" if number % 2 else "same") and said != "same, rightly":
+            if said not in ("different" if number % 2 else "same", "same, rightly", "cannot tell"):
                 wrong.append(
                     {"pair": number, "kind": kind, "tensor": where, "residual": report["residual"]["largest"]}
                 )

@@ -12,6 +12,7 @@ from typing import Any
 from isomerge.archs import spec_for, spec_texts
 from isomerge.symmetry.axes import atoms, parse
 from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.fixed import FixedPart, joined, read_fixed
 from isomerge.symmetry.shifts import find_shifts, shift_atoms
 from isomerge.symmetry.spec import Line, Match, Spec
 from isomerge.symmetry.ties import without_broken_ties
@@ -20,7 +21,7 @@ from isomerge.symmetry.units import elements_of
 PAGE = Path(__file__).with_name("architectures.md")
 CHECKPOINTS = Path(__file__).with_name("checkpoints.json")
 """Well-known checkpoints: the sizes in their config.json, the depth of their stacks, and the tensors that they lack."""
-STATEMENT = re.compile(r"(model|space|residual|shift|require|prefix|size|config|default|include) +(.*)")
+STATEMENT = re.compile(r"(model|space|residual|shift|require|prefix|size|config|default|include|fixed) +(.*)")
 INCLUDE = re.compile(r"(\w+)(?: as (\w+))?.*?(?: of (\S+))?(?: without .*)?$")
 SPACE = re.compile(r"(\w+)(?: as (\w+))?: (\w+)(?:\[(.*?)\])?(?: folded (\w+))?(?: if (.*))?$")
 GROUPS = {
@@ -49,6 +50,9 @@ What stays fixed, everywhere, and why:
   once every gain over the stream is folded into its readers or writers;
 * **the outside**: vocabulary, positions, pixels and labels mean something to the user, so nothing may reorder them;
 * **tensors listed as fixed** touch nothing but these two. They are averaged as they are;
+* **parts left fixed**: state spaces, gated convolutions and the like, each named in its spec with a reason. Their side of the residual
+  stream follows the stream, their inside stays as it is and is averaged as it is. Every command that aligns names them in
+  a warning;
 * **anything undeclared**: a tensor that no line describes is refused, never guessed at.
 """
 
@@ -100,17 +104,29 @@ def section(origin: str, text: str) -> list[str]:
         how = f"`{bias}`" + (f" into `{into}`" if into else " is free")
         out.append(row(f"`{name}`", "bias", how, f"`{condition}`" if condition else ""))
     out += ["", residual_text(said["residual"]), ""] if "residual" in said else [""]
+    parts = [read_fixed(statement) for statement in said.get("fixed", ())]
     fixed = []
     for line in (t.partition(" if ")[0] for t in tensors if not t.startswith("?")):
         name, _, pattern = line.partition(" ")
         axes = parse(re.sub(r" - \d+$", "", pattern.partition("=")[0].strip()))
         here = {a.name for a in atoms(axes or ())} | set(re.findall(r"{(\w+)}", name))
-        if axes is not None and name not in taken and not moved & here:
+        part = any(name.startswith(part.beginnings) for part in parts)
+        if axes is not None and name not in taken and not moved & here and not part:
             fixed.append(f"`{name}`")
+    out += fixed_text(parts, [t.lstrip("? ").split(" ")[0] for t in tensors])
     out += [f"Fixed tensors: {', '.join([*dict.fromkeys(fixed), 'task heads and poolers'])}.", ""]
     refused = [r.rpartition(" : ")[2] for r in said.get("require", ())]
     out += [f"Refused: {'; '.join(refused)}.", ""] if refused else []
     return out
+
+
+def fixed_text(parts: list[FixedPart], names: list[str]) -> list[str]:
+    """The parts that alignment leaves as they are: their tensors, and why; a list with an empty line behind."""
+    found = []
+    for part in parts:
+        here = joined(list(dict.fromkeys(name for name in names if name.startswith(part.beginnings))))
+        found.append(f"* `{here}`: {part.reason}.")
+    return ["Left fixed, by name:", "", *found, ""] if found else []
 
 
 def included_text(statements: list[str]) -> str:
@@ -183,7 +199,11 @@ def known_row(entry: dict[str, Any]) -> str:
 def page() -> str:
     """The whole page."""
     texts = dict(spec_texts().values())
-    parts = [HEAD, row("model types", "local spaces", "free biases", "residual stream"), row(*["---"] * 4)]
+    parts = [
+        HEAD,
+        row("model types", "local spaces", "free biases", "residual stream", "left fixed"),
+        row(*["---"] * 5),
+    ]
     for _, text in sorted(texts.items()):
         found = [m for m in map(STATEMENT.match, text.splitlines()) if m]
         names = {
@@ -191,9 +211,10 @@ def page() -> str:
             for kind in ("space", "shift")
         }
         models = ", ".join(" ".join(m[2] for m in found if m[1] == "model").split())
+        kept = ", ".join(f"`{read_fixed(m[2]).beginnings[0]}*`" for m in found if m[1] == "fixed")
         streams = [s for s in (SPACE.match(m[2]) for m in found if m[1] == "residual") if s[3] != "Scale"]
         stream = ", ".join(f"{s[3]}, folded {s[5]}" if s[5] else s[3] for s in streams)
-        parts.append(row(models, ", ".join(names["space"]), ", ".join(names["shift"]), stream))
+        parts.append(row(models, ", ".join(names["space"]), ", ".join(names["shift"]), stream, kept))
     parts += ["", WELL_KNOWN, *map(known_row, json.loads(CHECKPOINTS.read_text(encoding="utf-8"))), ""]
     for origin, text in sorted(texts.items()):
         parts += section(origin, text)

@@ -1,14 +1,17 @@
-"""Doors open one way: which package may import which, and that architectures are data, not branches."""
+"""Doors open one way: which package may import which, that architectures are data, not branches; and what both doors, the
+command line and Python, call things."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import isomerge
+from isomerge.errors import IN_PYTHON, OPTION, IsomergeError
 
 ROOT = Path(isomerge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -150,3 +153,39 @@ def test_no_branches_on_architecture(path: Path) -> None:
             assert not (names & architectures()), f"{path}:{node.lineno}"
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("startswith", "endswith")):
             assert not about_model_type(node), f"{path}:{node.lineno}"
+
+
+def arguments() -> set[str]:
+    """What Python's functions call their arguments."""
+    from isomerge.engine.solutions import matching_of
+
+    public = [getattr(isomerge, name) for name in isomerge.__all__]
+    return {n for f in (*public, matching_of) if inspect.isfunction(f) for n in inspect.signature(f).parameters}
+
+
+def written(path: Path) -> Iterator[str]:
+    """The strings of a file but its docstrings; of f-strings what is written."""
+    tree = ast.parse(path.read_text())
+    told = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    yield from (
+        n.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in told
+    )
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if package(p) != "cli"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_messages_call_an_option_is_known_in_python(path: Path) -> None:
+    """An option has the name of the argument, or a line in `IN_PYTHON`."""
+    named = {word for text in written(path) for word in OPTION.findall(text)}
+    assert {word for word in named if word.replace("-", "_") not in arguments() and word not in IN_PYTHON} == set()
+
+
+def test_python_users_are_told_their_words() -> None:
+    """Once, however deep a sentence is quoted; the command line prints its own."""
+    inner = IsomergeError("out exists; choose another folder, or pass --overwrite to replace it, not --spaces")
+    outer = IsomergeError(f"recipe.yml: {inner}")
+    assert str(outer) == f"recipe.yml: {inner.sentence} (in Python: force=True)"
+    assert "Python" not in outer.sentence
+    assert str(IsomergeError("--spaces is empty")) == "--spaces is empty"
+    assert {word.partition("=")[0] for word in IN_PYTHON.values() if "=True" in word} <= arguments()

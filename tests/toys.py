@@ -25,9 +25,12 @@ from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.ties import without_broken_ties
 from toy_composites import COMPOSITES
+from toy_decoders import COMBINED
 from toy_experts import ROUTED
+from toy_hybrids import HYBRIDS
 from toy_models import DECODERS, ENCODERS, SEQUENCES
 from toy_plain import PLAIN, load_plain, plain_outputs
+from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_towers import ENCODED
 
 BODY = {
@@ -133,6 +136,9 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **PLAIN,
     **COMPOSITES,
     **DIFFUSION,
+    **HYBRIDS,
+    **COMBINED,
+    **SEEING,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -140,12 +146,14 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
 REPRESENTATIVE = {"gpt_neox", "whisper"}
 FAMILIES = {**DECODERS, **ENCODERS, **SEQUENCES}
 # Of the latest, only these are in `make test` at all; the others, with their mutants, in `make test-all`.
-LATEST = {**ROUTED, **ENCODED, **PLAIN, **COMPOSITES, **DIFFUSION}
-TRIED_LATEST = {"llava", "deepseek_v3"}
+LATEST = {**ROUTED, **ENCODED, **PLAIN, **COMPOSITES, **DIFFUSION, **HYBRIDS, **COMBINED, **SEEING}
+TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 EVERY = bool(os.environ.get("ISOMERGE_ALL_TOYS"))
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
 SAMPLE = [n for n in TRIED if EVERY or n not in {**FAMILIES, **LATEST} or n in REPRESENTATIVE]
 
+STREAMS_ALONE = {"mamba", "mamba2"}
+"""Toys of which nothing is matched block by block: all but the residual stream is left fixed."""
 GAINS = ("norm", "ln_", "lambda")
 
 
@@ -157,7 +165,7 @@ def randomise(model: Any, seed: int) -> None:
         scale = 0.3 if p.ndim == 1 else 0.15
         p.data = torch.randn(p.shape, generator=rng, dtype=torch.float64).to(p.dtype) * scale + float(gain)
     for name, b in model.named_buffers():
-        if "correction_bias" in name:  # of routers: a buffer that is trained, and stored
+        if "correction_bias" in name or "expert_bias" in name:  # of routers: a buffer that is trained, and stored
             b.copy_(torch.randn(b.shape, generator=rng, dtype=torch.float64) * 0.3)
 
 
@@ -176,6 +184,8 @@ def inputs(config: Any) -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(7)
     seen = getattr(config, "vision_config", config)
     found = {}
+    if is_seeing(config):
+        return seen_inputs(config, rng)
     if hasattr(seen, "image_size"):
         shape = (3, getattr(seen, "num_channels", 3), seen.image_size, seen.image_size)
         found["pixel_values"] = torch.randn(shape, generator=rng, dtype=torch.float64)

@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+
+OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
+"""An option of the command line in a sentence."""
+IN_PYTHON = {
+    "allow-pickle": "allow_pickle=True",
+    "gradient-checkpointing": "gradient_checkpointing=True",
+    "json": "the report that the function returns",
+    "learn-permutations": "permutations=True",
+    "no-align": "align=False",
+    "overwrite": "force=True",
+    "parameter": "parameters={NAME: VALUE}",
+    "save-alignment": "the alignment's save",
+    "source-base": "source_bases=[...]",
+    "sv-epsilon": "epsilon=...",
+    "untie": "untie=True",
+}
+"""What Python's argument is where it is not the option's name with a value; a test compares them."""
+_ASIDE = re.compile(r" \(in Python: [^)]*\)")
 
 
 class IsomergeError(Exception):
     """A problem with the user's input, told in one sentence.
 
     The message names the file, tensor and axis concerned, says what was expected, and how to fix it.
-    The command line prints it without a traceback and exits with code 2.
+    The command line prints it without a traceback and exits with code 2. Sentences name the command line's options; where
+    Python's argument is called otherwise, ``str`` says so as well (`IN_PYTHON`).
     """
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(_ASIDE.sub("", sentence))  # of an error that this one quotes
+
+    @property
+    def sentence(self) -> str:
+        """As the command line prints it."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        named = dict.fromkeys(IN_PYTHON[word] for word in OPTION.findall(self.sentence) if word in IN_PYTHON)
+        return f"{self.sentence} (in Python: {', '.join(named)})" if named else self.sentence
+
+
+RESUMABLE = "what was finished stays, and the same command goes on from there"
+"""A note on a KeyboardInterrupt that left something to go on from."""
+
+
+class Stopped(BaseException):
+    """Ctrl-C within a command, with the sentence to say."""
 
 
 class UnfinishedError(IsomergeError):

@@ -12,12 +12,14 @@ class Mutant(NamedTuple):
     wrong: str
     space: str
     edits: tuple[tuple[str, str], ...]
+    part: str | None = None
+    """The model type whose text is edited, where the toy's own text includes it."""
 
 
-def mutant(toy: str, wrong: str, space: str, *edits: str) -> Mutant:
+def mutant(toy: str, wrong: str, space: str, *edits: str, part: str | None = None) -> Mutant:
     """A mutant from edits written ``old => new``."""
     pairs = [edit.partition(" => ") for edit in edits]
-    return Mutant(toy, wrong, space, tuple((old, new) for old, _, new in pairs))
+    return Mutant(toy, wrong, space, tuple((old, new) for old, _, new in pairs), part)
 
 
 NEOX = "(h [c pair | rest | c' pair | rest' | ov])"

@@ -19,6 +19,10 @@ IDLE = {
     ("gpt_neox-full", "vb"), ("gemma", "vb"), ("gemma2", "vb"), ("gemma3_text", "vb"), ("falcon", "vb"), ("falcon", "kv"),
     ("modernbert", "vb"), ("cohere", "vb"), ("cohere-normed", "vb"), ("cohere2", "vb"), ("granite", "vb"), ("qwen3_moe", "vb"),
     ("olmoe", "vb"), ("nomic_bert", "vb"), ("gemma-untied", "vb"),
+    *((toy, "vb") for toy in ("bamba", "falcon_h1", "granitemoehybrid", "granitemoehybrid-dense", "seed_oss", "smollm3", "arcee", "glm",
+                              "glm4", "olmo2", "olmo3", "exaone4", "granitemoe", "granitemoeshared", "qwen2_vl", "qwen2_5_vl", "qwen3_vl",
+                              "mistral3", "internvl", "internvl-normed")),
+    ("bamba", "kb"), ("granitemoehybrid", "kb"), ("gpt_bigcode", "kv"), ("gpt_bigcode-heads", "g"),
     ("llava", "vb"), ("llava-qwen2", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
 }  # fmt: skip
 

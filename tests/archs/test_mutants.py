@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from archs.composed_mutants import COMPOSED_MUTANTS
+from archs.hybrid_mutants import HYBRID_MUTANTS
+from archs.later_mutants import LATER_MUTANTS
 from archs.latest_mutants import LATEST_MUTANTS
 from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
 from isomerge.archs import spec_texts
@@ -196,19 +198,23 @@ MUTANTS = [
     *FAMILY_MUTANTS,
     *LATEST_MUTANTS,
     *COMPOSED_MUTANTS,
+    *HYBRID_MUTANTS,
+    *LATER_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 
 
 def mutated(model: Toy, mutant: Mutant) -> Toy:
     """The toy as the wrong spec sees it."""
-    origin, text = spec_texts()[model_type_of(model.name)]
+    kind = model_type_of(model.name)
+    origin, text = spec_texts()[mutant.part or kind]
     text = re.sub(" +", " ", text)  # edits do not depend on how columns are set
     for old, new in mutant.edits:
         assert old in text, f"{origin} has no {old!r}"
         text = text.replace(old, new)
     shapes = {name: tuple(t.shape) for name, t in model.stored.items()}
-    spec = parse_spec(text, config_of(model.folder), origin, spec_texts(), shapes)
+    texts = {**spec_texts(), mutant.part or kind: (origin, text)}
+    spec = parse_spec(texts[kind][1], config_of(model.folder), texts[kind][0], texts, shapes)
     return load_toy(model.name, model.folder, spec)
 
 
@@ -224,7 +230,7 @@ def test_rejected(mutant: Mutant, toy: Callable[..., Toy], tmp_path: Path) -> No
 
 def test_every_text_has_two() -> None:
     """No spec text goes unchallenged."""
-    texts = Counter(spec_texts()[model_type_of(m.toy)][0] for m in MUTANTS)
+    texts = Counter(spec_texts()[m.part or model_type_of(m.toy)][0] for m in MUTANTS)
     assert set(texts) == {origin for origin, _ in spec_texts().values()}
     assert min(texts.values()) >= 2
 

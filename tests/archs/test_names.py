@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import transformers as tf
 
+from archs.later_families import LATER
 from diffusion_models import DIFFUSION
 from isomerge.archs import spec_for, spec_texts
 from isomerge.symmetry.blocks import gather_blocks
@@ -32,7 +33,7 @@ from toy_models import (
     TOWERS,
 )
 from toy_towers import BY_PLACE, CAPTIONS
-from toys import BODY, CAUSAL, DISENTANGLED, GPT, PATCHES, SEQ2SEQ, config_of, tensors
+from toys import BODY, CAUSAL, DISENTANGLED, EVERY, GPT, PATCHES, SEQ2SEQ, config_of, tensors
 
 TASKS = ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
 ENCODER = ["Model", "ForMaskedLM", "ForMultipleChoice", *TASKS]
@@ -118,6 +119,8 @@ FAMILIES: dict[str, tuple[dict, list[str]]] = {
     "Data2VecVision": (BY_PLACE, IMAGES[:2]),
     "Blip": (CAPTIONS, ["ForConditionalGeneration", "ForImageTextRetrieval"]),
 }
+ALL_FAMILIES = {**FAMILIES, **LATER}
+TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text
 HALF = {
     **dict.fromkeys(
@@ -127,9 +130,7 @@ HALF = {
     "WhisperForCausalLM": "ec",
     "CLIPForImageClassification": "t",
 }
-CLASSES = [
-    pytest.param(family, kind, id=family + kind) for family, (_, kinds) in FAMILIES.items() for kind in kinds
-]
+CLASSES = [pytest.param(family, kind, id=family + kind) for family, (_, kinds) in TRIED.items() for kind in kinds]
 Saved = tuple[dict, dict[str, tuple[int, ...]]]
 
 
@@ -140,7 +141,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Save
     @cache
     def make(family: str, kind: str) -> Saved:
         folder: Path = tmp_path_factory.mktemp(family + kind)
-        config = getattr(tf, f"{family}Config")(**FAMILIES[family][0])
+        config = getattr(tf, f"{family}Config")(**ALL_FAMILIES[family][0])
         getattr(tf, family + kind)(config).save_pretrained(folder)
         return config_of(folder), {name: tuple(t.shape) for name, t in tensors(folder).items()}
 
@@ -181,7 +182,7 @@ def test_covered_with_the_other_prefix(family: str, kind: str, saved: Callable[[
 
 def test_every_model_type_is_tried() -> None:
     """A packaged spec without a class here is an untested promise."""
-    tried = {getattr(tf, f"{family}Config").model_type for family in FAMILIES}
+    tried = {getattr(tf, f"{family}Config").model_type for family in ALL_FAMILIES}
     tried |= {make().config["_class_name"] for make, _ in DIFFUSION.values()} | {
         "Transformer2DModel"
     }  # DiT's old name

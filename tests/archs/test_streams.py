@@ -39,6 +39,25 @@ LARGEST = {
     **dict.fromkeys(["phimoe", "xlm-roberta-xl", "beit", "beit-shared", "data2vec-vision"], "OFixingOnes"),
     **dict.fromkeys(["timm_vit", "timm_vit-scaled"], "OFixingOnes"),
     "deepseek_v3-halves": "SignedPerm",
+    **dict.fromkeys(
+        [
+            "jamba",
+            "bamba",
+            "falcon_h1",
+            "granitemoehybrid",
+            "granitemoehybrid-dense",
+            "qwen3_next",
+            "nemotron_h",
+            "mamba2",
+        ],
+        "O",
+    ),
+    **dict.fromkeys(["lfm2", "lfm2_moe", "zamba2", "mamba", "glm4", "olmo2", "olmo3", "exaone4"], "SignedPerm"),
+    **dict.fromkeys(
+        ["seed_oss", "smollm3", "arcee", "ernie4_5", "glm", "glm4_moe", "glm4_moe-plain", "granitemoe"], "O"
+    ),
+    **dict.fromkeys(["granitemoeshared"], "O"),
+    **dict.fromkeys(["nemotron", "gptj"], "OFixingOnes"),
 }
 # The streams of those that have not just the one.
 STREAMS = {
@@ -50,6 +69,11 @@ STREAMS = {
     **{name: {"res": "O", "vision_res": "Perm"} for name in ("llava", "llava-qwen2")},
     "paligemma": {"res": "SignedPerm", "vision_res": "OFixingOnes"},
     "gemma3": {"res": "SignedPerm", "vision_res": "Perm"},
+    "qwen2_vl": {"res": "O", "vres": "OFixingOnes"},
+    "qwen2_5_vl": {"res": "O", "vres": "O"},
+    "qwen3_vl": {"res": "O", "vres": "Perm"},
+    "mistral3": {"res": "O", "vision_res": "SignedPerm"},
+    **{name: {"res": "O", "vision_res": "Perm"} for name in ("internvl", "internvl-normed")},
     "dit": {"emb": "Perm"},
     **{name: {"res": "Perm", "cres": "Perm", "emb": "Perm"} for name in ("sd3", "sd3-later")},
     "flux": {"res": "Perm", "emb": "Perm"},

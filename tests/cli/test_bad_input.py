@@ -189,7 +189,7 @@ def no_config(a: Path, b: Path) -> None:
 
 def unknown_architecture(a: Path, b: Path) -> None:
     """An architecture without a spec."""
-    reconfig(b, model_type="mamba")
+    reconfig(b, model_type="rwkv")
 
 
 def more_layers(a: Path, b: Path) -> None:
@@ -226,7 +226,7 @@ DAMAGE = [
     (config_is_not_json, ["b/config.json", "not valid JSON", "save_pretrained"]),
     (config_is_a_list, ["b/config.json", "not an object", "save_pretrained"]),
     (no_config, ["b/config.json", "does not exist", "save_pretrained"]),
-    (unknown_architecture, ["/b", "mamba", "gpt2", "--spec"]),
+    (unknown_architecture, ["/b", "rwkv", "gpt2", "--spec"]),
     (more_layers, ["h.3.", "missing"]),
     (sizeless, ["/b", "config.json", "res"]),
     (textual, ["/b", "config.json", "res"]),
@@ -759,3 +759,29 @@ def test_as_a_program(kind: str, copies: Callable, tmp_path: Path) -> None:
     assert said.stderr.startswith("isomerge: ")
     assert ("truncated" if kind == "truncated" else "no-such-model") in said.stderr
     assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize(("left", "said"), [(True, "stopped; start again to go on"), (False, "stopped")])
+def test_ctrl_c_is_one_sentence(
+    left: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 130, no traceback; whether the same command goes on is said."""
+    import isomerge
+    from isomerge.cli.app import main
+    from isomerge.engine import run
+
+    a, b = (str(single("gpt2", tmp_path / name, seed)) for name, seed in (("a", 0), ("b", 5)))
+
+    def interrupted(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    if left:
+        monkeypatch.setattr(run.StreamWriter, "done", interrupted)
+    else:
+        monkeypatch.setattr(isomerge, "merge", interrupted)
+    monkeypatch.setattr(sys, "argv", ["isomerge", "merge", a, b, "-o", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err.strip().splitlines()[-1] == f"isomerge: {said}"
+    assert (tmp_path / ".out.partial").exists() == left

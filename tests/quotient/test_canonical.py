@@ -16,19 +16,10 @@ from isomerge.evidence.outputs import compare_outputs
 from isomerge.quotient.canonical import CLOSE, canonical
 from toys import SAMPLE, outputs, relative, save_toy, tensors
 
-# base models' streams keep their bases; of composites and diffusion transformers, forms are not unique yet
-LEFT_OUT = {
-    "clip",
-    "siglip_vision_model",
-    "llava",
-    "llava-qwen2",
-    "paligemma",
-    "gemma3",
-    "dit",
-    "sd3",
-    "sd3-later",
-    "flux",
-}
+# base models give out their streams, whose basis a disguise may not change
+LEFT_OUT = {"clip", "siglip_vision_model"}
+# toys of which two coordinates happen to be of one size to a millionth
+SEEDS = {"llava": 1, "llava-qwen2": 1, "sd3-later": 1, "qwen3_vl": 1}
 
 
 def apart(one: Path, two: Path) -> float:
@@ -43,10 +34,11 @@ def canon(model: Path, out: Path, **options: Any) -> dict[str, Any]:
     return isomerge.canon(model, out=out, **options)[1]
 
 
-@pytest.mark.parametrize("name", [n for n in SAMPLE if n not in LEFT_OUT])
+# PaliGemma: one stream begins as a map of another, whose signs must be chosen first
+@pytest.mark.parametrize("name", sorted({n for n in SAMPLE if n not in LEFT_OUT} | {"paligemma"}))
 def test_twins_have_one_canonical_form(name: str, tmp_path: Path) -> None:
     """Random elements of every space, the streams' among them: the same weights come out, and the same function."""
-    a = save_toy(name, tmp_path / "a", dtype=torch.float64)
+    a = save_toy(name, tmp_path / "a", seed=SEEDS.get(name, 0), dtype=torch.float64)
     twin = turn(name, a, tmp_path / "twin", 3)
     report = canon(a, tmp_path / "one")
     canon(twin, tmp_path / "two")

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from isomerge.errors import IsomergeError
+from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.axes import Atom, Product
 from isomerge.symmetry.blocks import gather_blocks
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.ties import without_broken_ties
 
 TEXT = """
 # a block with heads
@@ -309,3 +311,47 @@ def test_a_lost_expert_is_named() -> None:
         IsomergeError, match=r"tensor layer\.0\.e\.2\.up\.weight is out of range: config.json says e < 2"
     ):
         gather_blocks(spec, coverage(spec, {**shapes(), "layer.0.e.2.up.weight": (5, 6)}))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("spaces h: Perm", "did you mean `space`"),
+        ("sise kv = 2", "did you mean `size`"),
+        ("grop kv 4", "'grop' is no statement"),
+        ("lets x = 3", "'lets' is no statement"),
+    ],
+)
+def test_a_misspelt_statement_is_no_tensor(line: str, said: str) -> None:
+    """A plain word that no tensor of the checkpoint is called by; words that tensors are called by stay lines."""
+    shapes = {"model.embed": (3, 4), "head": (3, 4)}
+    with pytest.raises(IsomergeError, match=rf"toy\.spec, line 2: .*{said}"):
+        parse_spec(f"size res = 4\n{line}\n", {}, "toy.spec", shapes=shapes)
+    spec = parse_spec(
+        "prefix model.\nsize res = 4\nembed vocab res\nhead vocab res\n? probe res\n", {}, shapes=shapes
+    )
+    assert coverage(spec, shapes).keys() == shapes.keys()
+
+
+def test_an_axis_without_a_size_is_told_with_its_place() -> None:
+    """The file, the line and the tensor."""
+    spec = parse_spec("size res = 4\nhead.weight (h foo) res\nsize h = 2\n", {}, "toy.spec")
+    with pytest.raises(
+        IsomergeError, match=r"toy\.spec, line 2: tensor head\.weight: the size of axis foo is not known"
+    ):
+        coverage(spec, {"head.weight": (8, 4)})
+
+
+def test_why_gains_cannot_be_folded() -> None:
+    """A tie is blamed only where untying would help."""
+    text = "model toy\nsize res = 4\nresidual res: SignedPerm folded O\nresidual nf: Scale[res]\n"
+    text += "embed.weight vocab res\nnorm.weight diag(res nf)\nhead.weight vocab (res nf)' = embed.weight\n"
+    for more, reason, untie in (
+        ("", "tied to the embeddings", True),
+        ("post.weight diag(res)\n", "post.weight", False),
+    ):
+        spec = without_broken_ties(parse_spec(text + more, {}), ["embed.weight", "norm.weight"], {})
+        notes = choose_frame(spec, ["all"])[1]
+        assert len(notes) == 1
+        assert reason in notes[0]
+        assert ("--untie" in notes[0]) == untie

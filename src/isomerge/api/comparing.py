@@ -51,9 +51,14 @@ def verify(
 
     Models that their fingerprints tell apart as a whole are ``refuted`` without matching. Of all others every tensor is
     matched and compared.
+
+    Returns:
+        ``same``: True, False, or None where rounding of the stored numbers leaves it open; then ``reason`` says why, and
+        ``residual`` where. With ``run``, ``outputs`` is how far they are apart, and ``contradiction`` a sentence where this
+        speaks against the verdict.
     """
     from isomerge.evidence.outputs import compare_outputs
-    from isomerge.evidence.verify import prove, refute
+    from isomerge.evidence.verify import contradiction, prove, refute
     from isomerge.quotient.fingerprint import fingerprint as print_of
     from isomerge.quotient.similarity import similarity as compare_prints
 
@@ -66,7 +71,9 @@ def verify(
         report = {"command": "verify", "models": [solver.anchor.ref, solver.source.ref], **found}
         report |= {"refuted": prints.apart, "fingerprints": prints.document()}
         if run:
-            report["outputs"] = compare_outputs(solver.anchor.checkpoint.folder, solver.source.checkpoint.folder)
+            apart = compare_outputs(solver.anchor.checkpoint.folder, solver.source.checkpoint.folder)
+            tolerance = found["residual"]["tolerance"]
+            report |= {"outputs": apart, "contradiction": contradiction(found["same"], apart, tolerance)}
         return Report(report)
 
 

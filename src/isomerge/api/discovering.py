@@ -17,7 +17,7 @@ def discover(
     *,
     out: str | Path | None = None,
     seed: int = 0,
-    overwrite: bool = False,
+    force: bool = False,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
     """Derive the spec of an architecture that isomerge does not know, and prove every space of it by the law.
@@ -29,7 +29,7 @@ def discover(
             dict.
         out: a file for the spec text, which every command takes as ``--spec``.
         seed: of the tiny models.
-        overwrite: replace ``out`` when it exists.
+        force: replace ``out`` when it exists.
 
     Returns:
         ``spec`` (the text), ``model_type``, ``class``, ``proven`` and ``rejected`` (``space``, ``role``, ``group``, ``index``,
@@ -46,7 +46,7 @@ def discover(
     from isomerge.discovery.summary import summary
 
     path = None if out is None else Path(os.path.expanduser(out))
-    if path is not None and path.exists() and not overwrite:
+    if path is not None and path.exists() and not force:
         raise IsomergeError(f"{path}: exists; choose another name, or --overwrite")
     if path is not None and not path.absolute().parent.is_dir():
         raise IsomergeError(f"{path}: no such folder; make it first")

@@ -38,7 +38,7 @@ def align(
 ) -> None:
     """Move SOURCE along its symmetry orbit to the point closest to the anchor, and write it."""
     import isomerge
-    from isomerge.cli.console import Voice, distance_table, stream_table, write_json
+    from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
     from isomerge.cli.dry_run import print_plan
     from isomerge.engine.solutions import matching_of
     from isomerge.errors import IsomergeError
@@ -59,6 +59,7 @@ def align(
         )  # fmt: skip
     if save_alignment is not None:
         alignment.save(save_alignment)
+    warn_fixed(voice, report["fixed"])
     stream_table(voice, report)
     distance_table(voice, report["distance"])
     if report["dead_blocks"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from isomerge.errors import OVERFLOW, IsomergeError, is_memory_error, is_overflow_error, visible
+from isomerge.errors import OVERFLOW, IsomergeError, Stopped, is_memory_error, is_overflow_error, visible
 
 NO_MEMORY = (
     "out of memory; close other programs, or run the same command with more memory to go on where it stopped"
@@ -24,13 +24,13 @@ def main() -> None:
 
         app()
     except IsomergeError as error:
-        _stop(str(error), 2)
+        _stop(error.sentence, 2)
     except Exception as error:
         if not is_memory_error(error) and not is_overflow_error(error):
             raise
         _stop(NO_MEMORY if is_memory_error(error) else OVERFLOW, 2)
-    except KeyboardInterrupt:
-        _stop("interrupted; run the same command again to go on", 130)
+    except (KeyboardInterrupt, Stopped) as error:
+        _stop(str(error) or "stopped", 130)
 
 
 def _stop(sentence: str, code: int) -> NoReturn:

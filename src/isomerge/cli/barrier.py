@@ -54,7 +54,7 @@ def barrier(
 ) -> None:
     """Measure the loss on the line from A to B (or the plane through A, B, C), as stored and aligned."""
     import isomerge
-    from isomerge.cli.console import Voice, write_json
+    from isomerge.cli.console import Voice, warn_fixed, write_json
 
     voice = Voice(quiet, verbose)
     with voice.progress("measuring", steps=True) as observer:
@@ -63,6 +63,7 @@ def barrier(
             batch_size=batch_size, limit=limit, length=length, device=device, png=png, spec=spec,
             allow_pickle=allow_pickle, observer=observer,
         )  # fmt: skip
+    warn_fixed(voice, report["fixed"])
     _ends(voice, report)
     if "lines" in report:
         _lines(voice, report)

@@ -27,7 +27,7 @@ def canon(
     It says how clear every choice was: where a gap is small, rounding may choose otherwise in a twin.
     """
     import isomerge
-    from isomerge.cli.console import Voice, write_json
+    from isomerge.cli.console import Voice, warn_fixed, write_json
 
     voice = Voice(quiet, verbose)
     with voice.progress("canonical form") as observer:
@@ -36,6 +36,7 @@ def canon(
             force=overwrite, observer=observer,
         )  # fmt: skip
     found = report["degeneracy"]
+    warn_fixed(voice, report["fixed"])
     for note in report["notes"]:
         voice.say(f"note: {note}")
     voice.table(

@@ -117,6 +117,14 @@ def stream_table(voice: Voice, report: dict[str, Any]) -> None:
         voice.table("", ["Residual stream", "objective", "change", "sweeps"], rows)
 
 
+def warn_fixed(voice: Voice, parts: list[dict[str, Any]]) -> None:
+    """One warning that names the parts which alignment leaves as they are, where there are any."""
+    from isomerge.symmetry.fixed import fixed_text
+
+    if parts:
+        voice.warn(fixed_text(parts))
+
+
 def write_json(path: Path | None, report: dict[str, Any]) -> None:
     """Write a report for machines."""
     if path is None:

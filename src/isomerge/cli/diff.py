@@ -22,13 +22,14 @@ def diff(
 ) -> None:
     """Compare two models: raw distance, distance modulo symmetry, and what that means."""
     import isomerge
-    from isomerge.cli.console import Voice, distance_table, stream_table, write_json
+    from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
 
     voice = Voice(quiet, verbose)
     with voice.progress("comparing") as observer:
         report = isomerge.distance(
             a, b, spaces=spaces or "default", layers=layers, spec=spec, allow_pickle=allow_pickle, observer=observer
         )
+    warn_fixed(voice, report.get("fixed", []))
     stream_table(voice, report)
     distance_table(voice, report["distance"])
     relative = report["relative"]

@@ -31,7 +31,7 @@ def discover(
 
     voice = Voice(quiet, verbose)
     with voice.progress("discover", steps=True) as observer:
-        report = isomerge.discover(model, out=out, seed=seed, overwrite=overwrite, observer=observer)
+        report = isomerge.discover(model, out=out, seed=seed, force=overwrite, observer=observer)
     voice.say(f"{model}: {report['model_type']}, run as a tiny random {report['class']}")
     columns = ["space", "role", "group", "per", "verdict", "outputs changed by"]
     rows = [_row(found, "proven", report["checked"]) for found in report["proven"]]

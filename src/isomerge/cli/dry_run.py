@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.cli.console import Voice, size_text, write_json
+from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
 
 if TYPE_CHECKING:
     from isomerge.engine.plan import Plan
@@ -42,6 +42,7 @@ def print_plan(
     from isomerge.engine.models import check_compatible, recognise
     from isomerge.engine.plan import estimate, make_plan
     from isomerge.engine.run import planned_tensors
+    from isomerge.symmetry.fixed import fixed_parts
 
     out, shard_size, dtype, overwrite = output
     check_out(Path(os.path.expanduser(out)), force=overwrite)
@@ -57,9 +58,18 @@ def print_plan(
     planned_tensors(models[0], dtype)
     _, plan = arrange(heads_of(heads, models), models, make_plan(models[0], models[1:], spaces, layers))
     cost = estimate(plan, models, guard=guard, piecewise=piecewise)
+    fixed = fixed_parts(models[0].spec, models[0].matches.values()) if spaces != "none" else []
+    warn_fixed(voice, fixed)
     _say(voice, plan, cost, matching)
     write_json(
-        json, {"command": "dry-run", "models": [model.ref for model in models], **_record(plan), "estimate": cost}
+        json,
+        {
+            "command": "dry-run",
+            "models": [model.ref for model in models],
+            **_record(plan),
+            "fixed": fixed,
+            "estimate": cost,
+        },
     )
 
 

@@ -22,7 +22,7 @@ def inspect(
 ) -> None:
     """Show architecture, symmetry spaces, work units and redundant dimensions; reads headers only."""
     import isomerge
-    from isomerge.cli.console import Voice, size_text, write_json
+    from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
 
     voice = Voice(quiet, verbose)
     report = isomerge.inspect(model, spec=spec, allow_pickle=allow_pickle)
@@ -45,6 +45,7 @@ def inspect(
     ]  # fmt: skip
     rows += [[name, "bias", "translation", "", "", f"{n:,}", "", "yes"] for name, n in report["shifts"].items()]
     voice.table("", ["space", "role", "group", "per", "elements", "dimensions", "log10 perms", "matched"], rows)
+    warn_fixed(voice, report["fixed"])
     for stream in report["streams"]:
         voice.say(_stream_text(stream))
     voice.say(

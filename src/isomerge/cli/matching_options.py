@@ -48,7 +48,7 @@ def _declared(
         bool, _option("Learn permutations as well (straight-through).", "--learn-permutations")
     ] = False,
     batch_size: Annotated[int | None, _option("Examples per learning step.")] = None,
-    device: Annotated[str, _option("Where models run: cpu, cuda, ...")] = "cpu",
+    device: Annotated[str, _option("Where units are matched and models run: cpu, cuda, ...")] = "cpu",
     precision: Annotated[str, _option("float32, or bfloat16 for mixed precision.")] = "float32",
     gradient_checkpointing: Annotated[
         bool, _option("Learn in less memory and more time.", "--gradient-checkpointing")

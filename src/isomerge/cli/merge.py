@@ -148,7 +148,7 @@ def _prepare(
 
 
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
-    from isomerge.cli.console import distance_table, stream_table
+    from isomerge.cli.console import distance_table, stream_table, warn_fixed
 
     for note in job.fusion.notes:
         voice.warn(note)
@@ -156,6 +156,8 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
         voice.warn(
             f"--match {report['match']['name']} does not preserve functions: the transported models are other models"
         )
+    if report["align"]:
+        warn_fixed(voice, report["fixed"])
     stream_table(voice, report)
     distance_table(voice, report["distance"])
     names = report["models"]

@@ -20,10 +20,12 @@ from isomerge.cli.methods import methods
 from isomerge.cli.overview import COMMANDS, TAGLINE
 from isomerge.cli.report import report
 from isomerge.cli.stats import stats
+from isomerge.cli.stopping import Commands
 from isomerge.cli.verify import verify
 
 app = typer.Typer(
     name="isomerge",
+    cls=Commands,
     help=TAGLINE,
     add_completion=False,
     pretty_exceptions_enable=False,

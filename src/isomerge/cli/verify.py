@@ -8,6 +8,9 @@ import typer
 
 from isomerge.cli import options as o
 
+UNTOLD = 3
+"""The exit code where rounding leaves the question open; 1 is different, 2 a question that makes no sense."""
+
 
 def verify(
     a: Annotated[str, typer.Argument(help="A model: a folder or hub id.")],
@@ -19,7 +22,7 @@ def verify(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Exit 0 if two models are the same function modulo symmetry (without running them), 1 if not."""
+    """Exit 0 if two models are the same function modulo symmetry (without running them), 1 if not, 3 if it cannot be told."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
@@ -33,13 +36,10 @@ def verify(
         voice.say(
             f"Different functions: their fingerprints are {report['fingerprints']['verdict']} and differ, {how}."
         )
+    elif report["same"] is None:
+        voice.say(f"Cannot tell: {report['reason']}. --run compares outputs.")
     else:
         voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo symmetry: {how}.")
-    if report["dead_blocks"] and not report["same"]:
-        voice.say(
-            f"Not conclusive: {len(report['dead_blocks'])} blocks are rank-deficient ({report['dead_blocks'][0]}), so that "
-            "their gauge cannot be told; the difference may be theirs. --run compares outputs."
-        )
     if verbose:
         rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual["layers"].items()]
         voice.table("", ["largest relative residual", ""], rows)
@@ -48,6 +48,8 @@ def verify(
         voice.say(f"Not compared, as only one model has them: {names}.")
     if run:
         voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output.")
+        if report["contradiction"]:
+            voice.warn(report["contradiction"])
     write_json(json, report)
     if not report["same"]:
-        raise typer.Exit(1)
+        raise typer.Exit(UNTOLD if report["same"] is None else 1)

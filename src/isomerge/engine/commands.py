@@ -43,7 +43,7 @@ def run_align(
     matching.check_files([anchor, source])
     plan = make_plan(source, [anchor], spaces, layers)
     dtype = working_dtype([anchor, source])
-    solver = PairSolver(anchor, source, plan, dtype, guard=True)
+    solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device)
     key = run_key(
         "align",
         [source, anchor],

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.data.examples import Examples
+from isomerge.engine.accelerator import check_device
 from isomerge.engine.commands import run_align
 from isomerge.engine.models import Model, check_compatible, working_dtype
-from isomerge.engine.modules import check_device, load_module
+from isomerge.engine.modules import load_module
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Observer, Output
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
 from isomerge.evidence.line import Line, draw_lines, loss_line
 from isomerge.evidence.plane import Plane, draw_planes, loss_plane
+from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -100,6 +102,7 @@ def run_barrier(
         "command": "barrier",
         "models": [model.ref for model in models],
         "data": {"examples": len(examples), "fingerprint": examples.fingerprint},
+        "fixed": fixed_parts(models[0].spec, models[0].matches.values()) if options.kinds else [],
     }
     others = [load_module(model, device=options.device) for model in models[1:]]
     together = ensemble([anchor, *others], examples, options.batch_size)

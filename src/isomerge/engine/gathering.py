@@ -152,7 +152,7 @@ class StatsOptions:
         Raises:
             IsomergeError: naming the option.
         """
-        from isomerge.engine.modules import check_device
+        from isomerge.engine.accelerator import check_device
 
         if not self.out.absolute().parent.is_dir():
             raise IsomergeError(f"--out {self.out}: no such folder; make it first")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from isomerge.engine.accelerator import on
 from isomerge.engine.many_units import ManyUnits, Tensors, moved
 from isomerge.engine.plan import unit_bytes
 from isomerge.matching.frame import stream_crosses
@@ -40,6 +41,14 @@ class Places:
     """Block-local elements by unit and key."""
     votes: list[dict[str, Tensor]]
     """Stack-wide elements by space."""
+
+    def to(self, device: str) -> Places:
+        """The same places with their elements on a device."""
+        return Places(
+            [turn.to(device) for turn in self.turns],
+            [{unit: on(device, elements) for unit, elements in x.items()} for x in self.inner],
+            [on(device, x) for x in self.votes],
+        )
 
     def copy(self) -> Places:
         """A copy that can be moved on; elements are shared, they are never changed in place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.accelerator import CPU, computing_on
 from isomerge.engine.baselines import OURS
 from isomerge.engine.many import ManySolver
 from isomerge.engine.many_units import ManyUnits
@@ -84,9 +85,14 @@ def _solve(
     evidence = MatchEvidence(matching, first.anchor, observer)
     every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
     known = [found for found in every if found is not None]
-    units = ManyUnits(models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence)
-    solver = ManySolver(units, observer)
-    report = solver.solve()
+    with computing_on(first.device, "the common mean"):
+        units = ManyUnits(
+            models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence, first.device
+        )
+        solver = ManySolver(units, observer)
+        report = solver.solve()
+    units.come_home()
+    solver.places = solver.places.to(CPU)
     learned: list[Any] = [None] * len(solvers)
     if (examples := evidence.learned_from) is not None:
         from isomerge.engine.learned import Learner

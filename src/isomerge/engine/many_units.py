@@ -11,6 +11,7 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from isomerge.engine import streams
+from isomerge.engine.accelerator import CPU, at_home, on
 from isomerge.engine.canonical_frame import folding, read_moved, rooted
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan
@@ -65,6 +66,7 @@ class ManyUnits:
         shares: how much every model counts, positive, with sum one.
         activations: centred ones of every model, each in its own coordinates.
         evidence: with activations, what counts: ``activations``, ``both`` or ``weights``.
+        device: where units are matched, until `come_home`.
     """
 
     def __init__(
@@ -75,12 +77,14 @@ class ManyUnits:
         shares: Sequence[float],
         activations: Sequence[Activations] | None = None,
         evidence: str = "both",
+        device: str = CPU,
     ) -> None:
         self.models, self.plan, self.dtype, self.shares = tuple(models), plan, dtype, tuple(shares)
         self.local = plan.selection.spec
         self.frame = plan.selection.frame or self.local
         self.blocks = [block for unit in plan.units for block in unit.blocks]
-        self.folds = [folding(model, self.frame, self.blocks, dtype) for model in models]
+        with at_home(device):
+            self.folds = [folding(model, self.frame, self.blocks, dtype) for model in models]
         self.activations = activations
         self.evidence = streams.SHARES[evidence] if activations else streams.SHARES["weights"]
         self.weights: dict[str, float] = {}
@@ -90,16 +94,19 @@ class ManyUnits:
         self.dead: set[str] = set()
         self._cache: dict[str, list[Tensors]] = {}
         self._room = streams.CACHE
+        self.device = device
 
     def folded(self, m: int, block: Block) -> Tensor:
         """A block of one model with gains folded."""
-        return read_moved(self.models[m], block, self.dtype, self.folds[m])
+        with at_home(self.device):
+            return read_moved(self.models[m], block, self.dtype, self.folds[m])
 
     def canonical(self, unit: Unit) -> list[Tensors]:
         """A unit of every model, floating point only; not to be changed."""
         if unit.key in self._cache:
             return self._cache[unit.key]
-        every = [{b: t for b in unit.blocks if (t := self.folded(m, b)).is_floating_point()} for m in self._all]
+        read = [{b: self.folded(m, b) for b in unit.blocks} for m in self._all]
+        every = [on(self.device, {b: t for b, t in x.items() if t.is_floating_point()}) for x in read]
         gauges = [Alignment(self.local) for _ in self._all]
         if self.plan.is_matched(unit):
             gauges = []
@@ -116,6 +123,14 @@ class ManyUnits:
             self._room -= size
             self._cache[unit.key] = found
         return found
+
+    def come_home(self) -> None:
+        """Take all that is kept into main memory; what is read from now on stays there."""
+        if self.device == CPU:
+            return
+        self.device = CPU
+        self.gauges = {unit: [gauge.to(CPU) for gauge in gauges] for unit, gauges in self.gauges.items()}
+        self._cache = {unit: [on(CPU, tensors) for tensors in every] for unit, every in self._cache.items()}
 
     @property
     def _all(self) -> range:
@@ -137,10 +152,11 @@ class ManyUnits:
         if self.activations is None:
             return
         here = {block.key: self.norms[block.key] for block in unit.blocks if block.key in self.norms}
-        every = [
-            given.only(set(here)).moved(gauge @ fold)
-            for given, gauge, fold in zip(self.activations, gauges, self.folds, strict=True)
-        ]
+        with at_home(self.device):
+            every = [
+                given.only(set(here)).moved(gauge.to(CPU) @ fold)
+                for given, gauge, fold in zip(self.activations, gauges, self.folds, strict=True)
+            ]
         for key, tap in every[0].taps.items():
             values = [a.values[key] for a in every if key in a.values]
             mean = fsum(w * squared_norm(x) for w, x in zip(self.shares, values, strict=False))
@@ -149,7 +165,7 @@ class ManyUnits:
             size = fsum(w * norm**0.5 for w, norm in zip(self.shares, here[tap.block], strict=True))
             self.weights[tap.key] = self.evidence[1] * size / mean
             for tensors, x in zip(found, values, strict=True):
-                tensors[tap] = x
+                tensors[tap] = x.to(self.device)
 
     # ------------------------------------------------------------------ measures
 

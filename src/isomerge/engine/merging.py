@@ -125,7 +125,7 @@ class _Merge:
         check_compatible(self.donor, [base for base in options.source_bases if base is not None])
 
     def _make_solvers(self) -> None:
-        onto, given = self.options.onto, self.options.source_bases
+        options, onto, given = self.options, self.options.onto, self.options.source_bases
         self.target = self.models[onto]
         self.sources = [model for k, model in enumerate(self.models) if k != onto]
         self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
@@ -133,7 +133,14 @@ class _Merge:
         self.origins = [tuned_from[id(source)] for source in self.sources]
         # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
         self.solvers = [
-            PairSolver(self.target, origin or source, self.plan, self.dtype, guard=False)
+            PairSolver(
+                self.target,
+                origin or source,
+                self.plan,
+                self.dtype,
+                guard=False,
+                device=options.matching.matching_device,
+            )
             for source, origin in zip(self.sources, self.origins, strict=True)
         ]
         self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.engine.accelerator import check_device
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.spec import Spec
@@ -82,22 +83,6 @@ def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
         yield materialise(checkpoint, Path(folder) / "model")
-
-
-def check_device(name: str) -> torch.device:
-    """A device by name.
-
-    Raises:
-        IsomergeError: torch does not know it, or this machine does not have it.
-    """
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise IsomergeError(f"--device {name}: torch has no such device on this machine; use cpu") from None
-    return device
 
 
 def _class_of(checkpoint: Checkpoint) -> Any:

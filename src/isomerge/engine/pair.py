@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.accelerator import CPU, computing_on, on
 from isomerge.engine.canonical_frame import read_moved
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, gives_out_streams, unit_layer
@@ -21,6 +22,7 @@ from isomerge.matching.local import (
     squared_norm,
     vote,
 )
+from isomerge.matching.products import close_orbits
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
@@ -67,24 +69,49 @@ class PairSolver:
         plan: the plan over their shared blocks.
         dtype: the working dtype.
         guard: see `isomerge.matching.local.move_unit`.
+        device: where units are matched; what is given and found is in main memory.
     """
 
-    def __init__(self, anchor: Model, source: Model, plan: Plan, dtype: torch.dtype, *, guard: bool) -> None:
+    def __init__(
+        self, anchor: Model, source: Model, plan: Plan, dtype: torch.dtype, *, guard: bool, device: str = CPU
+    ) -> None:
         self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
+        self.device = device
         self.votes: dict[str, Tensor] = {}
+        self._there: tuple[Alignment, Alignment] | None = None
         self.frames: dict[Model, Alignment] = {}
         """What is applied to a model's blocks as they are loaded; nothing by default."""
         self.given: Alignment | None = None
         """The element of the whole source, where global passes have found it already."""
+        self.closes = False
+        """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
+        functions; no alignment follows."""
 
-    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
-        """A unit's blocks of one model in the working dtype (integers as they are).
+    def load(self, model: Model, unit: Unit, *, stored: bool = False, dtype: torch.dtype | None = None) -> Blocks:
+        """A unit's blocks of one model in the working dtype, or another (integers as they are).
 
         With ``stored``, in their stored dtype: for units that nothing moves.
         """
         if stored:
             return {block: model.assemble(block, None) for block in unit.blocks}
+        if dtype is not None:
+            return {block: read_moved(model, block, dtype, self.frames.get(model)) for block in unit.blocks}
         return {block: self.load_block(model, block) for block in unit.blocks}
+
+    @property
+    def turned(self) -> bool:
+        """Whether the source's blocks are loaded in a rotated residual stream, which rounding anywhere may have turned a little."""
+        frame = self.frames.get(self.source)
+        return frame is not None and any(
+            frame.spec.spaces[s].group.compact in ("O", "OFixingOnes") for s in frame.spec.streams
+        )
+
+    def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
+        """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes`` orbits."""
+        found, dead = canonical_gauge(spec, tensors)
+        if dead and self.closes:
+            close_orbits(spec, tensors, dead)
+        return found, dead
 
     def moves(self, unit: Unit) -> bool:
         """Whether a unit's blocks are changed, on loading or by solving."""
@@ -117,7 +144,9 @@ class PairSolver:
         from isomerge.engine.streams import StreamSolver
 
         plan = replace(self.plan, selection=replace(self.plan.selection, frame=frame))
-        return StreamSolver(PairSolver(self.anchor, self.source, plan, self.dtype, guard=False), observer)
+        pair = PairSolver(self.anchor, self.source, plan, self.dtype, guard=False, device=self.device)
+        pair.closes = self.closes
+        return StreamSolver(pair, observer)
 
     def collect_votes(self) -> dict[str, Tensor]:
         """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""
@@ -126,26 +155,37 @@ class PairSolver:
         for unit in self.plan.units:
             if not unit.votes:
                 continue
-            a, b = self.load(self.anchor, unit), self.load(self.source, unit)
-            if self.plan.selection.gauge:
-                canonical_gauge(spec, a)
-                canonical_gauge(spec, b)
-            for name in unit.votes:
-                profit = vote(spec, a, b, name)
-                profits[name] = profits[name] + profit if name in profits else profit
+            a, b = (on(self.device, self.load(model, unit)) for model in (self.anchor, self.source))
+            with computing_on(self.device, unit.key):
+                if self.plan.selection.gauge:
+                    self.to_gauge(spec, a)
+                    self.to_gauge(spec, b)
+                for name in unit.votes:
+                    profit = vote(spec, a, b, name).to(CPU)
+                    profits[name] = profits[name] + profit if name in profits else profit
         self.votes = {name: spec.spaces[name].group.solve(p)[0] for name, p in profits.items()}
         return self.votes
 
     def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         """Match one unit; the source's blocks come back moved, and the given ones are let go."""
+        if self.device == CPU or not self.moves(unit):
+            return self._solved(unit, anchor, source)
+        with computing_on(self.device, unit.key):
+            there = on(self.device, source)
+            source.clear()
+            result, moved = self._solved(unit, on(self.device, anchor), there)
+            result.elements = on(CPU, result.elements)
+            return result, on(CPU, moved)
+
+    def _solved(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         spec = self.plan.selection.spec
         result = UnitResult(unit.key, unit_layer(unit))
         squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
         moved, gaps = source, None
         if self.given is not None:
-            self.given.act(source)
+            self._given_there(self.given).act(source)
         elif self.plan.is_matched(unit):
-            votes = {name: self.votes[name] for name in unit.votes}
+            votes = on(self.device, {name: self.votes[name] for name in unit.votes})
             apart = sum(before for before, _ in squares.values())
             with _overflow_told(self, unit):
                 found = move_unit(self.plan.selection, anchor, source, votes, guard=self.guard, apart=apart)
@@ -166,6 +206,14 @@ class PairSolver:
             row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": after}
             result.blocks.append(row)
         return result, moved
+
+    def _given_there(self, given: Alignment) -> Alignment:
+        """The given element where units are moved; it is sent to a device once."""
+        if self.device == CPU:
+            return given
+        if self._there is None or self._there[0] is not given:
+            self._there = given, given.to(self.device)
+        return self._there[1]
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """The group element of the whole model."""
@@ -192,14 +240,14 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
 
     Both models are moved to the canonical gauge and matched there by compact elements, which keep lengths: the
     result does not depend on the gauges of the two checkpoints. The second result are the elements of dead blocks,
-    which have no canonical gauge: what differs there may be a symmetry after all.
+    which have no canonical gauge (see ``closes``): what differs there may be a symmetry after all.
     """
     spec = solver.plan.selection.spec
     a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
     dead: list[str] = []
     if unit.elements or unit.votes:
         with _overflow_told(solver, unit):
-            dead = sorted({*canonical_gauge(spec, a)[1], *canonical_gauge(spec, b)[1]})
+            dead = sorted({*solver.to_gauge(spec, a)[1], *solver.to_gauge(spec, b)[1]})
             compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
     rows = [
         {

@@ -22,13 +22,14 @@ from isomerge.engine.local_engine import Engine, LocalEngine
 from isomerge.engine.models import Model
 from isomerge.engine.pair import UnitResult
 from isomerge.engine.provenance import input_rows
-from isomerge.errors import OVERFLOW, IsomergeError, UnfinishedError, is_overflow_error
+from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
 from isomerge.evidence.card import REPORT
 from isomerge.evidence.distance import summarise
 from isomerge.evidence.distances_figure import PICTURE, distances_picture
 from isomerge.pieces import all_finite
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
     import torch
@@ -137,6 +138,8 @@ class StreamWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self.writer.close()
+        if isinstance(error, KeyboardInterrupt) and self.partial.exists():
+            error.add_note(RESUMABLE)
         # bad input leaves nothing behind; a full disk, a lost machine or a kill leaves a folder to resume from
         overflow = isinstance(error, Exception) and is_overflow_error(error)
         if overflow or (isinstance(error, IsomergeError) and not isinstance(error, UnfinishedError)):
@@ -245,6 +248,7 @@ def report_of(
         "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
         "inputs": input_rows(model.checkpoint for model in (*models, *beside)),
         "dead_blocks": sorted({key for r in results for unit in r for key in unit.dead}),
+        "fixed": fixed_parts(models[0].spec, models[0].matches.values()),
         **more,
     }
     if len(each) > 1:

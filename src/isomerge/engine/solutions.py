@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.accelerator import CPU, check_device, matching_device
 from isomerge.engine.baselines import OURS, check_match, prepare_baseline
 from isomerge.engine.inputs import check_labels, check_statistics, inputs_key
 from isomerge.engine.match_evidence import MatchEvidence
@@ -66,10 +67,7 @@ class Matching:
             raise IsomergeError(
                 f"--spaces {spaces} is an algorithm of weights alone: leave data away, or choose other spaces"
             )
-        if self.device != "cpu" and self.needs_models:
-            from isomerge.engine.modules import check_device
-
-            check_device(self.device)
+        check_device(self.device)
         if self.stats and len(self.stats) != sources + 1:
             raise IsomergeError(
                 f"{len(self.stats)} statistics files are given, but there are {sources + 1} models: name one for each"
@@ -107,8 +105,13 @@ class Matching:
 
     @property
     def device(self) -> str:
-        """Where models run."""
-        return self.settings.device if self.settings else "cpu"
+        """Where models run, and units are matched."""
+        return self.settings.device if self.settings else CPU
+
+    @property
+    def matching_device(self) -> str:
+        """Where units are matched: on the same device, if it has float64."""
+        return CPU if self.device == CPU else matching_device(self.device)
 
 
 WEIGHTS = Matching()
@@ -150,7 +153,8 @@ def matching_of(
         functional: with data, match neurons once more by what averaging a pair would cost.
         permutations: learn permutations as well, by a straight-through assignment.
         batch_size: examples per learning step.
-        device, precision, gradient_checkpointing: where and how models run.
+        device: where units are matched and models run.
+        precision, gradient_checkpointing: how models run.
         limit, length, rows: examples, tokens per example, and activation rows that are kept.
         seed: of everything that is drawn.
         match: ``isomerge``, or a baseline: ``git-rebasin``, ``otfusion``, and for merges ``ot-wts``, ``ot-acts``, ``ot-acts-emd``.

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.accelerator import CPU, at_home, computing_on, on
 from isomerge.engine.canonical_frame import folding, read_moved, rooted, whole_alignment
 from isomerge.engine.plan import unit_bytes
-from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import (
     WeightedLeaf,
     has_shared_meaning,
@@ -99,10 +99,12 @@ class StreamSolver:
         self.activations = activations
         self.share = SHARES[evidence] if activations else SHARES["weights"]
         self._room = CACHE
+        self._device = CPU
 
     def folded(self, model: Model, block: Block) -> Tensor:
         """A block with gains folded."""
-        return read_moved(model, block, self.pair.dtype, self.folds[model])
+        with at_home(self._device):
+            return read_moved(model, block, self.pair.dtype, self.folds[model])
 
     def weight(self, block: Block) -> float:
         """How much a block counts: by the inverse of the anchor's norm, so that no embedding outvotes a layer."""
@@ -113,11 +115,14 @@ class StreamSolver:
         if unit.key in self._cache:
             return self._cache[unit.key]
         pair = self.pair
-        a, b = ({block: self.folded(m, block) for block in unit.blocks} for m in (pair.anchor, pair.source))
+        a, b = (
+            on(self._device, {block: self.folded(m, block) for block in unit.blocks})
+            for m in (pair.anchor, pair.source)
+        )
         to_a = to_b = Alignment(self.local)
         if self.pair.plan.is_matched(unit):
-            to_a, _ = canonical_gauge(self.local, a)
-            to_b, _ = canonical_gauge(self.local, b)
+            to_a, _ = pair.to_gauge(self.local, a)
+            to_b, _ = pair.to_gauge(self.local, b)
             self.gauges[unit.key] = (to_a, to_b)
         counts: dict[str, float] = {}
         for block, tensor in a.items():
@@ -138,12 +143,18 @@ class StreamSolver:
         if self.activations is None:
             return
         here = {block.key for block in unit.blocks}
-        gauges = (to_a @ self.folds[self.pair.anchor], to_b @ self.folds[self.pair.source])
-        a, b = (given.only(here).moved(g) for given, g in zip(self.activations, gauges, strict=True))
+        with at_home(self._device):
+            gauges = (to_a.to(CPU) @ self.folds[self.pair.anchor], to_b.to(CPU) @ self.folds[self.pair.source])
+            a, b = (given.only(here).moved(g) for given, g in zip(self.activations, gauges, strict=True))
         for key, x in a.values.items():
             norm, tap = squared_norm(x), a.taps[key]
             if key in b.values and norm > 0:
-                yield tap, x, b.values[key], self.share[1] * counts[tap.block] / norm
+                yield (
+                    tap,
+                    x.to(self._device),
+                    b.values[key].to(self._device),
+                    self.share[1] * counts[tap.block] / norm,
+                )
 
     # ------------------------------------------------------------------ descent
 
@@ -267,7 +278,31 @@ class StreamSolver:
         self.pair.votes = {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
 
     def solve(self, sweeps: int = SWEEPS) -> StreamSolution:
-        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most."""
+        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most.
+
+        On the pair's device; all that is kept comes home at the end.
+        """
+        with computing_on(self.pair.device, "the residual stream"):
+            self._go(self.pair.device)
+            report = self._descended(sweeps)
+        self._go(CPU)
+        return StreamSolution(self.alignment(), report)
+
+    def _go(self, device: str) -> None:
+        """Take all that is held to a device; what is read from now on goes there as well."""
+        if device == self._device:
+            return
+        self._device = device
+        self.turn = self.turn.to(device)
+        self.inner = {unit: on(device, elements) for unit, elements in self.inner.items()}
+        self.gauges = {unit: (a.to(device), b.to(device)) for unit, (a, b) in self.gauges.items()}
+        self.pair.votes = on(device, self.pair.votes)
+        for key, unit in self._cache.items():
+            taps = [(tap, x.to(device), y.to(device), weight) for tap, x, y, weight in unit.taps]
+            self._cache[key] = Canonical(on(device, unit.anchor), on(device, unit.source), taps)
+
+    def _descended(self, sweeps: int) -> dict[str, Any]:
+        """The descent of `solve`; the report."""
         starts = {}
         for kind in ("shared", "identity"):
             self.begin(kind)
@@ -286,13 +321,12 @@ class StreamSolver:
                 self.turn, self.inner, self.pair.votes = kept[0], kept[1], kept[2]
                 break
             objective += [value, after]
-        report = {
+        return {
             "start": kind,
             "objective": objective,
             "sweeps": len(objective) // 2,
             "groups": self.frame.stream_groups,
         }
-        return StreamSolution(self.alignment(), report)
 
     def alignment(self, learned: Mapping[str, Tensor] | None = None) -> Alignment:
         """The element of the whole model: fold, turn, match, and take on the anchor's gains.

@@ -34,6 +34,11 @@ class TransplantSolver:
         """The fine-tune."""
         return self.tuned
 
+    @property
+    def device(self) -> str:
+        """Where the bases' units are matched."""
+        return self.pair.device
+
     def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
         """A unit's blocks of one model in the working dtype, or as they are stored."""
         return self.pair.load(model, unit, stored=stored)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.accelerator import CPU
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import unit_layer
 from isomerge.engine.transport_flow import Told, TransportFlow
@@ -41,6 +42,9 @@ class TransportSolver:
             streams are with ``--spaces all``.
         settings: the method.
     """
+
+    device = CPU
+    """Maps are computed and applied in main memory."""
 
     def __init__(self, pair: PairSolver, settings: TransportSettings) -> None:
         self.pair, self.settings = pair, settings

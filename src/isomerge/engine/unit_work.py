@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from isomerge.checkpoint.place import PlacedTensor
+from isomerge.engine.accelerator import CPU
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pair import Blocks, UnitResult
 from isomerge.symmetry.alignment import Alignment
@@ -32,6 +33,11 @@ class UnitSolver(Protocol):
     @property
     def source(self) -> Model:
         """The model that is moved."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where units are solved."""
         ...
 
     def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
@@ -71,6 +77,11 @@ class UnitWork:
     def models(self) -> list[Model]:
         """The anchor, then the source of every solver."""
         return [self.anchor, *(solver.source for solver in self.solvers)]
+
+    @property
+    def device(self) -> str:
+        """Where units are matched."""
+        return next((solver.device for solver in self.solvers if solver.device != CPU), CPU)
 
     def moves(self, unit: Unit) -> bool:
         """Whether any model's blocks of a unit are changed."""

@@ -10,6 +10,8 @@ SAME = {"F64": 1e-9, "F32": 1e-4, "F16": 5e-3, "BF16": 3e-2}
 """The largest relative residual that the rounding of a stored dtype explains, after a change of basis of condition
 100: machine epsilon (1e-16, 6e-8, 5e-4, 4e-3) with room for sums over a layer. Half precisions have room for a condition
 of about 30 only: more would hide real changes."""
+ROUNDOFF = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
+"""The largest relative error of one number that is rounded to a stored dtype."""
 
 
 def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -63,17 +65,19 @@ def relative_residuals(rows: list[dict[str, Any]]) -> tuple[float, str]:
     return max(found)
 
 
-def verdict(same: bool, before: float, after: float, streams: str = "", *, kin: bool = False) -> str:
+def verdict(same: bool | None, before: float, after: float, streams: str = "", *, kin: bool = False) -> str:
     """What two relative distances mean (``before`` as stored, ``after`` alignment; sqrt(2) is uncorrelated).
 
     Args:
-        same: whether the residual is within rounding.
+        same: whether the residual is within rounding; None where that cannot be told.
         before, after: distances relative to the anchor's norm, over the tensors that alignment can move.
         streams: whether residual streams were ``matched``, or are ``free`` to be.
         kin: whether fingerprints, which no basis hides from, have a common base.
     """
     if same:
         return "same function" if before > 1e-6 else "same function, same weights"
+    if same is None:
+        return "cannot tell: the same function as far as the rounding of the stored numbers lets see"
     if before < 0.9 and after > 0.5 * before:
         return "fine-tunes of one base, already aligned"
     if after < 0.9:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.axes import show
+from isomerge.symmetry.fixed import fixed_parts
 from isomerge.symmetry.shifts import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of, plan_units
 
@@ -21,7 +22,7 @@ def inspection(model: Model) -> dict[str, Any]:
     dimensions in all; ``redundant_dimensions`` are the parameters that symmetry removes (continuous spaces and
     shifts of the blocks; the residual stream's scales are listed, but belong to norms). ``streams`` lists the residual
     streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are folded for it,
-    and why it is no larger.
+    and why it is no larger. ``fixed`` are the parts that alignment leaves as they are (`isomerge.symmetry.fixed`).
     """
     spec = model.spec
     elements: dict[str, set[str]] = {}
@@ -62,6 +63,7 @@ def inspection(model: Model) -> dict[str, Any]:
         "units_matched": sum(bool(u.elements or u.votes) for u in units),
         "spaces": spaces,
         "streams": streams,
+        "fixed": fixed_parts(spec, model.matches.values()),
         "shifts": {
             name: sum(s["dimension"] for s in shifts if s["name"] == name)
             for name in {s["name"]: 0 for s in shifts}

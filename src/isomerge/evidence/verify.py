@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from isomerge.evidence.distance import SAME, relative_residuals, summarise, verdict
+from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, summarise, verdict
+from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
     from isomerge.engine.pair import PairSolver
     from isomerge.engine.run import Observer
     from isomerge.symmetry.units import Unit
+
+OUTPUTS_APART = 10.0
+"""Times the tolerance of weights: twins' outputs are apart by a tenth of it and less (benchmarks/verify.py)."""
+ROUNDED_OUTPUTS = 1e-3
+"""Models are run in float32, whatever they are stored in: outputs of deep ones are rounded to about 1e-4."""
+AGREEING = 1e-6
+"""Outputs of float32 that are this near are equal but for the order of sums."""
 
 
 def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dict[str, Any]:
@@ -51,6 +59,7 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     found["distance"] = summarise(rows)
     found["relative"] = {"before": figures["before"] / norm, "after": figures["after"] / norm}
     found["streams"], found["notes"] = streams, list(solver.plan.selection.notes)
+    found["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
     found["verdict"] = verdict(found["same"], **found["relative"], streams=_streams(solver), kin=kin)
     return found
 
@@ -69,18 +78,24 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """Whether two models are the same function modulo the symmetries of their spec, algebraically.
 
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
-    coarsest stored dtype of their unit, tensor by tensor. Models that differ are compared once more with their norm
+    coarsest stored dtype of their unit, tensor by tensor. Where it is not, products of the tensors decide, which no gauge changes
+    (`isomerge.engine.product_residuals`). Models that differ are compared once more with their norm
     gains folded and the source's residual stream in the anchor's order.
+
+    ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
+    solver.closes = True
     found = _residual(solver, observer)
     if not found["same"]:
         solver.frame_residual_stream(observer)
-        framed = _residual(solver, observer)
-        found = framed if framed["same"] else found
+        if solver.frames:
+            framed = _residual(solver, observer)
+            found = min(found, framed, key=lambda f: (True, None, False).index(f["same"]))
         solver.frames, solver.votes = {}, {}
     same = found.pop("same")
     return {
         "same": same,
+        "reason": _reason(found) if same is None else None,
         "dead_blocks": found.pop("dead_blocks"),
         "residual": found,
         "compared": sum(len(unit.blocks) for unit in solver.plan.units),
@@ -88,46 +103,94 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     }
 
 
+def contradiction(same: bool | None, outputs: float, tolerance: float) -> str | None:
+    """A sentence where outputs on random inputs speak against the verdict of algebra; None where they do not.
+
+    Args:
+        same: the verdict.
+        outputs: their largest difference, as a share of the largest output.
+        tolerance: the relative difference of weights that passed or did not.
+    """
+    if same and outputs > max(OUTPUTS_APART * tolerance, ROUNDED_OUTPUTS):
+        return (
+            f"algebra says that the functions are the same, but outputs on random inputs differ by {outputs:.2g} of the largest, "
+            "more than rounding explains: do not rely on the verdict; one of the models may not be what its config.json and the spec "
+            "say, or its weights amplify rounding"
+        )
+    if same is False and outputs <= AGREEING:
+        return (
+            "algebra says that the functions differ, but outputs on random inputs agree: the difference may lie where these inputs "
+            "do not reach, such as in rare tokens, or be a symmetry that the spec does not declare"
+        )
+    return None
+
+
+def _reason(found: dict[str, Any]) -> str:
+    return (
+        f"{found['tensor']} differs by {found['largest']:.2g}, but rounding of the stored numbers may explain "
+        f"{found['rounding']:.2g}: its factors nearly cancel or lack rank"
+    )
+
+
 def refute(solver: PairSolver, difference: float, tensor: str, tolerance: float) -> dict[str, Any]:
     """What `prove` returns for models that their fingerprints tell apart as a whole; nothing is matched."""
     return {
         "same": False,
+        "reason": None,
         "dead_blocks": [],
-        "residual": {"largest": difference, "tensor": tensor, "tolerance": tolerance, "layers": {}},
+        "residual": {
+            "largest": difference,
+            "tensor": tensor,
+            "tolerance": tolerance,
+            "rounding": 0.0,
+            "layers": {},
+        },
         "compared": sum(len(unit.blocks) for unit in solver.plan.units),
         "only_in_one": _only_in_one(solver),
     }
 
 
 def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
-    """The largest relative residual (against its own tolerance), its tensor, the largest of every layer."""
+    """The largest relative residual (against its own tolerance), its tensor, the largest of every layer, and the verdict.
+
+    What decides comes first: a unit that differs for certain, then one that cannot be told, then the largest residual. Where some
+    unit cannot be told and a rotation of the residual stream was found with it, a smaller difference elsewhere is no certain one.
+    """
     from isomerge.engine.pair import residuals
     from isomerge.engine.plan import unit_bytes, unit_layer
+    from isomerge.engine.product_residuals import judge
 
     total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
     if solver.plan.votes and not solver.votes:
         solver.collect_votes()
-    worst: dict[str, Any] = {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"]}
+    found: dict[bool | None, dict[str, Any]] = {
+        True: {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"], "rounding": 0.0}
+    }
     layers: dict[str, float] = {}
     dead: list[str] = []
-    same = True
     for unit in solver.plan.units:
         observer(unit.key, seen, total)
         seen += unit_bytes(solver.anchor, unit)
         rows, here = residuals(solver, unit)
         dead += here
         largest, tensor = relative_residuals(rows)
-        tolerance = _tolerance(solver, unit)
-        same = same and largest <= tolerance
+        tolerance, roundoff = _tolerance(solver, unit)
+        same, rounding = largest <= tolerance, 0.0
+        if not same and False not in found and (unit.elements or unit.votes):
+            told = judge(solver, unit, tolerance, roundoff)
+            same, largest, tensor, rounding = told.same, told.residual, told.place, told.rounding
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
         layers[layer] = max(largest, layers.get(layer, 0.0))
+        worst = found.get(same, {"largest": 0.0, "tolerance": 1.0})
         if largest / tolerance >= worst["largest"] / worst["tolerance"]:
-            worst = {"largest": largest, "tensor": tensor, "tolerance": tolerance}
-    return {**worst, "layers": layers, "dead_blocks": dead, "same": same}
+            found[same] = {"largest": largest, "tensor": tensor, "tolerance": tolerance, "rounding": rounding}
+    open_too = None in found and found.get(False, {"largest": 0.0})["largest"] <= found[None]["rounding"]
+    same = None if open_too and solver.turned else next(said for said in (False, None, True) if said in found)
+    return {**found[same], "layers": layers, "dead_blocks": dead, "same": same}
 
 
-def _tolerance(solver: PairSolver, unit: Unit) -> float:
-    """What the rounding of the coarsest dtype of a unit explains; integers must agree exactly."""
+def _tolerance(solver: PairSolver, unit: Unit) -> tuple[float, float]:
+    """What the rounding of the coarsest dtype of a unit explains, and its unit roundoff; integers must agree exactly."""
     codes = {
         model.checkpoint.tensors[name].dtype
         for model in (solver.anchor, solver.source)
@@ -135,7 +198,8 @@ def _tolerance(solver: PairSolver, unit: Unit) -> float:
         for canonical in block.canonical
         if (name := model.names.get(canonical)) is not None
     }
-    return max((SAME[code] for code in codes if code in SAME), default=SAME["F64"])
+    coarsest = max((code for code in codes if code in SAME), key=SAME.__getitem__, default="F64")
+    return SAME[coarsest], ROUNDOFF[coarsest]
 
 
 def _only_in_one(solver: PairSolver) -> list[str]:

@@ -11,6 +11,7 @@ from isomerge.engine.pair import Blocks, PairSolver, UnitResult
 from isomerge.errors import IsomergeError
 from isomerge.federated.parameters import Parameters, recognised
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +148,7 @@ class Round:
             "distance": summarise(row for part in rows for row in part),
             "updates": each,
             "notes": list(self.plan.selection.notes),
+            "fixed": fixed_parts(self.models[0].spec, self.models[0].matches.values()),
         }
 
 

@@ -180,7 +180,7 @@ class Sketch:
         for rows in some.split(ROWS):
             distance = self._distances(self.source.take(rows), room[:, : len(rows)])
             # numpy's search is ten times as fast as torch's
-            first = torch.from_numpy(distance.numpy().argmin(1))
+            first = torch.from_numpy(distance.cpu().numpy().argmin(1)).to(distance.device)
             distance[torch.arange(len(rows)), first] = torch.inf
             best.append(first)
             other.append(distance.amin(1) + self.squares[1][rows])
@@ -248,7 +248,8 @@ def _sums(x: Tensor, directions: int) -> Tensor:
     size = width // directions
     if size <= 1:
         return x
-    signs = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(size)).to(x.dtype) * 2 - 1
+    drawn = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(size), device="cpu")
+    signs = drawn.to(x.device, x.dtype) * 2 - 1
     signs, even = signs * size**-0.5, x[:, : size * directions]
     if x.mT.is_contiguous():
         return (signs @ even.mT.unflatten(0, (directions, size))).mT

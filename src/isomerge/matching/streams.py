@@ -60,13 +60,22 @@ def _group(spec: Spec, name: str, asked: str) -> tuple[str, str]:
     needs_folding = asked == space.folded if asked else space.folded is not None
     if not needs_folding or foldable:
         return asked or (space.folded if space.folded else space.group_name), ""
-    why = (
-        f"{name} keeps to {space.group_name}: the final norm's gain cannot be folded into a head that is tied to the "
-        f"embeddings, and {space.folded} needs that"
-    )
+    why = f"{name} keeps to {space.group_name}: {_unfolded(spec, name)}"
     if asked:
-        raise IsomergeError(f"--spaces {name}:{asked}: {why}; --untie gives the head weights of its own")
-    return space.group_name, f"{why}; --untie gives the head weights of its own"
+        raise IsomergeError(f"--spaces {name}:{asked}: {why}")
+    return space.group_name, why
+
+
+def _unfolded(spec: Spec, name: str) -> str:
+    """Why gains over a stream cannot be folded, and what helps, if anything does."""
+    folded = spec.spaces[name].folded
+    others = [line for line, tied in spec.unfolded(name).items() if not tied]
+    if others:  # untying would not help
+        return f"the gain {others[0]} stands where nothing that reads the stream can take it in, and {folded} needs that"
+    return (
+        f"the final norm's gain cannot be folded into a head that is tied to the embeddings, and {folded} needs that; "
+        "--untie gives the head weights of its own"
+    )
 
 
 def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: bool) -> bool:

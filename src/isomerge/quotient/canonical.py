@@ -110,8 +110,7 @@ class Canonicaliser:
     def solve(self) -> Canonical:
         """The representative's element."""
         bases = self._bases()
-        shared = [unit for unit in self.plan.units if any(has_shared_meaning(self.frame, b) for b in unit.blocks)]
-        self.turn = Alignment(self.frame, self._elements(self.streams, bases, shared, self._shared))
+        self._turn_streams(bases)
         found = self._inside(bases)
         units = [
             (
@@ -125,6 +124,27 @@ class Canonicaliser:
         if is_settled(moved, SETTLED.get(coarsest_dtype(self.model), 0.0)):
             moved = Alignment(moved.spec)
         return Canonical(moved, self.gaps, self.dead, self.norm**0.5, self.notes)
+
+    def _turn_streams(self, bases: dict[str, Basis]) -> None:
+        """Decide the elements of the residual streams: first of those that have tensors to themselves, then of those that begin as
+        maps of the others. Third moments along one stream do not know the signs and rotations of another."""
+        shared = [unit for unit in self.plan.units if any(has_shared_meaning(self.frame, b) for b in unit.blocks)]
+        blocks = [b for unit in shared for b in unit.blocks if has_shared_meaning(self.frame, b)]
+        seen = [{a.name for a in leaf} for b in blocks for leaf in leaf_atoms(b.axes or ())]
+        spaces = self.streams.spaces
+        left = [name for name in spaces if name in self.frame.streams]
+        while left:
+            still = {name for name in left if spaces[name].group.compact in ORIENTED}
+            clear = [names for names in seen if len(names & still) < 2]
+            ready = [s for s in left if s not in still or any(s in names for names in clear)]
+
+            def own(leaf: tuple[Atom, ...], still: set[str] = still) -> bool:
+                return len({a.name for a in leaf} & still) < 2
+
+            spec = self.streams.restrict(ready or left)
+            found = self._elements(spec, bases, shared, self._shared, own if ready else None)
+            self.turn = Alignment(self.frame, {**self.turn.elements, **found})
+            left = [s for s in left if ready and s not in ready]
 
     def _inside(self, bases: dict[str, Basis]) -> dict[str, Tensor]:
         """The elements inside layers. Where bases meet in one tensor (heads and latents), signs that a base can read from

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ from isomerge.errors import IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
 from isomerge.matching.frame import folded_gains, has_shared_meaning
-from isomerge.quotient.relations import Anchors, anchor_rows, relations
+from isomerge.quotient.relations import Anchors, Related, anchor_rows, mapped_rows, relations
 from isomerge.quotient.spectra import spectra
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Relation:
     kind: str
     data: Tensor
     """float32 [anchors, anchors], [anchors] or []."""
+    ends: tuple[str, ...] = ()
+    """The stream whose anchors stand along every dimension."""
 
 
 @dataclass
@@ -86,7 +89,14 @@ class Fingerprint:
             "model": self.ref,
             "anchors": {s: {"names": list(n), "gram": _packed(self.grams[s])} for s, n in self.anchors.items()},
             "relations": [
-                {"block": r.block, "stack": r.stack, "layer": r.layer, "kind": r.kind, **_packed(r.data)}
+                {
+                    "block": r.block,
+                    "stack": r.stack,
+                    "layer": r.layer,
+                    "kind": r.kind,
+                    "ends": list(r.ends),
+                    **_packed(r.data),
+                }
                 for r in self.relations
             ],
             "spectra": {key: [float(f"{v:.7g}") for v in x.tolist()] for key, x in self.spectra.items()},
@@ -106,10 +116,7 @@ class Fingerprint:
                 raise KeyError(found["format"])
             anchors = {s: tuple(_word(n) for n in a["names"]) for s, a in found["anchors"].items()}
             grams = {s: _unpacked(a["gram"]).reshape(len(anchors[s]), -1) for s, a in found["anchors"].items()}
-            relations = [
-                Relation(_word(r["block"]), _word(r["stack"]), _layer(r["layer"]), _word(r["kind"]), _unpacked(r))
-                for r in found["relations"]
-            ]
+            relations = [_relation(r, tuple(anchors)) for r in found["relations"]]
             spectra = {key: torch.tensor(v, dtype=torch.float32) for key, v in found["spectra"].items()}
             model_type, name, dtype = _word(found["model_type"]), _word(found["hash"]), _word(found["dtype"])
             return Fingerprint(model_type, name, dtype, anchors, grams, relations, spectra, ref)
@@ -117,6 +124,16 @@ class Fingerprint:
             raise IsomergeError(
                 f"{ref} is not a fingerprint: expected a file that `isomerge fingerprint MODEL -o FILE` wrote"
             ) from None
+
+
+def _relation(found: Mapping[str, Any], streams: tuple[str, ...]) -> Relation:
+    """One relation of a document; older ones do not tell ends, which are plain where there is one stream."""
+    data = _unpacked(found)
+    ends = found.get("ends", list(streams) * data.ndim if len(streams) == 1 else [])
+    layer = _layer(found["layer"])
+    return Relation(
+        _word(found["block"]), _word(found["stack"]), layer, _word(found["kind"]), data, tuple(map(_word, ends))
+    )
 
 
 def _word(value: Any) -> str:
@@ -153,8 +170,8 @@ def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -
     local = make_plan(model, [], "default")
     shifts, spec = local.selection.spec, model.spec
     fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
-    anchors = _anchors(model, dtype)
-    related: list[tuple[Block, str, Tensor]] = []
+    anchors = _anchors(model, dtype, fold)
+    related: list[tuple[Block, str, Related]] = []
     told: dict[str, Tensor] = {}
     total, seen = sum(unit_bytes(model, unit) for unit in local.units), 0
     for unit in local.units:
@@ -168,10 +185,12 @@ def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -
         related += [(first[key], kind, x) for (key, kind), x in relations(spec, floats, anchors).items()]
         here = spectra(shifts, floats)
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it
-            related += [(unit.blocks[0], f"{key.partition('[')[0]}:spectrum", x) for key, x in here.items()]
+            related += [
+                (unit.blocks[0], f"{key.partition('[')[0]}:spectrum", Related(x, ())) for key, x in here.items()
+            ]
         told |= here
     found = [
-        Relation(block.key, *layer_of(block), kind, x.float())
+        Relation(block.key, *layer_of(block), kind, x.data.float(), x.ends)
         for block, kind, x in sorted(related, key=lambda r: (r[0].key, r[1]))
     ]
     return Fingerprint(
@@ -186,7 +205,7 @@ def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -
     )
 
 
-def _anchors(model: Model, dtype: torch.dtype) -> dict[str, Anchors]:
+def _anchors(model: Model, dtype: torch.dtype, fold: Alignment) -> dict[str, Anchors]:
     """The anchors of every stream. Where LayerNorm takes the mean away, so do they: a reader's part along the ones is idle."""
     import torch
 
@@ -198,10 +217,16 @@ def _anchors(model: Model, dtype: torch.dtype) -> dict[str, Anchors]:
     anchors = {}
     for stream, found in parts.items():
         rows = torch.cat([part.rows.to(dtype) for part in found])
-        if model.spec.spaces[stream].folded == "OFixingOnes":
-            rows = rows - rows.mean(-1, keepdim=True)
         anchors[stream] = Anchors(tuple(name for part in found for name in part.names), rows)
-    return anchors
+    for block in model.blocks:
+        if set(anchors) != set(model.spec.streams) and has_shared_meaning(model.spec, block):
+            anchors |= dict(mapped_rows(model.spec, block, read_moved(model, block, dtype, fold), anchors))
+    return {
+        stream: replace(found, rows=found.rows - found.rows.mean(-1, keepdim=True))
+        if model.spec.spaces[stream].folded == "OFixingOnes"
+        else found
+        for stream, found in anchors.items()
+    }
 
 
 def _halves(model: Model) -> bool:
@@ -210,12 +235,13 @@ def _halves(model: Model) -> bool:
     return not kinds & {"F32", "F64"}
 
 
-def _hash(model_type: str, related: list[tuple[Block, str, Tensor]]) -> str:
+def _hash(model_type: str, related: list[tuple[Block, str, Related]]) -> str:
     """A name for the function: per kind of relation `SUMS` sums with fixed random signs, as shares of its norm, rounded to
     `STEP`."""
     sums: dict[str, list[float]] = {}
     squares: dict[str, float] = {}
-    for block, kind, x in sorted(related, key=lambda r: (r[0].key, r[1])):
+    for block, kind, found in sorted(related, key=lambda r: (r[0].key, r[1])):
+        x = found.data
         signed = _signed(f"{block.key}|{kind}", x)
         sums[kind] = [a + b for a, b in zip(sums.get(kind, [0.0] * SUMS), signed, strict=True)]
         squares[kind] = squares.get(kind, 0.0) + float(x.double().square().sum())

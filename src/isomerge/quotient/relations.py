@@ -50,6 +50,29 @@ def anchor_rows(spec: Spec, block: Block, tensor: Tensor) -> Iterator[tuple[str,
         yield here[0].name, Anchors(tuple(f"{block.key}#{n}" for n in chosen), rows[chosen].clone())
 
 
+def mapped_rows(
+    spec: Spec, block: Block, tensor: Tensor, anchors: Mapping[str, Anchors]
+) -> Iterator[tuple[str, Anchors]]:
+    """The anchors of one stream in another that begins as a linear map of it, as where embeddings are narrower than layers.
+
+    Args:
+        tensor: a block outside the layers, with gains folded.
+        anchors: of the streams that have some.
+    """
+    import torch
+
+    for (view,), atoms, _ in leaves(spec, block, tensor):
+        here = [a for a in atoms if a.name in spec.streams]
+        if len(here) != 2 or here[0].dual == here[1].dual or view.numel() != view.shape[0] * view.shape[-1]:
+            continue
+        new, old = sorted(here, key=lambda a: a.dual)
+        if old.name not in anchors or new.name in anchors:
+            continue
+        matrix = view.movedim((atoms.index(new), atoms.index(old)), (0, 1)).flatten(1)
+        rows = torch.matmul(anchors[old.name].rows, matrix.to(anchors[old.name].rows).mT)
+        yield new.name, Anchors(anchors[old.name].names, rows)
+
+
 def _rank(key: str, number: int) -> bytes:
     return hashlib.blake2b(f"{key}#{number}".encode(), digest_size=8).digest()
 
@@ -64,6 +87,8 @@ class _Leaf:
     """One per dimension; ``@1`` (and ``@2``) is an axis of anchors."""
     reads: bool
     """Whether it reads the stream."""
+    streams: tuple[str, ...] = ()
+    """The stream of every axis of anchors."""
 
     @property
     def end(self) -> str:
@@ -76,9 +101,18 @@ class _Leaf:
         return {a.name: a for a in self.atoms if not a.name.startswith("@")}
 
 
+@dataclass(frozen=True)
+class Related:
+    """One relation."""
+
+    data: Tensor
+    ends: tuple[str, ...]
+    """The stream whose anchors stand along every dimension; of what no anchor stands along, none."""
+
+
 def relations(
     spec: Spec, tensors: Mapping[Block, Tensor], anchors: Mapping[str, Anchors]
-) -> dict[tuple[str, str], Tensor]:
+) -> dict[tuple[str, str], Related]:
     """The relations of one unit, by the block that they are first found at and what they relate.
 
     Args:
@@ -87,11 +121,11 @@ def relations(
         anchors: of every stream.
 
     Returns:
-        (block key, kind) -> tensor [anchors, anchors], [anchors] or []. A kind is the role of the space that is contracted
+        (block key, kind) -> a tensor [anchors, anchors], [anchors] or [] with the streams of its ends. A kind is the role of the space that is contracted
         and what stands at its two ends: ``r`` reads the stream, ``w`` writes it, ``b`` is a bias; ``qk:rr``, ``ov:rw``. The
         product of a tensor with itself has one end and a square: ``ff:r2``.
     """
-    found: dict[tuple[str, str], Tensor] = {}
+    found: dict[tuple[str, str], Related] = {}
     seen = [
         leaf
         for block, tensor in tensors.items()
@@ -99,20 +133,22 @@ def relations(
         if (leaf := _anchored(spec, block, view, atoms, anchors)) is not None
     ]
     for k, one in enumerate(seen):
-        if not one.inner:
-            found[one.block.key, "stream"] = one.data
+        if one.streams and (not one.inner or len(one.streams) == 2):
+            # a gain or a bias; a convolution along the stream, whose products with itself have four ends
+            found[one.block.key, "stream"] = Related(one.data, one.streams)
             continue
         for other in seen[k:]:
             if other is not one and one.end == other.end == "b":
                 continue  # one number, which may be a difference of large ones
             if _invariant(spec, one.inner, other.inner):
                 key, value = _kind(spec, one, other), _contract(one, other)
-                # attention between streams with other numbers of anchors: what has another shape does not add up
+                # attention between several streams: what has other ends does not add up
                 places = product((key, *(f"{key} {n}" for n in range(2, 9))), (one.block.key, other.block.key))
                 free = next((k, kind) for kind, k in places if (k, kind) not in found)
-                alike = (at for at, x in found.items() if at[1].split()[0] == key and x.shape == value.shape)
+                ends = one.streams + other.streams
+                alike = (at for at, x in found.items() if at[1].split()[0] == key and x.ends == ends)
                 place = next(alike, free)
-                found[place] = found[place] + value if place in found else value
+                found[place] = Related(found[place].data + value if place in found else value, ends)
     return found
 
 
@@ -122,23 +158,23 @@ def _anchored(
     """A leaf with anchors in place of streams; None where a stream has none."""
     import torch
 
-    reads, number = False, 0
+    reads, ends = False, ()
     for at, atom in enumerate(atoms):
         if atom.name not in spec.streams:
             continue
         if atom.name not in anchors:
             return None
-        rows, number = anchors[atom.name].rows, number + 1
+        rows, ends = anchors[atom.name].rows, (*ends, atom.name)
         if atom.diag:  # a gain that stays: the matrix that it is the diagonal of
             view = (rows * (view.reshape(-1) + block.line.less)) @ rows.mT
-            return _Leaf(block, view, (Atom("@1"), Atom("@2")), reads=False)
+            return _Leaf(block, view, (Atom("@1"), Atom("@2")), reads=False, streams=ends * 2)
         view = torch.matmul(view.movedim(at, -1), rows.mT).movedim(-1, at)
-        atoms = (*atoms[:at], Atom(f"@{number}"), *atoms[at + 1 :])
+        atoms = (*atoms[:at], Atom(f"@{len(ends)}"), *atoms[at + 1 :])
         reads = reads or atom.dual
     gone = spec.residual_names - set(spec.streams)  # scales of gains, which are folded: axes of length one
     kept = [at for at, a in enumerate(atoms) if a.name not in gone]
     view = view.reshape([view.shape[at] for at in kept])
-    return _Leaf(block, view, tuple(atoms[at] for at in kept), reads)
+    return _Leaf(block, view, tuple(atoms[at] for at in kept), reads, ends)
 
 
 def _invariant(spec: Spec, one: Mapping[str, Atom], other: Mapping[str, Atom]) -> bool:

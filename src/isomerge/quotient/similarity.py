@@ -8,7 +8,7 @@ alike data (experiments in docs/fingerprint.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,35 +114,41 @@ def _differences(one: Fingerprint, two: Fingerprint) -> dict[str, float]:
 
 
 def _score(one: Fingerprint, two: Fingerprint) -> float | None:
-    """The mean over kinds of circuits of the mean cosine over layers."""
-    streams = [s for s in one.anchors if s in two.anchors]
-    common = {s: [n for n in one.anchors[s] if n in set(two.anchors[s])] for s in streams}
-    if len(streams) != 1 or len(common[streams[0]]) < FEWEST:
-        return None
-    stream = streams[0]
-    mine, theirs = (_circuits(f, stream, common[stream]) for f in (one, two))
+    """The mean over kinds of circuits of the mean cosine over layers, of all streams and pairs of streams that both have."""
+    common = {s: [n for n in one.anchors[s] if n in set(two.anchors[s])] for s in one.anchors if s in two.anchors}
+    common = {s: names for s, names in common.items() if len(names) >= FEWEST}
+    mine, theirs = (_circuits(f, common) for f in (one, two))
     means = []
     for kind in CIRCUITS:
-        stacks = {s for k, s in mine if k == kind} & {s for k, s in theirs if k == kind}
-        cosines = [c for s in sorted(stacks) for c in _layer_by_layer(mine[kind, s], theirs[kind, s])]
+        places = sorted(key for key in mine.keys() & theirs.keys() if key[0] == kind)
+        cosines = [c for key in places for c in _layer_by_layer(mine[key], theirs[key])]
         means += [sum(cosines) / len(cosines)] if cosines else []
     return sum(means) / len(means) if means else None
 
 
-def _circuits(f: Fingerprint, stream: str, names: Sequence[str]) -> dict[tuple[str, str], list[Tensor]]:
-    """The circuits of every layer, by kind and stack, unit vectors [layers][common anchors squared], whitened."""
+def _circuits(f: Fingerprint, names: Mapping[str, Sequence[str]]) -> dict[tuple[str, ...], list[Tensor]]:
+    """The circuits of every layer, by kind, stack and streams, unit vectors [layers][common anchors squared], whitened.
+
+    Args:
+        names: the anchors that count, by stream.
+    """
     import torch
 
-    place = {name: at for at, name in enumerate(f.anchors[stream])}
-    chosen = torch.tensor([place[name] for name in names])
-    white = _whitening(f.grams[stream].double()[chosen][:, chosen])
-    found: dict[tuple[str, str], list[tuple[int, Tensor]]] = {}
+    chosen, white = {}, {}
+    for stream, wanted in names.items():
+        place = {name: at for at, name in enumerate(f.anchors[stream])}
+        chosen[stream] = torch.tensor([place[name] for name in wanted])
+        white[stream] = _whitening(f.grams[stream].double()[chosen[stream]][:, chosen[stream]])
+    found: dict[tuple[str, ...], list[tuple[int, Tensor]]] = {}
     for r in f.relations:
-        if r.kind not in CIRCUITS or r.layer is None or r.data.shape != (len(place), len(place)):
+        kind = r.kind.split()[0]  # of several pairs of streams in one layer, the second is called "qk:rr 2"
+        if kind not in CIRCUITS or r.layer is None or len(r.ends) != 2 or not set(r.ends) <= names.keys():
             continue
-        y = white @ r.data.double()[chosen][:, chosen] @ white.mT
-        y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
-        found.setdefault((r.kind, r.stack), []).append((r.layer, _unit(y, r)))
+        left, right = r.ends
+        y = white[left] @ r.data.double()[chosen[left]][:, chosen[right]] @ white[right].mT
+        if left == right:
+            y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
+        found.setdefault((kind, r.stack, *r.ends), []).append((r.layer, _unit(y, r)))
     return {key: [x for _, x in sorted(layers, key=lambda p: p[0])] for key, layers in found.items()}
 
 

@@ -113,6 +113,10 @@ class Alignment(Mapping[str, "Tensor"]):
         parts = [part.inverse() for stage in self.stages for part in stage.split()]
         return Alignment.of(parts[::-1], self.spec)
 
+    def to(self, device: str) -> Alignment:
+        """The same alignment with its elements on a device of torch."""
+        return Alignment(self.spec, {key: g.to(device) for key, g in self.elements.items()})
+
     # -------------------------------------------------------------------- show
 
     def moved(self) -> dict[str, tuple[str, int, int]]:

@@ -1,7 +1,10 @@
 """Specs inside specs: models that are made of others, such as a vision tower, a projector and a language model.
 
-``include GROUP [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]`` reads the spec of the model that the keys
+``include GROUP [or whole] [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]`` reads the spec of the model that the keys
 under ``GROUP`` of ``config.json`` describe, and takes all of it in:
+
+* ``include GROUP or whole``: where there is no such group, the keys of the config itself describe the part (Qwen2-VL's
+  config is flat in its published checkpoints);
 
 * the model is the group's own ``model_type``; ``of MODEL`` says which where the group names none;
 * ``as NAME``: spaces, sizes, free axes and shifts are called ``NAME_...`` here, so that two parts do not clash. Roles
@@ -23,7 +26,7 @@ from isomerge.symmetry.axes import renamed
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
 _INCLUDE = re.compile(
-    r"(\w+)(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+without\s+(\w+(?:\s+(?!if\b)\w+)*))?(?:\s+if\s+(.+))?$"
+    r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+without\s+(\w+(?:\s+(?!if\b)\w+)*))?(?:\s+if\s+(.+))?$"
 )
 
 
@@ -38,6 +41,8 @@ class Inclusion:
     model: str | None = None
     without: tuple[str, ...] = ()
     condition: str | None = None
+    or_whole: bool = False
+    """Whether the keys of the config itself stand in for the group."""
 
     def config(self, whole: Mapping[str, Any]) -> dict[str, Any]:
         """The part's own config, with a ``model_type``.
@@ -48,6 +53,8 @@ class Inclusion:
         found = whole.get(self.group)
         if found is not None and not isinstance(found, Mapping):
             raise IsomergeError(f"config.json: {self.group} is {found!r}, not a group of keys")
+        if found is None and self.or_whole:
+            found = {key: value for key, value in whole.items() if key != "model_type"}
         kind = (found or {}).get("model_type") or self.model
         if kind is None:
             raise IsomergeError(
@@ -86,8 +93,8 @@ def read_inclusion(rest: str) -> Inclusion:
         raise IsomergeError(
             f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]"
         )
-    group, name, at, model, without, condition = found.groups()
-    return Inclusion(group, name, at or "", model, tuple((without or "").split()), condition)
+    group, whole, name, at, model, without, condition = found.groups()
+    return Inclusion(group, name, at or "", model, tuple((without or "").split()), condition, bool(whole))
 
 
 def included(inclusion: Inclusion, part: Spec) -> Spec:
@@ -110,6 +117,7 @@ def included(inclusion: Inclusion, part: Spec) -> Spec:
         lines=tuple(_line(inclusion, part, line) for line in part.lines),
         shifts=tuple(_shift(inclusion, part, shift) for shift in part.shifts),
         config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
+        fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
     )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
+from isomerge.symmetry.fixed import FixedPart
 from isomerge.symmetry.groups import GROUPS, Group
 
 # What a group may be restricted to (--spaces res:Perm).
@@ -74,6 +75,8 @@ class Line:
     """The canonical name of the tensor that stands in when the config ties the two."""
     less: int = 0
     """What is stored is the tensor that the axes describe less this: 1 for gains of norms that multiply by 1 + w."""
+    place: str = field(default="", compare=False)
+    """The file and the number of the line."""
 
     @cached_property
     def indices(self) -> tuple[str, ...]:
@@ -136,6 +139,8 @@ class Spec:
     shifts: tuple[Shift, ...] = ()
     config_keys: tuple[str, ...] = ()
     origin: str = "spec"
+    fixed: tuple[FixedPart, ...] = ()
+    """The parts that alignment leaves as they are, and why."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:
@@ -169,7 +174,10 @@ class Spec:
         """Raise an IsomergeError that names tensor and axis when a shape is not the one declared."""
         if match.line.axes is None:
             return
-        wanted = shape(match.line.axes, self.sizes)
+        try:
+            wanted = shape(match.line.axes, self.sizes)
+        except IsomergeError as error:
+            raise IsomergeError(f"{match.line.place or self.origin}: tensor {name}: {error}") from None
         if len(wanted) != len(actual):
             raise IsomergeError(
                 f"tensor {name} has {len(actual)} dimensions {list(actual)}, but the spec for {self.model_type} "
@@ -226,14 +234,23 @@ class Spec:
 
     def can_fold(self, stream: str) -> bool:
         """Whether every gain over a stream has a scale that can take it into its readers."""
+        return not self.unfolded(stream)
+
+    def unfolded(self, stream: str) -> dict[str, bool]:
+        """The lines of a stream's gains that no scale can take into their readers, and whether a tie is why.
+
+        A tie is why where a scale is written but not active, and a tied line has it as well (`isomerge.symmetry.ties`).
+        """
+        tied = {a.name for line in self.lines if line.tied for a in atoms(line.axes or ())}
+        found = {}
         for line in self.lines:
             for axis in line.axes or ():
                 here = list(atoms((axis,)))
                 if any(a.diag and a.name == stream for a in here):
                     scales = [a for a in here if a.name in self.spaces and stream in self.spaces[a.name].index]
                     if not scales:
-                        return False
-        return True
+                        found[line.name] = bool(({a.name for a in here} - self.spaces.keys()) & tied)
+        return found
 
     @cached_property
     def residual_names(self) -> frozenset[str]:

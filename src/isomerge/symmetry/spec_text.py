@@ -15,6 +15,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
+``fixed NAME ... : REASON``                     a part whose tensors no symmetry of a block moves, and why
 ``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
 ==============================================  ==========================================================
 
@@ -36,17 +37,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import parse
 from isomerge.symmetry.expressions import evaluate
+from isomerge.symmetry.fixed import FixedPart, check_fixed, read_fixed
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.inclusion import Inclusion, check_apart, included, read_inclusion
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
-_STATEMENT = re.compile(r"(model|prefix|size|require|config|default|include|space|residual|shift)\s+(.*)")
+_STATEMENT = re.compile(r"(model|prefix|size|require|config|default|include|space|residual|shift|fixed)\s+(.*)")
 _SPACE = re.compile(
     r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
 )
@@ -81,6 +84,7 @@ def parse_spec(
         line = re.sub(r"(^|\s)#(\s.*|$)", "", raw).strip()
         if line:
             try:
+                reader.place = f"{origin}, line {number}"
                 reader.statement(line)
             except IsomergeError as error:
                 raise IsomergeError(f"{origin}, line {number}: {error}") from None
@@ -95,6 +99,7 @@ class _Reader:
     ) -> None:
         self.config, self.origin, self.texts, self.shapes = config, origin, texts, shapes
         self.tensors = dict(shapes)
+        self.place = origin
         self.parts: list[str] = []
         self.models: list[str] = []
         self.prefixes: list[str] = []
@@ -103,6 +108,7 @@ class _Reader:
         self.lines: list[Line] = []
         self.shifts: list[Shift] = []
         self.keys: list[str] = []
+        self.fixed: list[FixedPart] = []
 
     def names(self) -> dict[str, Any]:
         return {**self.config, **self.sizes, "tensors": self.tensors}
@@ -113,9 +119,24 @@ class _Reader:
     def statement(self, line: str) -> None:
         found = _STATEMENT.match(line)
         if not found:
+            self.check_statement(line.split()[0])
             return self.tensor(line)
         getattr(self, f"read_{found[1]}")(found[2])
         return None
+
+    def check_statement(self, word: str) -> None:
+        """Refuse a first word that is a statement misspelt: a plain word that no stored tensor is called by."""
+        if not word.isalpha() or word in self.tensors:
+            return
+        known = _STATEMENT.pattern[1:].partition(")")[0].split("|")
+        near = get_close_matches(word, known, 1)
+        if near:
+            raise IsomergeError(f"no statement {word!r}; did you mean `{near[0]}`?")
+        if self.shapes:
+            raise IsomergeError(
+                f"{word!r} is no statement ({', '.join(known)}), and no tensor of the checkpoint is called so: correct it, or put "
+                "`? ` before the name of a tensor that may be missing"
+            )
 
     def read_model(self, rest: str) -> None:
         self.models += rest.split()
@@ -153,6 +174,7 @@ class _Reader:
         self.lines += part.lines
         self.shifts += part.shifts
         self.keys += part.config_keys
+        self.fixed += part.fixed
 
     def read_size(self, rest: str) -> None:
         name, _, expression = rest.partition("=")
@@ -193,6 +215,9 @@ class _Reader:
             assert bias is not None
             self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
 
+    def read_fixed(self, rest: str) -> None:
+        self.fixed.append(read_fixed(rest))
+
     def tensor(self, line: str) -> None:
         optional = line.startswith("?")
         line, _, condition = line.lstrip("? ").partition(" if ")
@@ -203,7 +228,7 @@ class _Reader:
         less = _OFFSET.match(pattern.strip())
         axes = parse(less[1] if less else pattern.strip())
         offset = int(less[2]) if less else 0
-        self.lines.append(Line(self._factored(name), axes, optional, tied.strip() or None, offset))
+        self.lines.append(Line(self._factored(name), axes, optional, tied.strip() or None, offset, self.place))
 
     def _factored(self, name: str) -> str:
         """A name with the size of the fast index written into every number that factors."""
@@ -245,6 +270,8 @@ class _Reader:
             tuple(self.shifts),
             tuple(self.keys),
             " with ".join([self.origin, ", ".join(dict.fromkeys(self.parts))]) if self.parts else self.origin,
+            tuple(self.fixed),
         )
         check_legality(spec)
+        check_fixed(spec)
         return spec

@@ -63,6 +63,14 @@ def cpus() -> int:
     return int(ray.cluster_resources().get("CPU", 0))
 
 
+def check_gpus(device: str) -> None:
+    """Raises ClusterError where no machine has a GPU for units that are to be matched on one."""
+    import ray
+
+    if not ray.cluster_resources().get("GPU"):
+        raise ClusterError(f"--device {device}: no machine of the cluster has a GPU; leave --device away")
+
+
 def largest_memory() -> float:
     """Bytes that the largest machine with a CPU has for tasks; minus infinity where there is none."""
     import ray

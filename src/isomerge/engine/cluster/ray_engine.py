@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from isomerge.checkpoint.disk import disk_errors
+from isomerge.engine.accelerator import CPU
 from isomerge.engine.cluster import connection
 from isomerge.engine.cluster.parcel import FOLDER, Parcel, pack
 from isomerge.engine.cluster.worker import SolvedUnit, solve_unit, take_unit
@@ -37,7 +38,7 @@ class RayEngine:
 
     Through the object store go paths and small results; tensors go by the storage that all machines share, on which the
     checkpoints and the output's folder must be, under the same paths. Each task has one thread and asks for the memory that
-    its unit is estimated to take.
+    its unit is estimated to take, and for a GPU where units are matched on one.
 
     Args:
         address: see `isomerge.engine.cluster.connection.connected`.
@@ -66,6 +67,8 @@ class RayEngine:
         if not self._connected:
             self._open.enter_context(connection.connected(self.address, demand.jobs))
             self._connected = True
+        if work.device != CPU:
+            connection.check_gpus(work.device)
         folder = demand.folder / FOLDER
         with disk_errors(folder):
             shutil.rmtree(folder, ignore_errors=True)  # what workers of a killed run have left
@@ -106,6 +109,7 @@ class _Tasks:
         task = self._solve.options(
             name=unit.key,
             num_cpus=1,
+            num_gpus=0 if self.work.device == CPU else 1,
             memory=self._need(unit),
             max_retries=RETRIES,
             scheduling_strategy="SPREAD",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Eigenvalue ratio of a self-Gram below which a block counts as rank-deficient. Grams are squares, so this is a
 # singular value ratio of 1e-6: above float32's rounding of weights (1e-7), below any condition met in practice.
 DEAD = 1e-12
+# Ratio of eigenvalues below which they are found from singular values: the least are then off by 1e-16 / 1e-10 of themselves.
+THIN = 1e-10
 # Relative spread within which a folded gain counts as constant: float32 rounds gain times 1 / gain to 1e-7.
 CONSTANT = 1e-5
 
@@ -37,6 +39,22 @@ def spectral_power(gram: Tensor, power: float) -> Tensor:
 
     values, vectors = torch.linalg.eigh(gram)
     return (vectors * values.clamp_min(0).pow(power).unsqueeze(-2)) @ vectors.mT
+
+
+def _modulus(root: Tensor, minus: Tensor) -> Tensor:
+    """``(R G R)^(1/2)`` of symmetric positive R and G [*b, n, n]: its eigenvalues are the singular values of ``G^(1/2) R``.
+
+    From their squares where these are all there; the least are lost to rounding where both matrices are small in one direction.
+    """
+    import torch
+
+    values, vectors = torch.linalg.eigh(root @ minus @ root)
+    found = (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
+    thin = values[..., 0] <= THIN * values[..., -1]
+    if bool(thin.any()):
+        _, sizes, turn = torch.linalg.svd(spectral_power(minus[thin], 0.5) @ root[thin])
+        found[thin] = (turn.mT * sizes.unsqueeze(-2)) @ turn
+    return found
 
 
 class Orthogonal:
@@ -179,7 +197,7 @@ class GeneralLinear(Orthogonal):
         minus = torch.where(dead[..., None, None], eye, minus)
         root = spectral_power(plus, 0.5)
         inverse_root = spectral_power(plus, -0.5)
-        mean = inverse_root @ spectral_power(root @ minus @ root, 0.5) @ inverse_root
+        mean = inverse_root @ _modulus(root, minus) @ inverse_root
         g = spectral_power((mean + mean.mT) / 2, 0.5)
         return torch.where(dead[..., None, None], eye, g), dead
 

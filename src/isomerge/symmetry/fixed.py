@@ -1,0 +1,107 @@
+"""Parts of a model that alignment leaves as they are: named in the spec, with a reason, and told of in every run.
+
+``fixed NAME ... : REASON`` names a part by what the names of its tensors begin with: ``layers.{l}.mamba.`` is all of a
+mixer, ``layers.{l}.mixer.(A_log|conv1d)`` two of its tensors. Each of the tensors has a line of its own, as all have: the
+statement adds no axes, it only says what is true of these lines, and `check_fixed` refuses it where it is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import atoms
+
+if TYPE_CHECKING:
+    from isomerge.symmetry.spec import Line, Match, Spec
+
+
+@dataclass(frozen=True)
+class FixedPart:
+    """A part whose tensors no symmetry of a block moves; what they share with a residual stream follows the stream."""
+
+    beginnings: tuple[str, ...]
+    """What the names of its lines begin with."""
+    reason: str
+
+    def has(self, line: Line) -> bool:
+        """Whether a line describes a tensor of this part."""
+        return line.name.startswith(self.beginnings)
+
+    def renamed(self, called: Callable[[str], str]) -> FixedPart:
+        """The same part where its lines are called something else."""
+        return replace(self, beginnings=tuple(map(called, self.beginnings)))
+
+
+def read_fixed(rest: str) -> FixedPart:
+    """Read what follows the word ``fixed``.
+
+    Raises:
+        IsomergeError: it has no name or no reason.
+    """
+    names, _, reason = rest.partition(": ")
+    if not names.split() or not reason.strip():
+        raise IsomergeError(f"fixed {rest!r} is not understood: write NAME ... : REASON")
+    written = [name for name in names.split() if name != ":"]
+    return FixedPart(tuple(one for name in written for one in alternatives(name)), reason.strip())
+
+
+def alternatives(name: str) -> list[str]:
+    """All names that one with alternatives ``(a|b)`` stands for, itself among them (lines may be written so)."""
+    pieces = re.split(r"\(([^)]*)\)", name)
+    choices = [piece.split("|") if at % 2 else [piece] for at, piece in enumerate(pieces)]
+    return list(dict.fromkeys([name, *map("".join, product(*choices))]))
+
+
+def check_fixed(spec: Spec) -> None:
+    """Refuse a statement that is not true of the lines.
+
+    Raises:
+        IsomergeError: a part without tensors, or with one that a space of a block moves.
+    """
+    for part in spec.fixed:
+        lines = [line for line in spec.lines if part.has(line)]
+        if not lines:
+            raise IsomergeError(f"{spec.origin}: fixed {part.beginnings[0]}: no line begins with this name")
+        for line in lines:
+            here = {a.name for a in atoms(line.axes or ())} | set(line.indices)
+            if moving := sorted(here & spec.spaces.keys() - spec.residual_names):
+                raise IsomergeError(
+                    f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take it out of "
+                    "the `fixed` statement, or the space out of the line"
+                )
+
+
+def fixed_parts(spec: Spec, matches: Iterable[Match]) -> list[dict[str, Any]]:
+    """What of a checkpoint is left fixed: per part its ``name``, ``tensors`` (how many), ``lines`` (which), ``reason``."""
+    seen = list(matches)
+    found = []
+    for part in spec.fixed:
+        here = [match.line.name for match in seen if part.has(match.line)]
+        if here:
+            lines = list(dict.fromkeys(here))
+            found.append(
+                {"name": joined(lines), "tensors": len(here), "lines": sorted(lines), "reason": part.reason}
+            )
+    return found
+
+
+def joined(names: list[str]) -> str:
+    """Names as one: what all begin with, and the rest of each, ``layers.{l}.mamba.(A_log|D)``."""
+    first, *others = names
+    if not others:
+        return first
+    words = [name.split(".") for name in names]
+    shared = next(n for n, each in enumerate(zip(*words, strict=False)) if len(set(each)) > 1)
+    rest = sorted(".".join(each[shared:]) for each in words)
+    return f"{''.join(f'{word}.' for word in words[0][:shared])}({'|'.join(rest)})"
+
+
+def fixed_text(parts: list[dict[str, Any]]) -> str:
+    """The parts in one sentence."""
+    each = [f"{part['name']} ({part['tensors']} tensors: {part['reason']})" for part in parts]
+    return f"left fixed, not aligned: {'; '.join(each)}"

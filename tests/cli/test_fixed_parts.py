@@ -1,0 +1,43 @@
+"""Every command that aligns says what it leaves fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+import isomerge as api
+from engine.disguises import disguise
+
+
+def test_every_command_that_aligns_says_so(isomerge: Callable, stored: Callable, tmp_path: Path) -> None:
+    """One line on stderr, however often layers repeat; none where nothing is aligned, and none for other models."""
+    a = stored("falcon_h1", 0)
+    b = disguise("falcon_h1", a, tmp_path / "b", 3)
+    warning = "warning: left fixed, not aligned: layers.{l}.mamba.(A_log|D|conv1d.bias|conv1d.weight|"
+    commands = {
+        "inspect": ("inspect", a),
+        "align": ("align", b, "--onto", a, "-o", tmp_path / "aligned"),
+        "dry-run": ("merge", a, b, "-o", tmp_path / "none", "--dry-run"),
+        "merge": ("merge", a, b, "-o", tmp_path / "merged"),
+        "diff": ("diff", a, b),
+        "canon": ("canon", a, "-o", tmp_path / "canon"),
+    }
+    for name, command in commands.items():
+        said = isomerge(*command)
+        assert (said.code, said.err.count("\n")) == (0, 1), name
+        assert said.err.startswith(warning), name
+        assert "(14 tensors: the inside of a state space" in said.err, name
+    plain = isomerge("merge", a, a, "-o", tmp_path / "plain", "--no-align")
+    assert (plain.code, plain.err) == (0, "")
+    assert isomerge("inspect", stored("gpt2", 0)).err == ""
+    report = api.inspect(a)
+    assert [part["tensors"] for part in report["fixed"]] == [14]
+    aligned, source = load_file(tmp_path / "aligned" / "model.safetensors"), load_file(b / "model.safetensors")
+    inside = [name for name in source if ".mamba." in name]
+    assert len(inside) == 14
+    assert all(aligned[name].equal(source[name]) for name in inside)
+    assert not aligned["model.layers.0.self_attn.q_proj.weight"].equal(
+        source["model.layers.0.self_attn.q_proj.weight"]
+    )

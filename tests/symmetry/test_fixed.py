@@ -1,0 +1,86 @@
+"""Parts that are left fixed: what the statement says is true of the text, and every command that aligns says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isomerge.archs import spec_texts
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.fixed import fixed_parts, joined
+from isomerge.symmetry.spec import Spec, coverage
+from isomerge.symmetry.spec_text import parse_spec
+
+MIXER = """
+model mixer
+size res = 4
+size ff = 3
+residual res: Perm
+space ff: Perm[l]
+{fixed}
+layers.{{l}}.mixer.in.weight      inside res'
+layers.{{l}}.mixer.state          inside
+layers.{{l}}.up.weight            ff res'
+"""
+SAID = "fixed layers.{l}.mixer.: a state space"
+
+
+def spec(fixed: str = SAID, **config: Any) -> Spec:
+    return parse_spec(MIXER.format(fixed=fixed), config, "mixer.spec")
+
+
+def test_a_part_is_named_with_its_tensors() -> None:
+    """Each tensor of the part in the checkpoint is counted, each line named; what the part shares with a stream may move."""
+    shapes = {f"layers.{at}.{name}": (3, 4) for at in range(2) for name in ("mixer.in.weight", "up.weight")}
+    shapes["layers.1.mixer.state"] = (3,)
+    found = fixed_parts(spec(), coverage(spec(), shapes).values())
+    lines = ["layers.{l}.mixer.in.weight", "layers.{l}.mixer.state"]
+    name = "layers.{l}.mixer.(in.weight|state)"
+    assert found == [{"name": name, "tensors": 3, "lines": lines, "reason": "a state space"}]
+    assert fixed_parts(spec(""), coverage(spec(""), shapes).values()) == []
+
+
+def test_alternatives_name_several_beginnings() -> None:
+    """One statement for some tensors of a mixer, and for lines that are written with alternatives themselves."""
+    assert spec("fixed layers.{l}.mixer.(in|state): why").fixed[0].beginnings[1:] == (
+        "layers.{l}.mixer.in", "layers.{l}.mixer.state",
+    )  # fmt: skip
+    assert joined(["a.b.c", "a.b.d.e"]) == "a.b.(c|d.e)"
+    assert joined(["a.b"]) == "a.b"
+
+
+@pytest.mark.parametrize(
+    ("fixed", "says"),
+    [
+        ("fixed layers.{l}.conv.: a convolution", "fixed layers.{l}.conv.: no line begins with this name"),
+        ("fixed layers.{l}.up.: neurons", "line layers.{l}.up.weight is of a fixed part, but space ff moves it"),
+        ("fixed layers.{l}.mixer.", "line 7: fixed 'layers.{l}.mixer.' is not understood: write NAME ... : REASON"),
+        ("fixed : reason", "is not understood"),
+    ],
+)
+def test_a_statement_that_is_not_true_is_refused(fixed: str, says: str) -> None:
+    """Nothing declared goes unexecuted: the part exists, and no space of a block moves it."""
+    with pytest.raises(IsomergeError) as caught:
+        spec(fixed)
+    assert says in str(caught.value)
+
+
+def test_no_state_space_is_fixed_in_silence() -> None:
+    """Every packaged line of a state space, a delta rule or a short convolution is of a part that its text says is fixed."""
+    words = (".mamba.", "mamba_decoder.mamba)", "A_log", "linear_attn", "conv1d", ".conv.", "mtp.")
+    origins = {}
+    for origin, text in spec_texts().values():
+        said = [line.split()[1].partition(":")[0] for line in text.splitlines() if line.startswith("fixed ")]
+        names = [
+            line.lstrip("? ").split(" ")[0] for line in text.splitlines() if not line.startswith(("#", "fixed"))
+        ]
+        inside = [
+            name for name in names if any(word in name for word in words) and not name.startswith("encoder.conv")
+        ]
+        if inside:
+            origins[origin] = said
+    assert {"jamba.spec", "bamba.spec", "lfm2.spec", "qwen3_next.spec", "nemotron_h.spec", "mamba.spec"} <= set(
+        origins
+    )
+    assert all(origins.values()), origins
