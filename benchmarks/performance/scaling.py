@@ -107,7 +107,7 @@ def main() -> None:
         need, free = 6.2 * model.parameters, shutil.disk_usage(ROOT).free
         if need > free:
             raise SystemExit(f"a pair and its merge take {need / 1e9:.0f} GB, but {free / 1e9:.0f} GB are free")
-        todo[f"large, {model.parameters / 1e9:.1f} billion, merge"] = (model, "merge", ("-j", "2"), True)
+        todo[f"large, {model.parameters / 1e9:.1f} billion, merge"] = (model, "merge", ("-j", "1"), True)
     RESULTS.parent.mkdir(exist_ok=True)
     for name, (model, what, options, related) in todo.items():
         if name not in found:
