@@ -178,7 +178,9 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         same, rounding = largest <= tolerance, 0.0
         if not same and False not in found and (unit.elements or unit.votes):
             told = judge(solver, unit, tolerance, roundoff)
-            same, largest, tensor, rounding = told.same, told.residual, told.place, told.rounding
+            same, rounding = told.same, told.rounding
+            if same is not False or here:  # else the tensor that is furthest between gauges tells more than a product
+                largest, tensor = told.residual, told.place
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
         layers[layer] = max(largest, layers.get(layer, 0.0))
         worst = found.get(same, {"largest": 0.0, "tolerance": 1.0})
