@@ -26,9 +26,11 @@ WANTED = {
     # after the sum: nothing can be folded but the head's own norm
     "bert": ({}, {"h: Perm", "qk: GL", "ov: GL", "ff: Perm", "kb", "vb", "res: Perm"}),
 }
+# The smallest configs of more classes: what has parts, gains stored less one, latents and experts behind a dense layer.
+MORE = {"deepseek_v2": {"num_experts_per_tok": 6, "topk_method": "greedy", "first_k_dense_replace": 1}}
 
 
 @cache
 def found(kind: str) -> Discovery:
     """What is discovered of a class."""
-    return discover({"model_type": kind, **WANTED[kind][0]})
+    return discover({"model_type": kind, **(WANTED[kind][0] if kind in WANTED else MORE.get(kind, {}))})

@@ -134,7 +134,7 @@ def test_choices_that_were_not_proven_are_refused() -> None:
     ("config", "message"),
     [
         ({"model_type": "nonesuch"}, "transformers .* cannot make a model of model_type 'nonesuch'"),
-        ({"model_type": "clip"}, "no key for the width of the model is known"),
+        ({"model_type": "resnet"}, "no key for the width of the model is known"),
         ({}, "cannot make a model of model_type None"),
     ],
 )

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from isomerge.discovery import building
 from isomerge.discovery.building import real_config, specimens
-from isomerge.discovery.lines import expression, find_lines
+from isomerge.discovery.discover import check_reached
+from isomerge.discovery.lines import LineFound, expression, find_lines
 from isomerge.discovery.placement import places_of
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import SCALES, kind_of, shrunk
@@ -133,11 +135,46 @@ def test_numbers_that_do_not_grow_are_names(name: str) -> None:
         tensors = {name.replace("{n}", str(i)): torch.zeros(2, 2) for i in range(layers)}
         tensors |= {n.replace(".0.q", ".1.q").replace(".2.w", ".0.w"): t for n, t in tensors.items()}
         module = SimpleNamespace(named_modules=list)
-        return SimpleNamespace(stored=tensors, config={}, module=module, origins={}, prefix="")
+        return SimpleNamespace(stored=tensors, keys={}, module=module, origins={}, prefix="")
 
     found = {line.name for line in find_lines(fake(2), fake(3))}
     assert name.replace("{n}", "{l}") in found
     assert len(found) == 2
+
+
+def test_samples_are_taken_where_something_is_computed() -> None:
+    """LLaVA reads its tower before the last layer: that one is in the weights, and no output depends on it."""
+
+    def fake(layers: int) -> Any:
+        tensors = {f"layers.{i}.{part}.weight": torch.zeros(2, 2) for i in range(layers) for part in "qk"}
+        return SimpleNamespace(
+            stored=tensors, keys={}, module=SimpleNamespace(named_modules=list), origins={}, prefix=""
+        )
+
+    used = {"layers.0.q.weight", "layers.0.k.weight", "layers.1.k.weight"}
+    found = {line.name: line.samples[0] for line in find_lines(fake(3), fake(4), used)}
+    assert found == {"layers.{l}.q.weight": "layers.1.q.weight", "layers.{l}.k.weight": "layers.1.k.weight"}
+    assert find_lines(fake(3), fake(4))[0].samples[0] == "layers.2.q.weight"
+
+
+def test_what_is_not_tiny_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that discovery does not know how to make small end in a sentence, not in hours."""
+    monkeypatch.setattr(building, "LARGEST", 1000)
+    with pytest.raises(IsomergeError, match=r"has more than 1,000 parameters \(Embedding has 131 by 64\)"):
+        specimens(real_config({"model_type": "gpt2"}), 0)
+
+
+def test_matrices_that_no_output_depends_on_are_refused() -> None:
+    """Of a matrix that does nothing in any layer nothing is proven, nor of what is around it."""
+
+    def line(name: str) -> LineFound:
+        return LineFound(name, (name, name), ((2, 2), (3, 3)), "layers.{l}", 0, (name.replace("{l}", "0"),))
+
+    lines = [line("layers.{l}.q.weight"), line("layers.{l}.v.weight")]
+    known = {"layers.0.q.weight", "layers.0.v.weight"}
+    check_reached(lines, known, known, "Toy")
+    with pytest.raises(IsomergeError, match=r"no output of a tiny Toy depends on layers.{l}.q.weight"):
+        check_reached(lines, known, {"layers.0.v.weight"}, "Toy")
 
 
 def test_unknown_classes_are_refused() -> None:

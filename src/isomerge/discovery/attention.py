@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.discovery.draft import Draft, SpaceDraft
 from isomerge.discovery.heads import Chunks, HeadsFound, bias_of, find_heads
+from isomerge.discovery.keys import split
 from isomerge.discovery.layouts import Names, layout
 from isomerge.discovery.lines import size_keys
 from isomerge.discovery.proving import PROVEN, Court
@@ -59,21 +60,28 @@ class HeadWidth:
 
 def head_widths(court: Court) -> list[HeadWidth]:
     """The lengths that a config offers for heads: its own key, or the width over a number of heads."""
-    one, two = (s.config for s in court.specimens)
+    one, two = (s.keys for s in court.specimens)
     keys = size_keys(one, two)
     kinds = {key: kind_of(key, one) for key in keys}
     heads = [key for key, kind in kinds.items() if kind == "heads"]
     stated = [key for key in keys if kinds[key] == "head"]
-    found = [HeadWidth(key, count, (one[key], two[key])) for key in stated for count in heads]
+    found = [
+        HeadWidth(key, count, (one[key], two[key])) for key in stated for count in heads if together(key, count)
+    ]
     for width in [key for key, kind in kinds.items() if kind == "width"]:
         for key in heads:
-            if any(c[width] % c[key] for c in (one, two)):
+            if not together(width, key) or any(c[width] % c[key] for c in (one, two)):
                 continue
             sizes = [c[width] // c[key] for c in (one, two)]
             found.append(HeadWidth(f"{width} // {key}", key, (sizes[0], sizes[1])))
     unlike = {(width.sizes, one[width.heads], two[width.heads]): width for width in reversed(found)}
     # the widest first: half a head has the same linear maps, but no permutations
     return sorted(unlike.values(), key=lambda width: -width.sizes[0])
+
+
+def together(one: str, other: str) -> bool:
+    """Whether two keys are of one part of a composite."""
+    return split(one)[0] == split(other)[0]
 
 
 class _Attempt:
@@ -111,7 +119,7 @@ class _Attempt:
         return self._heads(draft)
 
     def _sizes(self) -> dict[str, str] | None:
-        one, two = (s.config for s in self.court.specimens)
+        one, two = (s.keys for s in self.court.specimens)
         line, axis = next((self.found.lines[n], a) for (n, a) in self.found.roles if n == self.found.output.name)
         totals = [line.shapes[k][axis] // self.width.sizes[k] for k in range(2)]
         if any(line.shapes[k][axis] % self.width.sizes[k] for k in range(2)):
@@ -124,7 +132,11 @@ class _Attempt:
             return {self.h: heads, **found}
         if self.found.count == 1:
             return {self.h: "1", self.g: heads, **found}
-        shared = [k for k in size_keys(one, two) if kind_of(k, one) == "shared" and one[k] == self.found.count]
+        shared = [
+            k
+            for k in size_keys(one, two)
+            if kind_of(k, one) == "shared" and one[k] == self.found.count and together(k, heads)
+        ]
         return {self.h: shared[0], self.g: f"{heads} // {shared[0]}", **found} if shared else None
 
     def _typed(self, draft: Draft, parts: dict[str, str]) -> Draft | None:
@@ -150,7 +162,7 @@ class _Attempt:
         """The largest proven space of queries and keys, tried in order."""
         if not self.found.role_lines("q"):
             return draft, plain
-        proposals = Proposals(self.found, self.chunks, self.court.specimens[0].config, self.query_names)
+        proposals = Proposals(self.found, self.chunks, self.court.specimens[0].keys, self.query_names)
         for proposal in proposals:
             parts = {**plain, "q": proposal.query, "k": proposal.key}
             typed = self._typed(draft.sized(**proposal.sizes), parts)
@@ -192,7 +204,7 @@ class _Attempt:
 
     def _totals(self) -> tuple[int, int]:
         """How many heads there are in the two specimens."""
-        one, two = (s.config for s in self.court.specimens)
+        one, two = (s.keys for s in self.court.specimens)
         return one[self.width.heads], two[self.width.heads]
 
     def _per_head(self, draft: Draft) -> list[dict[tuple[str, int], str]]:

@@ -35,6 +35,6 @@ def _block(attention: Attention, line: LineFound, role: str) -> str:
     """Which concatenated part of a fused bias a role is; of a partly rotated key the part that is not turned."""
     places = next(c for (n, a), c in attention.found.roles.items() if n == line.name and a == line.out)
     number, count = leaf_number([p for p in places if p], role, attention.parts)
-    if role == "k" and attention.parts["k"].startswith("[c"):
+    if role == "k" and attention.parts["k"].startswith(("[c", "[pair")):
         number += 1
     return f"#{number}" if count > 1 else ""

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.discovery.composites import shrunk_whole
+from isomerge.discovery.inputs import inputs_of
+from isomerge.discovery.keys import parts_of
 from isomerge.discovery.placement import places_of
 from isomerge.discovery.precision import double_precision
-from isomerge.discovery.shrinking import FALLBACKS, SCALES, Scale, shrunk
-from isomerge.discovery.specimen import Specimen, inputs_of, loaded, silent
+from isomerge.discovery.shrinking import FALLBACKS, SCALES, Scale
+from isomerge.discovery.specimen import Specimen, loaded, silent
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 HEADS = (
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
+    "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING",
     "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
     "MODEL_FOR_MASKED_LM_MAPPING",
@@ -28,6 +34,10 @@ HEADS = (
     "MODEL_MAPPING",
 )
 """Where the class of a config without ``architectures`` is looked up, in this order."""
+
+
+LARGEST = 20_000_000
+"""Parameters of a specimen: tiny models have a tenth of a million; one whose sizes were not made small would take hours."""
 
 
 def real_config(config: Mapping[str, Any]) -> Any:
@@ -103,18 +113,15 @@ def make_specimen(config: Any, scale: Scale, seed: int, *, untied: bool = True) 
 def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Specimen:
     import torch
 
-    small = shrunk(config.to_dict(), scale)
-    if untied:
-        small["tie_word_embeddings"] = False
-    small["use_cache"] = False
-    dropped = ("model_type", "dtype", "torch_dtype")
+    small = _settled(shrunk_whole(config.to_dict(), scale), untied)
     with silent(), torch.random.fork_rng(devices=[]), double_precision():
         torch.manual_seed(seed)
-        made = type(config)(**{k: v for k, v in small.items() if k not in dropped})
+        made = type(config)(**{k: v for k, v in small.items() if k != "model_type"})
         made.architectures = [kind.__name__]
         made._attn_implementation = "eager"
         made._experts_implementation = "eager"
-        module = kind(made).double().eval()
+        with _bounded(kind):
+            module = kind(made).double().eval()
         randomise(module, seed)
         module.tie_weights()
         stored, on_disk = saved(module)
@@ -124,6 +131,42 @@ def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Spe
     found = Specimen(module, on_disk, stored, places, inputs_of(module, made, scale, seed))
     found.reference = found.outputs()
     return found
+
+
+def _settled(small: dict[str, Any], untied: bool) -> dict[str, Any]:
+    """A config without caches and without a precision of its own, its parts likewise; with heads of its own if so wanted."""
+    found = {key: value for key, value in small.items() if key not in ("dtype", "torch_dtype")}
+    settled = {"use_cache": False, **({"tie_word_embeddings": False} if untied else {})}
+    return {**found, **settled, **{key: _settled(dict(part), untied) for key, part in parts_of(found).items()}}
+
+
+@contextmanager
+def _bounded(kind: Any) -> Iterator[None]:
+    """Refuse a model of more than LARGEST parameters, while it is built."""
+    from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
+
+    total = 0
+
+    def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        nonlocal total
+        total += 0 if parameter is None else parameter.numel()
+        if total > LARGEST:
+            raise IsomergeError(
+                f"config.json: a {kind.__name__} with all sizes made small that discovery knows has more than {LARGEST:,} parameters "
+                f"({type(module).__name__} has {parameter_shape(parameter)}), which is no tiny model: write its spec by hand "
+                "(docs/add-an-architecture.md)"
+            )
+
+    handle = on_parameter(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def parameter_shape(parameter: Tensor | None) -> str:
+    """Its lengths, as a sentence has them."""
+    return "nothing" if parameter is None else " by ".join(map(str, parameter.shape))
 
 
 def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -150,9 +193,10 @@ def randomise(module: nn.Module, seed: int) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message of somebody else."""
+    """The first line of a message of somebody else; the next one as well where it only announces that."""
     lines: Sequence[str] = str(error).strip().splitlines()
-    return lines[0][:160].rstrip(".") if lines else type(error).__name__
+    found = " ".join(line.strip() for line in lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return found[:160].rstrip(".") or type(error).__name__
 
 
 def specimens(

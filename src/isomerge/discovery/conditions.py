@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isomerge.discovery.draft import Draft
+from isomerge.discovery.keys import flattened, split
 from isomerge.discovery.shrinking import kind_of
 
 IRRELEVANT = re.compile(
@@ -31,16 +32,22 @@ def with_conditions(
     """
     from dataclasses import replace
 
+    config, full = flattened(config), flattened(full)
     sizes = {name: _filled(text, config, full) for name, text in draft.sizes.items()}
-    own = {k: v for k, v in full.items() if k not in common and not IRRELEVANT.fullmatch(k) and k not in ROTARY}
+    bases = {k: split(k)[1] for k in full}
+    own = {
+        k: v
+        for k, v in full.items()
+        if bases[k] not in common and not IRRELEVANT.fullmatch(bases[k]) and bases[k] not in ROTARY
+    }
     requires = [_required(k, v, config) for k, v in own.items() if v is None or isinstance(v, (str, bool))]
     requires += _shared(draft, full)
     agree = [
         k
         for k, v in own.items()
-        if isinstance(v, (str, bool, float, list)) or (v is not None and k.endswith("window"))
+        if isinstance(v, (str, bool, float, list)) or (v is not None and k.endswith(("window", "_layer")))
     ]
-    rope = ["rope"] if any(k in full for k in ROTARY) else []
+    rope = list(dict.fromkeys(f"{split(k)[0]}rope" for k in full if bases[k] in ROTARY))
     return replace(draft, sizes=sizes, requires=tuple(r for r in requires if r), config=(*agree, *rope))
 
 
@@ -54,15 +61,15 @@ def _required(key: str, value: Any, config: Mapping[str, Any]) -> str | None:
 
 def _shared(draft: Draft, full: Mapping[str, Any]) -> list[str]:
     """One key and value for every query head, where that is what was proven."""
-    if any(re.match(r"kv\d*$", name) for name in draft.sizes):
-        return []
-    shared = [k for k in full if kind_of(k, full) == "shared"]
-    heads = [k for k in full if kind_of(k, full) == "heads"]
-    return [
-        f"require {k} in (None, {h}) : this spec was discovered with {k} = {h}, run isomerge discover on this model"
-        for k in shared
-        for h in heads[:1]
-    ]
+    grouped = " ".join(text for name, text in draft.sizes.items() if re.match(r"(kv|g)\d*$", name))
+    found = []
+    for key in [k for k in full if kind_of(k, full) == "shared"]:
+        heads = next((k for k in full if kind_of(k, full) == "heads" and split(k)[0] == split(key)[0]), None)
+        if heads and heads not in grouped:
+            found.append(
+                f"require {key} in (None, {heads}) : this spec was discovered with {key} = {heads}, run isomerge discover on this model"
+            )
+    return found
 
 
 def _filled(text: str, config: Mapping[str, Any], full: Mapping[str, Any]) -> str:
@@ -74,15 +81,16 @@ def _filled(text: str, config: Mapping[str, Any], full: Mapping[str, Any]) -> st
             return key
         return f"({key} or {_filled(_default(key, full), config, full)})"
 
-    filled = re.sub(r"[A-Za-z_]\w*", with_default, text)
+    filled = re.sub(r"[A-Za-z_][\w.]*", with_default, text)
     whole = re.fullmatch(r"\(([^()]*)\)", filled)
     return whole[1] if whole else filled
 
 
 def _default(key: str, full: Mapping[str, Any]) -> str:
     kind, value = kind_of(key, full), full[key]
-    width = next((k for k in full if kind_of(k, full) == "width"), None)
-    heads = next((k for k in full if kind_of(k, full) == "heads"), None)
+    own = [k for k in full if split(k)[0] == split(key)[0]]
+    width = next((k for k in own if kind_of(k, full) == "width"), None)
+    heads = next((k for k in own if kind_of(k, full) == "heads"), None)
     if heads and kind == "shared" and value == full[heads]:
         return heads
     if heads and width and kind == "head" and value * full[heads] == full[width]:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.discovery.attention import Attention, prove_attention
 from isomerge.discovery.biases import prove_shifts
 from isomerge.discovery.building import real_config, specimens
 from isomerge.discovery.conditions import with_conditions
 from isomerge.discovery.draft import Draft
+from isomerge.discovery.gains import prove_gains
+from isomerge.discovery.latent import prove_latent
 from isomerge.discovery.lines import LineFound, find_lines
 from isomerge.discovery.moments import moments
 from isomerge.discovery.neurons import prove_experts, prove_neurons
+from isomerge.discovery.projectors import prove_projectors
 from isomerge.discovery.proving import PROVEN, Court, Verdict
 from isomerge.discovery.shrinking import kind_of
 from isomerge.discovery.specimen import Specimen
-from isomerge.discovery.streams import prove_folded, prove_gains, prove_stream
+from isomerge.discovery.streams import prove_folded, prove_stream
 from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COUNT = 48
 """Random outputs whose moments are compared: more than an attention has chunks of heads."""
@@ -63,7 +69,8 @@ def discover(
     say("building specimens")
     pair = specimens(real, seed)
     court = Court(pair)
-    draft = _proposed(_start(pair, str(real.model_type)), court, seed, say)
+    found = moments(pair[0], list(pair[0].stored), COUNT, seed + 2)
+    draft = _proposed(_start(pair, str(real.model_type), found), court, found, say)
     draft = with_conditions(_tidied(draft), config, real.to_dict(), PretrainedConfig().to_dict())
     say("proving it once more on fresh specimens")
     errors = proven_again(replace(draft, requires=()), specimens(real, seed + 100, untied=False))
@@ -77,14 +84,14 @@ def discover(
     )
 
 
-def _proposed(draft: Draft, court: Court, seed: int, say: Callable[[str], None]) -> Draft:
+def _proposed(draft: Draft, court: Court, found: dict[str, Tensor], say: Callable[[str], None]) -> Draft:
     """The draft with every space that is found and proven, from the inside of the layers to the streams."""
     pair = court.specimens
-    found = moments(pair[0], list(pair[0].stored), COUNT, seed + 2)
     stacks = list(dict.fromkeys(line.stack for line in draft.lines))
     attentions: list[Attention] = []
     for stack in [stack for stack in stacks if stack]:
         say(f"attention in {stack}")
+        draft = prove_latent(draft, court, stack)
         draft, made = prove_attention(draft, court, stack, found)
         attentions += made
     widths = _lengths(pair, "width")
@@ -92,6 +99,7 @@ def _proposed(draft: Draft, court: Court, seed: int, say: Callable[[str], None])
         say(f"neurons in {stack or 'the rest'}")
         draft = prove_experts(draft, court, stack)
         draft = prove_neurons(draft, court, stack, {*widths, *_lengths(pair, "vocabulary", "positions")})
+    draft = prove_projectors(draft, court)
     say("residual streams")
     streams = {f"res{number}" if number > 1 else "res": lengths for number, lengths in enumerate(widths, 1)}
     for name, lengths in streams.items():
@@ -144,22 +152,29 @@ def _comments(draft: Draft, real: Any, specimen: Specimen, fixed: list[str]) -> 
     return (*lines, *(f"stays fixed: {name}" for name in fixed))
 
 
-def _start(pair: tuple[Specimen, Specimen], kind: str) -> Draft:
-    lines = find_lines(*pair)
-    vocabularies = _lengths(pair, "vocabulary")
+def _start(pair: tuple[Specimen, Specimen], kind: str, found: dict[str, Tensor]) -> Draft:
+    used = {name for name, moment in found.items() if bool((moment != 0).any())}
+    lines = find_lines(*pair, used)
+    keys = pair[0].keys
+    there = {line.lengths(a) for line in lines for a in range(len(line.shapes[0]))}
+    vocabulary = next(
+        (k for k in keys if kind_of(k, keys) == "vocabulary" and (keys[k], pair[1].keys.get(k)) in there), ""
+    )
     tokens = {
         (line.name, a): "vocab"
         for line in lines
         for a in range(len(line.shapes[0]))
-        if vocabularies[:1] == [line.lengths(a)] and line.uniform
+        if vocabulary and line.lengths(a) == (keys[vocabulary], pair[1].keys[vocabulary]) and line.uniform
     }
-    vocabulary = next((k for k in pair[0].config if kind_of(k, pair[0].config) == "vocabulary"), "")
     ties = {}
-    names = {line.samples[0]: line.name for line in lines}
+    # ties are told by the names of parameters, which may be others on disk
+    places = {stored: place.parameter for stored, place in pair[0].places.items()}
+    names = {places.get(line.samples[0], line.samples[0]): line.name for line in lines}
     tied = getattr(pair[0].module, "_tied_weights_keys", None)
     for one, other in tied.items() if isinstance(tied, dict) else ():
         if one in names and other in names and names[one] != names[other]:
             ties[names[one]] = names[other]
+    check_reached(lines, set(found), used, type(pair[0].module).__name__)
     heads = {line.name for line in lines if pair[0].prefix and not line.samples[0].startswith(pair[0].prefix)}
     buffers = {line.name for line in lines if line.samples[0] not in pair[0].places}
     return Draft(
@@ -170,13 +185,35 @@ def _start(pair: tuple[Specimen, Specimen], kind: str) -> Draft:
         tokens,
         ties=ties,
         optional=frozenset(heads | buffers),
-        untouched=frozenset(buffers),
+        # no output of a specimen depends on these, so that nothing is proven of them; on what others are tied to it will
+        untouched=frozenset(
+            buffers | {line.name for line in lines if not used.intersection(line.names)} - set(ties.values())
+        ),
     )
+
+
+def check_reached(lines: Sequence[LineFound], known: set[str], used: set[str], module: str) -> None:
+    """Refuse a specimen in which some matrix does nothing in any layer: what is proven around it may be wrong where it does.
+
+    Raises:
+        IsomergeError: naming the matrix.
+    """
+    for line in lines:
+        if (
+            line.layered
+            and len(line.shapes[0]) > 1
+            and known.issuperset(line.names)
+            and not used.intersection(line.names)
+        ):
+            raise IsomergeError(
+                f"no output of a tiny {module} depends on {line.name}: discovery does not know the inputs that it is for, so that "
+                "nothing around it can be proven: write this spec by hand (docs/add-an-architecture.md)"
+            )
 
 
 def _lengths(pair: Sequence[Specimen], *kinds: str) -> list[tuple[int, int]]:
     """The values of all keys of some kinds in the two specimens."""
-    one, two = (s.config for s in pair)
+    one, two = (s.keys for s in pair)
     return list(dict.fromkeys((one[k], two[k]) for k in one if kind_of(k, one) in kinds and k in two))
 
 
@@ -184,7 +221,7 @@ def _acted_on(draft: Draft, line: LineFound) -> bool:
     from isomerge.symmetry.axes import atoms, parse
 
     here = (
-        {a.name for a in atoms(parse(draft.pattern(line)) or ())}
+        {a.name for a in atoms(parse(draft.pattern(line).removesuffix(" - 1")) or ())}
         | set(line.indices)
         | ({"e"} if line.expert else set())
     )

@@ -6,7 +6,7 @@ so, and layers otherwise. All other integers are part of the name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -68,8 +68,14 @@ class LineFound:
         return self.shapes[0][axis], self.shapes[1][axis]
 
 
-def find_lines(one: Specimen, two: Specimen) -> list[LineFound]:
-    """The lines of two specimens of one class, in the order of the first one's tensors."""
+def find_lines(one: Specimen, two: Specimen, used: Collection[str] = ()) -> list[LineFound]:
+    """The lines of two specimens of one class, in the order of the first one's tensors.
+
+    Args:
+        one, two: the specimens.
+        used: stored names in the first one that outputs depend on; layers without any are no samples.
+    """
+    alive = {scope for name in used or one.stored for scope in _scopes(name)}
     patterns = [_patterns(s, (one, two)) for s in (one, two)]
     found = []
     owners = module_kinds(one)
@@ -77,7 +83,8 @@ def find_lines(one: Specimen, two: Specimen) -> list[LineFound]:
         others = patterns[1].get(pattern)
         if others is None:
             continue
-        samples = (max(names, key=_order), max(others, key=_order))
+        lively = [name for name in names if alive.issuperset(_scopes(name))]
+        samples = (max(lively or names, key=_order), max(others, key=_order))
         shapes = (tuple(one.stored[samples[0]].shape), tuple(two.stored[samples[1]].shape))
         uniform = all(
             tuple(s.stored[n].shape) == shape
@@ -88,6 +95,12 @@ def find_lines(one: Specimen, two: Specimen) -> list[LineFound]:
         name = pattern.removeprefix(one.prefix)
         found.append(LineFound(name, samples, shapes, _stack(name), out, tuple(names), uniform))
     return found
+
+
+def _scopes(name: str) -> list[str]:
+    """What a name begins with up to each of its numbers: its layer, its expert."""
+    parts = name.split(".")
+    return [".".join(parts[: at + 1]) for at, part in enumerate(parts) if part.isdigit()]
 
 
 def module_kinds(specimen: Specimen) -> dict[str, str]:
@@ -121,7 +134,7 @@ def _patterns(specimen: Specimen, pair: tuple[Specimen, Specimen]) -> dict[str, 
 
 
 def _expert_counts(pair: tuple[Specimen, Specimen]) -> set[tuple[int, int]]:
-    one, two = (s.config for s in pair)
+    one, two = (s.keys for s in pair)
     return {(one[k], two[k]) for k in one if kind_of(k, one) == "experts" and isinstance(two.get(k), int)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -31,6 +32,8 @@ class Neurons:
     def out(self, line: LineFound) -> int | None:
         """Which axis a matrix writes; of fused experts, whose class does not say, the one that is twice as long, or the
         only one of the two kinds that is left."""
+        if len(line.shapes[0]) == 2 and line.last.endswith("bias"):  # of fused experts: one row each
+            return 1
         if line.out is not None:
             return line.out
         twice = [a for a, n in enumerate(line.shapes[0]) if n == 2 * self.lengths[0]]
@@ -81,9 +84,9 @@ def bias_owner(line: LineFound, lines: list[LineFound]) -> LineFound | None:
 
 def prove_experts(draft: Draft, court: Court, stack: str) -> Draft:
     """The draft with the experts of a stack permuted: their tensors, and the router's rows."""
-    one, two = (s.config for s in court.specimens)
+    one, two = (s.keys for s in court.specimens)
     lines = [line for line in draft.lines if line.stack == stack and line.uniform]
-    fused = [line for line in lines if len(line.shapes[0]) == 3 and "expert" in line.name]
+    fused = [line for line in lines if len(line.shapes[0]) == 3 and re.search("expert|moe", line.name)]
     named = [line for line in lines if line.expert]
     if not fused and not named:
         return draft
@@ -124,7 +127,7 @@ def _experts(court: Court, which: int, stack: str) -> int:
 
 def prove_neurons(draft: Draft, court: Court, stack: str, taken: set[tuple[int, int]]) -> Draft:
     """The draft with the neurons of a stack: permutations of them, and factors that the activation lets through."""
-    one, two = (s.config for s in court.specimens)
+    one, two = (s.keys for s in court.specimens)
     for groups in neuron_groups(draft, stack, taken):
         for group in groups:
             group = replace(group, places=tuple(p for p in group.places if draft.free(*p)))
@@ -133,16 +136,16 @@ def prove_neurons(draft: Draft, court: Court, stack: str, taken: set[tuple[int, 
             size = expression(group.lengths, one, two)
             if size is None:
                 continue
-            draft = _Group(draft, court, group, size).prove()
+            draft = NeuronsAttempt(draft, court, group, size, outside=not group.places[0][0].stack).prove()
     return draft
 
 
-class _Group:
+class NeuronsAttempt:
     """One group of neurons on its way into a draft."""
 
-    def __init__(self, draft: Draft, court: Court, group: Neurons, size: str) -> None:
+    def __init__(self, draft: Draft, court: Court, group: Neurons, size: str, *, outside: bool) -> None:
         line = group.places[0][0]
-        self.outside = not line.stack
+        self.outside = outside
         kind, number = "emb" if self.outside else "ff", 1
         while f"{kind}{'' if number == 1 else number}" in draft.sizes:
             number += 1
@@ -156,6 +159,7 @@ class _Group:
         self.index = (*line.indices, *([EXPERT] if experts else []))
 
     def prove(self) -> Draft:
+        """The draft with the neurons; the one given where they are not proven."""
         # what is outside the layers is a stream: of embeddings narrower than the model
         space = SpaceDraft(self.ff, "Perm", self.index, "" if self.outside else "ff", residual=self.outside)
         for fused in ("[{0} | {1}]", "({0} 2)") if self._fused() else ("",):

@@ -51,6 +51,8 @@ class Court:
     seeds: tuple[int, ...] = (1, 2)
     record: list[Verdict] = field(default_factory=list)
     trials: int = 0
+    _last: dict[int, _Seen] = field(default_factory=dict)
+    """The specimens by their numbers, as the draft that was tried last sees them: its spaces are proven one by one."""
 
     def error(self, draft: Draft, names: Iterable[str], *, quick: bool = True, disk: bool = False) -> float:
         """The largest change of outputs under random elements of some spaces and shifts; infinite where none can act.
@@ -62,9 +64,9 @@ class Court:
             disk: put the weights in by writing and reading checkpoints.
         """
         worst, names = 0.0, list(names)
-        for specimen in self.specimens:
+        for number in range(len(self.specimens)):
             try:
-                seen = _Seen(draft, specimen)
+                seen = self._see(draft, number)
                 for seed in self.seeds:
                     worst = max(worst, seen.change(names, seed, disk))
                     if quick and worst > PROVEN:
@@ -74,10 +76,16 @@ class Court:
         self.trials += 1
         return worst
 
+    def _see(self, draft: Draft, number: int) -> _Seen:
+        seen = self._last.get(number)
+        if seen is None or seen.draft is not draft:
+            seen = self._last[number] = _Seen(draft, self.specimens[number])
+        return seen
+
     def idle(self, draft: Draft, name: str) -> bool:
         """Whether a space of a draft cannot move on these specimens: ties have taken it, or it has one element."""
         try:
-            return all(_Seen(draft, specimen).idle(name) for specimen in self.specimens)
+            return all(self._see(draft, number).idle(name) for number in range(len(self.specimens)))
         except IsomergeError:
             return False
 
@@ -112,7 +120,7 @@ class _Seen:
     """A specimen as a draft sees it."""
 
     def __init__(self, draft: Draft, specimen: Specimen) -> None:
-        self.specimen = specimen
+        self.draft, self.specimen = draft, specimen
         shapes = {name: tuple(t.shape) for name, t in specimen.stored.items()}
         spec = parse_spec(draft.text(), specimen.config, "draft")
         self.matches: dict[str, Match] = coverage(spec, shapes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.discovery.draft import SpaceDraft
 from isomerge.discovery.heads import Chunks, HeadsFound
+from isomerge.discovery.lines import LineFound
 from isomerge.discovery.rotary import Rotation, pair_expressions, rotation_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Proposals:
 
     def __iter__(self) -> Iterator[Proposal]:
         if self.found.rotated is None:
+            if not self._gains():  # no norms that would hide a pairing: numbers too small did
+                yield from self._unseen()
             yield from self._under_norms()
             return
         n, width = self.n, self.chunks.head
@@ -67,6 +70,19 @@ class Proposals:
             yield from self._rotated(guess)
         sign = SpaceDraft(n.sg, "Sign", (*self.index, n.qk), "qk")
         yield Proposal({n.qk: n.head, n.sg: "1"}, (sign,), f"{n.qk} {n.sg}", f"{n.qk} {n.sg}'")
+
+    def _gains(self) -> list[LineFound]:
+        """The vectors as long as a head in the attention's module: gains of norms on queries and keys, if anything."""
+        module, width = f"{self.found.module}.", self.chunks.head
+        inside = [line for line in self.chunks.lines if line.name.startswith(module) and line.uniform]
+        return [line for line in inside if line.shapes[0] == (width,)]
+
+    def _unseen(self) -> Iterator[Proposal]:
+        """All that could be without norms, where moments tell nothing."""
+        n, width = self.n, self.chunks.head
+        yield Proposal({n.qk: n.head}, (SpaceDraft(n.qk, "GL", self.index, "qk"),), n.qk, f"{n.qk}'")
+        for interleaved in (False, True):
+            yield from self._rotated(Rotation(width, interleaved))
 
     def _rotated(self, rotation: Rotation) -> Iterator[Proposal]:
         """Complex numbers for the pairs, all matrices on the rest."""
@@ -84,12 +100,7 @@ class Proposals:
     def _under_norms(self) -> Iterator[Proposal]:
         """Signs of pairs, with factors of the gains where they are stored as they act."""
         n, width = self.n, self.chunks.head
-        module = f"{self.found.module}."
-        gains = [
-            line
-            for line in self.chunks.lines
-            if line.name.startswith(module) and line.shapes[0] == (width,) and line.uniform
-        ]
+        gains = self._gains()
         for interleaved in (False, True):
             for pairs in pair_expressions(width, width, self.config):
                 sizes = {n.c: "2", n.pair: pairs.replace("head ", f"{n.head} "), n.sg: "1"}

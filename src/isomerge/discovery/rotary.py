@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from isomerge.discovery.keys import parts_of
 from isomerge.discovery.moments import RELATED
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.expressions import evaluate
@@ -72,7 +73,8 @@ FRACTIONS = (
 def pair_expressions(turned: int, head: int, config: Mapping[str, Any]) -> list[str]:
     """How a config may say the number of pairs, by the size ``head``; all that give the number measured."""
     wanted = [f"{key} // 2" for key in config if "rot" in key or "rope" in key]
-    wanted += [f"head * {key} // 2" for key in FRACTIONS]
+    parts = ["", *(f"{part}." for part in parts_of(config))]
+    wanted += [f"head * {part}{key} // 2" for part in parts for key in FRACTIONS]
     wanted += ["head // 2", "head // 4", "head // 8"]
     found = []
     for text in wanted:

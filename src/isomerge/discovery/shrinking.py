@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from isomerge.discovery.keys import split
 from isomerge.errors import IsomergeError
 
 
@@ -30,16 +31,20 @@ class Scale:
     vocabulary: int
     embedding: int
     positions: int
+    linked: bool = False
+    """Whether spaces between the parts of a composite are as wide as a part, where the real ones are."""
 
 
 SCALES = (
     Scale(2, 4, 2, 16, 4, 40, 4, 131, 44, 80),
     Scale(3, 3, 3, 24, 4, 56, 6, 149, 52, 96),
 )
-# What is tried next where a class refuses these: heads in numbers divisible by eight, widths that are the heads' own.
+# What is tried next where a class refuses these: heads in numbers divisible by eight, widths that are the heads' own, spaces between
+# parts that are as wide as one of them.
 FALLBACKS = (
     lambda scale: replace(scale, width=0),
     lambda scale: replace(scale, heads=8),
+    lambda scale: replace(scale, linked=True),
 )
 APART = (0, 4, -4, 12)
 DERIVED = ("out_features", "out_indices", "stage_names", "_out_features", "_out_indices", "id2label", "label2id")
@@ -55,6 +60,7 @@ KINDS = {
     "picked": r"num_experts_per_tok(en)?|moe_topk|moe_top_k|top_k_experts",
     "experts": r"num_(local_)?experts|n_routed_experts|moe_num_experts",
     "width": r"(decoder_)?hidden_size|d_model|n_embd|dim|emb_dim|embed_dim|hidden_dim|model_dim",
+    "latent": r"(kv|q)_lora_rank",
     "embedding": r"embedding_size|word_embed_proj_dim|d_embed",
     "vocabulary": r"((en|de)coder_|src_|tgt_)?vocab_size",
     "positions": r"max_\w*position\w*|n_positions|n_ctx|max_sequence_length|max_seq_len",
@@ -63,6 +69,10 @@ _TOKENS = re.compile(r"(pad|bos|eos|sep|cls|mask|unk|decoder_start|\w*)_token_id
 WINDOWS = re.compile(r"(sliding|attention|local)_window(_size)?|window_size")
 INTERVALS = re.compile(r"\w*(interval|period|_pattern|layer_step|every_n\w*|layer_freq)")
 """Every how many layers one is of another kind: two, so that specimens of few layers have both."""
+CHOSEN = re.compile(r"_index(es)?$|_indices$|feature_layers?$")
+"""Keys that list layers by their numbers, from the end where they are negative."""
+FEW = {"n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+"""Experts in two groups, of which one is asked; layers without experts: one, so that the next ones have some."""
 IMAGE = {"image_size": (8, 12), "patch_size": (4, 4), "tubelet_size": (2, 2), "num_frames": (2, 2)}
 
 
@@ -71,10 +81,11 @@ def kind_of(key: str, config: Mapping[str, Any]) -> str | None:
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
         return None
+    part, base = split(key)
     # DistilBERT's manner: with a key `dim` for the width, `hidden_dim` counts neurons
-    if key == "hidden_dim":
-        return "neurons" if "dim" in config else "width"
-    return next((kind for kind, words in KINDS.items() if re.fullmatch(words, key)), None)
+    if base == "hidden_dim":
+        return "neurons" if f"{part}dim" in config else "width"
+    return next((kind for kind, words in KINDS.items() if re.fullmatch(words, base)), None)
 
 
 def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
@@ -101,19 +112,27 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
         if key in found or value is None or key in DERIVED:
             continue
         if _TOKENS.search(key):
-            small[key] = _token(value, scale.vocabulary)
+            small[key] = token(value, scale.vocabulary)
         elif key in IMAGE:
             small[key] = (
                 IMAGE[key][scale.layers % 2]
                 if isinstance(value, int)
                 else [IMAGE[key][scale.layers % 2]] * len(value)
             )
+        elif key in FEW and isinstance(value, int):
+            small[key] = min(value, FEW[key])
         elif INTERVALS.fullmatch(key) and isinstance(value, int):
             small[key] = min(value, 2)
         elif WINDOWS.fullmatch(key) and isinstance(value, int):
             small[key] = min(value, 64)
         elif isinstance(value, int) and not isinstance(value, bool) and value in (width, 4 * width):
             small[key] = value // width * _first(kinds, small, "width")
+        elif CHOSEN.search(key) and isinstance(value, (list, tuple)):
+            small[key] = chosen(list(value), scale.layers)
+        elif isinstance(value, Mapping) and "mrope_section" in value:
+            pairs = scale.head // 2  # how many turn with time, height and width
+            first = (pairs // 4, (pairs - pairs // 4) // 2)
+            small[key] = {**value, "mrope_section": [*first, pairs - sum(first)]}
         elif isinstance(value, (list, tuple)):
             small[key] = _per_layer(value, config, kinds, scale)
     return small
@@ -150,6 +169,7 @@ def _lengths(
         "picked": 2,
         "vocabulary": scale.vocabulary,
         "embedding": scale.embedding,
+        "latent": scale.embedding - 18,
         "positions": scale.positions,
     }
     kinds_seen: list[str] = []
@@ -176,19 +196,33 @@ def _length(
         return values["width"]
     if kind == "neurons":  # one length for each key: which key an axis follows must show
         return values[kind] + APART[before.count(kind) % len(APART)]
+    if kind == "latent" or key == "v_head_dim":
+        return values[kind] + 8 * (key != "kv_lora_rank")
     if kind == "width" and key.startswith("decoder") and value != width:
         return 2 * values[kind]
     if kind == "heads" and key.startswith("decoder") and kind in before:
         return 2 * values[kind]
+    if "qk_rope_head_dim" in config and key in ("head_dim", "qk_rope_head_dim"):  # one thing, by two names
+        return values["head"]
     if kind == "rotary":
         return max(2, values["head"] * value // (stated or width // heads) // 2 * 2)
     return min(2, value) if kind == "picked" else values[kind]
 
 
-def _token(value: Any, vocabulary: int) -> Any:
+def token(value: Any, vocabulary: int) -> Any:
+    """A token within a small vocabulary: one that no random input has, if it was beyond."""
     if isinstance(value, list):
-        return [_token(part, vocabulary) for part in value]
+        return [token(part, vocabulary) for part in value]
     return value % (vocabulary - 8) if isinstance(value, int) and value >= vocabulary - 8 else value
+
+
+def chosen(value: list[Any], layers: int) -> list[Any]:
+    """Numbers of layers that there are: as many where some count from the end, else every second one, so that both kinds stay."""
+    if not value or not all(isinstance(n, int) and not isinstance(n, bool) for n in value):
+        return value
+    if min(value) < 0:
+        return [max(n, -layers) if n < 0 else min(n, layers - 1) for n in value]
+    return list(range(0, layers, 2)) if max(value) >= layers else value
 
 
 def _per_layer(value: Any, config: Mapping[str, Any], kinds: Mapping[str, str], scale: Scale) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,16 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.discovery.keys import flattened
 from isomerge.discovery.placement import Place
 from isomerge.discovery.precision import double_precision
-from isomerge.discovery.shrinking import Scale
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MANY = 40
-"""Rows of the input for moments: a classifier with two labels has to give more numbers than there are heads."""
 OUTPUTS = ("logits", "prediction_logits", "predicted_depth", "reconstruction", "last_hidden_state")
+
+TOWERS = ("text_embeds", "image_embeds", "logits_per_text")
 
 
 @dataclass(eq=False)
@@ -44,6 +43,11 @@ class Specimen:
         """What names begin with that belong to the base model; empty where none does."""
         prefix = f"{getattr(self.module, 'base_model_prefix', '')}."
         return prefix if len(prefix) > 1 and any(name.startswith(prefix) for name in self.stored) else ""
+
+    @cached_property
+    def keys(self) -> dict[str, Any]:
+        """The keys of its config, those of parts under their full names as well."""
+        return {**self.config, **flattened(self.config)}
 
     @property
     def origins(self) -> dict[str, str]:
@@ -138,45 +142,18 @@ def silent() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[str, Tensor]]:
-    """Two inputs of different shapes, the second one with padding where the model takes a mask; and one of many rows."""
-    import torch
-
-    rng = torch.Generator().manual_seed(seed + 1)
-    takes = inspect.signature(module.forward).parameters
-    found: list[dict[str, Tensor]] = []
-    for rows, length in ((3, 11), (2, 7), (MANY, 5)):
-        if module.main_input_name == "pixel_values":
-            size = config.image_size
-            height, wide = size if isinstance(size, (list, tuple)) else (size, size)
-            shape = (rows, getattr(config, "num_channels", 3), height, wide)
-            found.append({"pixel_values": torch.randn(shape, generator=rng, dtype=torch.float64)})
-            continue
-        if module.main_input_name == "input_features":
-            shape = (rows, config.num_mel_bins, 2 * config.max_source_positions)
-            given = {"input_features": torch.randn(shape, generator=rng, dtype=torch.float64)}
-            given["decoder_input_ids"] = torch.randint(5, scale.vocabulary - 9, (rows, length), generator=rng)
-            found.append(given)
-            continue
-        ids = torch.randint(5, scale.vocabulary - 9, (rows, length), generator=rng)
-        given = {"input_ids": ids}
-        if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
-            given["decoder_input_ids"] = torch.randint(5, scale.vocabulary - 9, (rows, length - 2), generator=rng)
-        found.append(given)
-    if "attention_mask" in takes and "input_ids" in found[1]:
-        mask = torch.ones_like(found[1]["input_ids"])
-        mask[0, -2:] = 0
-        found[1]["attention_mask"] = mask
-    return found
-
-
 def output_of(module: Any, given: Mapping[str, Tensor]) -> Tensor:
-    """What a model computes: its logits, or the first output of another name, flat, float64."""
+    """What a model computes: its logits, or the first output of another name, flat, float64.
+
+    Of two towers that meet, their vectors: they are stored and compared across models, and the scores follow from them.
+    """
     import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # models that mask at random
         out = module(**given)
+    if all(isinstance(getattr(out, name, None), torch.Tensor) for name in TOWERS):
+        return torch.cat([getattr(out, name).double().flatten() for name in TOWERS])
     for name in OUTPUTS:
         value = getattr(out, name, None)
         if isinstance(value, torch.Tensor):

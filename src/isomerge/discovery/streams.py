@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from isomerge.discovery.draft import Draft, SpaceDraft
-from isomerge.discovery.heads import bias_of
-from isomerge.discovery.lines import LineFound, expression
-from isomerge.discovery.moments import RELATED, along
+from isomerge.discovery.lines import EXPERT, LineFound, expression
 from isomerge.discovery.proving import PROVEN, Court
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
+ADDED = re.compile("bias|^beta$|embed|token|newline|quer|probe")
+"""What vectors are called that are added, or stand in the place of a token."""
+MERGED = range(3, 17)
+"""How many patches, or layers' outputs, are read side by side where a projector merges them."""
 STREAMS = ("SignedPerm", "Perm")
 FOLDED = ("O", "OFixingOnes")
 
@@ -24,21 +23,15 @@ def prove_stream(draft: Draft, court: Court, lengths: tuple[int, int], name: str
 
     Where the whole set is refused, each line is left out in turn: a table of fixed positions has the stream's width too.
     """
-    one, two = (s.config for s in court.specimens)
+    one, two = (s.keys for s in court.specimens)
     size = expression(lengths, one, two)
     if size is None:
         return draft
-    doubled = (2 * lengths[0], 2 * lengths[1])
     places = {
-        (line.name, a): _mark(line, a, name) if line.lengths(a) == lengths else f"[{name} | {name}]'"
+        (line.name, a): mark
         for line in draft.lines
         for a in range(len(line.shapes[0]))
-        if line.uniform
-        and draft.free(line, a)
-        and (
-            line.lengths(a) == lengths
-            or (line.lengths(a) == doubled and len(line.shapes[0]) == 2 and a != line.out)
-        )
+        if line.uniform and draft.free(line, a) and (mark := _place(draft, line, a, lengths, name))
     }
     sized = draft.sized(**{name: size})
     typed = sized.typed(places)
@@ -69,6 +62,26 @@ def _suspects(draft: Draft, places: Mapping[tuple[str, int], str]) -> Iterator[s
             yield inner
 
 
+def _place(draft: Draft, line: LineFound, axis: int, lengths: tuple[int, int], name: str) -> str:
+    """How a place of the stream's width carries it, or one that reads it several times; empty for other lengths."""
+    found = line.lengths(axis)
+    if (
+        found == lengths and line.out is None and len(line.shapes[0]) == 3
+    ):  # fused experts: they read where they write neurons
+        others = [draft.axes.get((line.name, a), "") for a in range(3) if a != axis]
+        written = any(text not in ("", EXPERT) for text in others) and not any("'" in text for text in others)
+        return f"{name}'" if written else name
+    if found == lengths:
+        return _mark(line, axis, name)
+    reads = len(line.shapes[0]) == 2 and axis != line.out
+    if reads and found == (2 * lengths[0], 2 * lengths[1]):
+        return f"[{name} | {name}]'"
+    many = next((n for n in MERGED if found == (n * lengths[0], n * lengths[1])), None)
+    if many and len(line.shapes[0]) == 1:
+        return f"({many} {name})"  # the norm of what is read side by side
+    return f"({many} {name})'" if many and reads else ""
+
+
 def _mark(line: LineFound, axis: int, name: str) -> str:
     """How a place carries the stream: gains as diagonals, readers as duals."""
     if len(line.shapes[0]) == 1:
@@ -77,108 +90,8 @@ def _mark(line: LineFound, axis: int, name: str) -> str:
 
 
 def is_gain(line: LineFound) -> bool:
-    """Whether a vector multiplies: all that is called no bias."""
-    return len(line.shapes[0]) == 1 and "bias" not in line.last and line.last != "beta"
-
-
-def prove_gains(draft: Draft, court: Court, name: str, moments: dict[str, Tensor]) -> Draft:
-    """The draft with a scale for every gain over a stream whose readers (or writers) are found, and proven.
-
-    The moments of a gain are the sum of its readers' (Noether's identity of the coordinate's scaling), so that least
-    squares over all that carries the stream tells which they are.
-    """
-    gains = [line for line in draft.lines if draft.axes.get((line.name, 0)) == f"diag({name})"]
-    number = 0
-    for gain in gains:
-        readers = _readers(draft, gain, name, moments)
-        if readers is None:
-            continue
-        scale = _scale(f"n{number + 1}" if name == "res" else f"{name}n{number + 1}", gain, name)
-        dual = "'" if any(out for _, out in readers) else ""
-        axes = {(gain.name, 0): f"diag({name} {scale.name}{dual})"}
-        bias = bias_of(gain, list(draft.lines)) or _named_bias(gain, draft)
-        if bias is not None and draft.axes.get((bias.name, 0)) == name and not dual:
-            axes[bias.name, 0] = f"({name} {scale.name})"
-        for (line, axis), out in readers:
-            once = f"({name} {scale.name})" if out else f"({name} {scale.name})'"
-            twice = f"[{name} {scale.name} | {name} {scale.name}]'"
-            axes[line.name, axis] = twice if draft.axes[line.name, axis].startswith("[") else once
-            own = bias_of(line, list(draft.lines))
-            if out and own is not None and draft.axes.get((own.name, 0)) == name:
-                axes[own.name, 0] = f"({name} {scale.name})"
-        tried = draft.typed(axes).sized(**{scale.name: "1"}).with_space(scale)
-        if court.accepts(tried, scale.name):
-            draft, number = tried, number + 1
-    return draft
-
-
-def _named_bias(gain: LineFound, draft: Draft) -> LineFound | None:
-    """The bias of a norm whose tensors are called gamma and beta."""
-    wanted = gain.name.replace("gamma", "beta")
-    return next((line for line in draft.lines if line.name == wanted and wanted != gain.name), None)
-
-
-def _scale(name: str, gain: LineFound, stream: str) -> SpaceDraft:
-    return SpaceDraft(name, "Scale", (*gain.indices, stream), residual=True)
-
-
-def _readers(
-    draft: Draft, gain: LineFound, name: str, moments: dict[str, Tensor]
-) -> list[tuple[tuple[LineFound, int], bool]] | None:
-    """What takes a gain's factors: places and whether they are written (a layer scale's writers); None where nothing does."""
-    import torch
-
-    if gain.samples[0] not in moments:
-        return None
-    bias = bias_of(gain, list(draft.lines)) or _named_bias(gain, draft)
-    own = along(moments[gain.samples[0]], 0)
-    norm = own + along(moments[bias.samples[0]], 0) if bias is not None and bias.samples[0] in moments else own
-    layer = _layer(gain)
-    for written, target in ((False, norm), (True, own)):
-        wanted = (name,) if written else (f"{name}'", f"[{name} | {name}]'")
-        ends, columns = [], []
-        for line in draft.lines:
-            for axis in range(len(line.shapes[0])):
-                found = _summed(line, axis, layer, moments) if draft.axes.get((line.name, axis)) in wanted else None
-                if found is None or len(line.shapes[0]) < 2:
-                    continue
-                own_bias = bias_of(line, list(draft.lines)) if written else None
-                added = None if own_bias is None else _summed(own_bias, 0, layer, moments)
-                found = found if added is None else found + added
-                if len(found) == 2 * len(target):  # read twice, side by side
-                    found = found.unflatten(0, (2, -1)).sum(0)
-                ends.append((line, axis))
-                columns.append(found.flatten())
-        if not ends or float(target.norm()) == 0:
-            continue
-        matrix = torch.stack(columns, -1)
-        coefficients = torch.linalg.lstsq(matrix, target.flatten().unsqueeze(-1), driver="gelsd").solution.squeeze(
-            -1
-        )
-        gap = float((matrix @ coefficients - target.flatten()).norm() / target.norm())
-        chosen = [end for end, c in zip(ends, coefficients.tolist(), strict=True) if abs(c - 1) < 1e-4]
-        others = [c for c in coefficients.tolist() if abs(c - 1) >= 1e-4]
-        if gap < 1e2 * RELATED and chosen and all(abs(c) < 1e-4 for c in others):
-            return [(end, written) for end in chosen]
-    return None
-
-
-def _layer(gain: LineFound) -> str:
-    """What names in the layer of a gain's sample begin with; empty for a gain outside the layers."""
-    parts = gain.samples[0].split(".")
-    first = next((i for i, part in enumerate(parts) if part.isdigit()), 0)
-    return ".".join(parts[: first + 1]) + "." if gain.layered and first else ""
-
-
-def _summed(line: LineFound, axis: int, layer: str, moments: dict[str, Tensor]) -> Tensor | None:
-    """The moments of an axis over all tensors of a line: those in one layer, or everywhere for a gain outside them."""
-    names = [n for n in line.names if n in moments and (n.startswith(layer) or not line.layered)]
-    if not names:
-        return None
-    total = along(moments[names[0]], axis).clone()
-    for name in names[1:]:
-        total += along(moments[name], axis)
-    return total
+    """Whether a vector multiplies: all that is called neither a bias nor something that stands among tokens."""
+    return len(line.shapes[0]) == 1 and not ADDED.search(line.last)
 
 
 def prove_folded(draft: Draft, court: Court, name: str) -> Draft:

@@ -1,0 +1,123 @@
+"""Tiny configs of composites: every part made small by sizes of its own, and what the parts must agree on made equal.
+
+All sizes of all parts differ, so that a length still tells what an axis is, and of which part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from isomerge.discovery.keys import parts_of
+from isomerge.discovery.shrinking import CHOSEN, DERIVED, IMAGE, Scale, chosen, kind_of, shrunk, token
+
+SEEN = re.compile(r"(image|video|audio|vision)\w*_token(_id|_index)?$")
+"""Tokens in whose places features of another part are put: they must be met nowhere else."""
+PROJECTED = re.compile(r"projection_dim|image_text_hidden_size")
+"""Keys for the width of a space that two parts project into."""
+PIXELS = (8, 16)
+"""Sides of images: their patches can be counted, merged two by two, and have another number in either specimen."""
+
+
+def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+    """The config of a tiny model of the same class, also where it holds the configs of others.
+
+    Args:
+        config: all keys of the real config, defaults filled in.
+        scale: how small; parts after the first one have sizes beside it.
+
+    Raises:
+        IsomergeError: no width is found among the keys of a part.
+    """
+    parts = parts_of(config)
+    if not parts:
+        return shrunk(config, scale)
+    frame = {key: value for key, value in config.items() if key not in parts}
+    whole = any(kind_of(key, frame) == "layers" for key in frame) and any(
+        kind_of(key, frame) == "width" for key in frame
+    )
+    first = 1 if whole else 0
+    small = {name: shrunk_whole(part, beside(scale, n)) for n, (name, part) in enumerate(parts.items(), first)}
+    equal = _equal(parts, small)
+    vocabulary = next((p[k] for p in small.values() for k in p if kind_of(k, p) == "vocabulary"), scale.vocabulary)
+    last = next((p[k] for p in reversed(small.values()) for k in p if kind_of(k, p) == "width"), 0)
+    for name, part in parts.items():
+        if "projection_size" in part:  # SigLIP's texts are projected to the width of the images
+            small[name]["projection_size"] = last
+        small[name] = _agreed(part, small[name], equal, scale, vocabulary)
+    own = shrunk(frame, scale) if whole else {k: v for k, v in frame.items() if k not in DERIVED}
+    return {**_agreed(frame, own, equal, scale, vocabulary), **small}
+
+
+def beside(scale: Scale, number: int) -> Scale:
+    """The scale of another part: no length is that of the first one in both specimens."""
+    if not number:
+        return scale
+    return replace(
+        scale,
+        heads=scale.heads + 2 * number,
+        shared=scale.shared + 1,
+        head=scale.head - 8,
+        neurons=scale.neurons - 4 - 8 * number,
+        vocabulary=scale.vocabulary + 12 * number,
+        positions=scale.positions + 4 * number,
+        embedding=scale.embedding + 4 * number,
+    )
+
+
+def _equal(parts: Mapping[str, Mapping[str, Any]], small: Mapping[str, Mapping[str, Any]]) -> dict[int, int]:
+    """What real widths and vocabularies became, by their numbers; where two parts have one, the first part's."""
+    found: dict[int, int] = {}
+    for name, part in parts.items():
+        for key in part:
+            if kind_of(key, part) in ("width", "vocabulary") and key in small[name]:
+                found.setdefault(part[key], small[name][key])
+    return found
+
+
+def _agreed(
+    real: Mapping[str, Any], small: dict[str, Any], equal: Mapping[int, int], scale: Scale, vocabulary: int
+) -> dict[str, Any]:
+    """A part's small config in which lengths of other parts, tokens and images are what they are there."""
+    found = dict(small)
+    widths = [key for key in real if kind_of(key, real) == "width"]
+    main = widths[0] if "num_hidden_layers" in real or "depth" in real or "num_layers" in real else None
+    seen = sorted({v for k, v in real.items() if SEEN.search(k) and isinstance(v, int) and not isinstance(v, bool)})
+    for key, value in real.items():
+        if isinstance(value, bool) or key not in found or key == "projection_size":
+            continue
+        if not isinstance(value, (int, list)):
+            continue
+        if SEEN.search(key) and isinstance(value, int):
+            found[key] = vocabulary - 8 + seen.index(value) % 8
+        elif PROJECTED.fullmatch(key) and isinstance(value, int):
+            found[key] = equal.get(value, scale.embedding - 8) if scale.linked else scale.embedding - 8
+        elif key == "image_size":
+            side = PIXELS[scale.layers % 2]
+            found[key] = side if isinstance(value, int) else [side] * len(value)
+        elif key in IMAGE:
+            continue
+        elif key == "mm_tokens_per_image":
+            found[key] = 4
+        elif CHOSEN.search(key) and isinstance(value, list):
+            found[key] = chosen(value, scale.layers)
+        elif key == "image_grid_pinpoints":
+            found[key] = [[PIXELS[scale.layers % 2]] * 2]
+        elif (
+            isinstance(value, int)
+            and key != main
+            and value in equal
+            and (
+                found[key] == value
+                or key in widths
+                or (kind_of(key, real) is None and value != real.get(main or ""))
+            )
+        ):
+            found[key] = equal[
+                value
+            ]  # what another part is as wide as, though four of one's own may be that as well
+        elif isinstance(value, int) and value >= vocabulary and key.endswith(("_token_id", "_token_index")):
+            found[key] = token(value, vocabulary)
+    return found

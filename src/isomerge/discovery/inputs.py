@@ -1,0 +1,141 @@
+"""Inputs of specimens: tokens, pixels or sounds; for composites tokens with room among them for the features of images."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from isomerge.discovery.keys import flattened
+from isomerge.discovery.precision import double_precision
+from isomerge.discovery.shrinking import Scale
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+MANY = 40
+"""Rows of the input for moments: a classifier with two labels has to give more numbers than there are heads."""
+ROOM = 40
+"""The most tokens that the features of a tiny image take: sixteen patches, of two crops, and ends of lines."""
+IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id", "image_pad_token_id")
+
+
+def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[str, Tensor]]:
+    """Two inputs of different shapes, the second one with padding where the model takes a mask; and one of many rows."""
+    import torch
+
+    rng = torch.Generator().manual_seed(seed + 1)
+    takes = inspect.signature(module.forward).parameters
+    keys = flattened(config.to_dict())
+    both = _images_of(module, keys) if {"pixel_values", "input_ids"} <= takes.keys() else None
+    found: list[dict[str, Tensor]] = []
+    for rows, length in ((3, 11), (2, 7), (MANY, 5)):
+        ids = torch.randint(5, scale.vocabulary - 9, (rows, length), generator=rng)
+        if both is not None:
+            found.append(both.beside(module, keys, ids, rng))
+        elif module.main_input_name == "pixel_values":
+            size = config.image_size
+            height, wide = size if isinstance(size, (list, tuple)) else (size, size)
+            found.append({"pixel_values": _noise((rows, getattr(config, "num_channels", 3), height, wide), rng)})
+        elif module.main_input_name == "input_features":
+            shape = (rows, config.num_mel_bins, 2 * config.max_source_positions)
+            found.append({"input_features": _noise(shape, rng), "decoder_input_ids": ids})
+        else:
+            found.append({"input_ids": ids})
+            if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+                ids = torch.randint(5, scale.vocabulary - 9, (rows, length - 2), generator=rng)
+                found[-1]["decoder_input_ids"] = ids
+    if "attention_mask" in takes and "input_ids" in found[1]:
+        mask = torch.ones_like(found[1]["input_ids"])
+        mask[0, -2:] = 0
+        found[1]["attention_mask"] = mask
+    return found
+
+
+def _noise(shape: tuple[int, ...], rng: Generator) -> Tensor:
+    import torch
+
+    return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """How a class takes its images: which of the layouts, and how many tokens stand for one row's."""
+
+    layout: int
+    count: int
+    token: int | None
+
+    def beside(self, module: Any, keys: Mapping[str, Any], ids: Tensor, rng: Generator) -> dict[str, Tensor]:
+        """Tokens with room among them, and one image for each row."""
+        import torch
+
+        takes = inspect.signature(module.forward).parameters
+        images = list(_layouts(keys, len(ids), takes, rng))[self.layout]
+        if self.token is None:
+            return {"input_ids": _ended(ids, keys), **images}
+        room = torch.full((len(ids), self.count), self.token)
+        given = {"input_ids": torch.cat([ids[:, :1], room, ids[:, 1:]], 1), **images}
+        if "mm_token_type_ids" in takes:
+            given["mm_token_type_ids"] = (given["input_ids"] == self.token).long()
+        return given
+
+
+def _images_of(module: Any, keys: Mapping[str, Any]) -> _Images:
+    """The first layout, with the most tokens for an image's features, that a model runs on.
+
+    Raises:
+        ValueError: there is none.
+    """
+    import torch
+
+    token = next((keys[k] for k in IMAGE_TOKENS if keys.get(k) is not None), None)
+    ids, rng, first = torch.full((1, 7), 6), torch.Generator().manual_seed(0), None
+    layouts = len(list(_layouts(keys, 1, inspect.signature(module.forward).parameters, rng)))
+    for layout in range(layouts):
+        for count in (0,) if token is None else range(ROOM, 0, -1):
+            found = _Images(layout, count, token)
+            try:
+                with torch.no_grad(), double_precision():
+                    module(**found.beside(module, keys, ids, rng))
+            except Exception as error:  # whatever the code of a model raises for a layout that is not its own
+                first = first or error
+                continue
+            return found
+    raise ValueError(f"no layout of images that discovery knows fits: {first}")
+
+
+def _ended(ids: Tensor, keys: Mapping[str, Any]) -> Tensor:
+    """Texts with the token at their end, and only there, that a tower of texts is read at."""
+    end = next((v for k, v in keys.items() if k.endswith("eos_token_id") and isinstance(v, int)), None)
+    if end is None:
+        return ids
+    found = ids.masked_fill(ids == end, end - 1 if end > 5 else end + 5)
+    found[:, -1] = end
+    return found
+
+
+def _layouts(
+    keys: Mapping[str, Any], rows: int, takes: Mapping[str, Any], rng: Generator
+) -> Iterator[dict[str, Tensor]]:
+    """How classes want their images: one a row, a list of one or two a row with their sizes, or all patches in a row."""
+    import torch
+
+    by_name = {key.rpartition(".")[2]: value for key, value in keys.items() if value is not None}
+    side = by_name.get("image_size", 8)
+    side = side[0] if isinstance(side, (list, tuple)) else side
+    channels, patch = by_name.get("num_channels", by_name.get("in_channels", 3)), by_name.get("patch_size", 4)
+    sizes = {"image_sizes": torch.tensor([[side, side]] * rows)} if "image_sizes" in takes else {}
+    if "image_grid_thw" in takes:
+        across = 8 // patch * by_name.get("spatial_merge_size", 1)
+        volume = channels * by_name.get("temporal_patch_size", 1) * patch**2
+        yield {
+            "pixel_values": _noise((rows * across**2, volume), rng),
+            "image_grid_thw": torch.tensor([[1, across, across]] * rows),
+        }
+    for shape in ((rows,), (rows, 1), (rows, 2)):
+        pixels = _noise((*shape, channels, side, side), rng)
+        yield {"pixel_values": pixels}
+        if sizes:
+            yield {"pixel_values": pixels, **sizes}

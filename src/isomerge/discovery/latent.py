@@ -1,0 +1,164 @@
+"""Latent attention (DeepSeek's): keys and values of all heads are read from one latent, queries perhaps from another.
+
+A head's query and key have a part without positions, and a rotated part whose key all heads share. The lengths that a config
+states tell the tensors; the law tells the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isomerge.discovery.draft import Draft, SpaceDraft
+from isomerge.discovery.heads import bias_of
+from isomerge.discovery.keys import split
+from isomerge.discovery.lines import LineFound
+from isomerge.discovery.proving import Court
+from isomerge.discovery.shrinking import kind_of
+
+ORDERS = ("pair c", "c pair")
+"""How the coordinates of a pair lie: side by side, or in two halves."""
+
+
+def prove_latent(draft: Draft, court: Court, stack: str) -> Draft:
+    """The draft with the latent attention of one stack, where there is one: its tensors' axes, and the spaces that are proven."""
+    keys = court.specimens[0].keys
+    rank = next((key for key in keys if split(key)[1] == "kv_lora_rank"), None)
+    lines = [line for line in draft.lines if line.stack == stack and line.uniform]
+    found = None if rank is None or "lat" in draft.sizes else _Latent.of(lines, court, split(rank)[0])
+    if found is None:
+        return draft
+    sized = draft.sized(**found.sizes())
+    rotated = SpaceDraft("c", "Complex", (*found.indices, "pair"), "qk")
+    for order in ORDERS:
+        typed = sized.typed(found.axes(order))
+        if court.accepts(typed.with_space(rotated), "c"):
+            typed = typed.with_space(rotated)
+            break
+    else:
+        typed = sized.typed(found.axes(ORDERS[0]))
+    for space in found.spaces():
+        if court.accepts(tried := typed.with_space(space), space.name):
+            typed = tried
+    return typed if {"ov", "nope", "lat"} & typed.spaces.keys() else draft
+
+
+@dataclass(frozen=True)
+class _Latent:
+    """The tensors of a latent attention."""
+
+    part: str
+    """What its keys begin with."""
+    heads: str
+    down: LineFound
+    norm: LineFound
+    up: LineFound
+    output: LineFound
+    queries: LineFound
+    query_down: LineFound | None
+    query_norm: LineFound | None
+    lines: tuple[LineFound, ...]
+
+    @classmethod
+    def of(cls, lines: list[LineFound], court: Court, part: str) -> _Latent | None:
+        """The tensors among the lines of a stack, by their lengths in both specimens; None where one is missing."""
+        pair = [s.keys for s in court.specimens]
+        heads = next(k for k in pair[0] if kind_of(k, pair[0]) == "heads" and split(k)[0] == part)
+        width = next(k for k in pair[0] if kind_of(k, pair[0]) == "width" and split(k)[0] == part)
+        sizes = [
+            {
+                "h": c[heads],
+                "res": c[width],
+                **{
+                    short: c.get(f"{part}{key}") or 0
+                    for short, key in (
+                        ("lat", "kv_lora_rank"),
+                        ("qlat", "q_lora_rank"),
+                        ("nope", "qk_nope_head_dim"),
+                        ("rope", "qk_rope_head_dim"),
+                        ("ov", "v_head_dim"),
+                    )
+                },
+            }
+            for c in pair
+        ]
+
+        ups = tuple((s["h"] * (s["nope"] + s["ov"]), s["lat"]) for s in sizes)
+        homes = [line.module.rpartition(".")[0] for line in lines if line.shapes == ups]
+        lines = [line for line in lines if line.module.rpartition(".")[0] in homes[:1]]
+
+        def one(*shapes: tuple[int, ...]) -> LineFound | None:
+            return next((line for line in lines if line.shapes == shapes), None)
+
+        query = [s["h"] * (s["nope"] + s["rope"]) for s in sizes]
+        source = "qlat" if sizes[0]["qlat"] else "res"
+        found = [
+            one(*((s["lat"] + s["rope"], s["res"]) for s in sizes)),
+            one(*((s["lat"],) for s in sizes)),
+            one(*ups),
+            one(*((s["res"], s["h"] * s["ov"]) for s in sizes)),
+            one(*((n, s[source]) for n, s in zip(query, sizes, strict=True))),
+        ]
+        down, norm, up, output, queries = found
+        if down is None or norm is None or up is None or output is None or queries is None:
+            return None
+        query_down = query_norm = None
+        if source == "qlat":
+            query_down = one(*((s["qlat"], s["res"]) for s in sizes))
+            query_norm = one(*((s["qlat"],) for s in sizes))
+            if query_down is None or query_norm is None:
+                return None
+        return cls(part, heads, down, norm, up, output, queries, query_down, query_norm, tuple(lines))
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        return self.output.indices
+
+    def sizes(self) -> dict[str, str]:
+        found = {"h": self.heads, "lat": f"{self.part}kv_lora_rank", "ls": "1", "lg": "1"}
+        if self.query_down is not None:
+            found |= {"qlat": f"{self.part}q_lora_rank", "qs": "1", "qg": "1"}
+        found |= {"nope": f"{self.part}qk_nope_head_dim", "ov": f"{self.part}v_head_dim", "c": "2"}
+        return {**found, "pair": f"{self.part}qk_rope_head_dim // 2"}
+
+    def spaces(self) -> list[SpaceDraft]:
+        """All that may act beside the rotated pairs."""
+        head = (*self.indices, "h")
+        found = [
+            SpaceDraft("ov", "GL", head),
+            SpaceDraft("nope", "GL", head, "qk"),
+            SpaceDraft("h", "Perm", self.indices),
+        ]
+        for latent, sign, gain in (("lat", "ls", "lg"), ("qlat", "qs", "qg"))[
+            : 1 if self.query_down is None else 2
+        ]:
+            inner = (*self.indices, latent)
+            found += [
+                SpaceDraft(latent, "Perm", self.indices, "latent"),
+                SpaceDraft(sign, "Sign", inner, "latent"),
+                SpaceDraft(gain, "Scale", inner, "latent"),
+            ]
+        return found
+
+    def axes(self, order: str) -> dict[tuple[str, int], str]:
+        """Every axis but the stream's, biases included."""
+        key = order.replace("c", "c'")
+        found = {
+            (self.down, 0): f"[lat ls | {key}]",
+            (self.norm, 0): "(lat lg)",
+            (self.up, 0): "(h [nope' | ov])",
+            (self.up, 1): "(lat ls lg)'",
+            (self.output, 1): "(h ov')",
+            (self.queries, 0): f"(h [nope | {order}])",
+        }
+        if self.query_down is not None and self.query_norm is not None:
+            found |= {
+                (self.query_down, 0): "(qlat qs)",
+                (self.query_norm, 0): "(qlat qg)",
+                (self.queries, 1): "(qlat qs qg)'",
+            }
+        named = {(line.name, axis): text for (line, axis), text in found.items()}
+        for (line, axis), text in found.items():
+            bias = bias_of(line, list(self.lines)) if axis == 0 and len(line.shapes[0]) == 2 else None
+            if bias is not None:
+                named[bias.name, 0] = text
+        return named
