@@ -179,7 +179,8 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         if not same and False not in found and (unit.elements or unit.votes):
             told = judge(solver, unit, tolerance, roundoff)
             same, rounding = told.same, told.rounding
-            if same is not False or here:  # else the tensor that is furthest between gauges tells more than a product
+            # where gauges hold, the tensor that is furthest between them tells more than a product
+            if same is not False or here:
                 largest, tensor = told.residual, told.place
         layer = "outside" if unit_layer(unit) is None else str(unit_layer(unit))
         layers[layer] = max(largest, layers.get(layer, 0.0))
