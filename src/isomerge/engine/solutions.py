@@ -67,7 +67,8 @@ class Matching:
             raise IsomergeError(
                 f"--spaces {spaces} is an algorithm of weights alone: leave data away, or choose other spaces"
             )
-        check_device(self.device)
+        if self.device != CPU:  # else torch would be imported for a check that cannot fail
+            check_device(self.device)
         if self.stats and len(self.stats) != sources + 1:
             raise IsomergeError(
                 f"{len(self.stats)} statistics files are given, but there are {sources + 1} models: name one for each"
