@@ -364,6 +364,21 @@ def test_dry_run(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_dry_run_of_wide_models(isomerge: Callable, tmp_path: Path) -> None:
+    """The time of an assignment of many neurons depends on whether they are related: both are said."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=16, hidden_size=64, intermediate_size=16384, num_hidden_layers=1, num_attention_heads=2
+    )
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "wide")
+    words = ["merge", tmp_path / "wide", tmp_path / "wide", "-o", tmp_path / "out", "--dry-run"]
+    said = isomerge(*words, "--json", tmp_path / "report.json")
+    cost = read(tmp_path / "report.json")["estimate"]
+    assert 2 * cost["seconds_related"] < cost["seconds"]
+    assert f"to {cost['seconds']:.0f} s (unrelated) on one core" in said.out
+
+
 def test_quiet_prints_nothing(stored: Callable, twin: Path, isomerge: Callable, tmp_path: Path) -> None:
     """-q of every command."""
     a = stored("gpt2", 0)

@@ -97,5 +97,14 @@ def _say(voice: Voice, plan: Plan, cost: dict[str, float], matching: Matching) -
     voice.say(
         f"{record['units']} work units, {record['matched']} matched over "
         f"{', '.join(plan.selection.spec.spaces) or 'nothing'}; about {size_text(cost['memory'])} of memory, "
-        f"{cost['seconds']:.0f} s on one core. Nothing was written."
+        f"{_time_text(cost)} on one core. Nothing was written."
+    )
+
+
+def _time_text(cost: dict[str, float]) -> str:
+    """The time; from and to where it depends on how close the models are."""
+    if cost["seconds"] < max(2 * cost["seconds_related"], 1):
+        return f"{cost['seconds']:.0f} s"
+    return (
+        f"{cost['seconds_related']:.0f} s (fine-tunes of one model, twins) to {cost['seconds']:.0f} s (unrelated)"
     )

@@ -122,6 +122,11 @@ def unit_bytes(model: Model, unit: Unit) -> int:
     )
 
 
+FLOPS = 5e10
+"""Multiplications and additions of one core in a second, in float32."""
+RELATED = 1e-7
+"""Seconds that matching takes per weight of models that the sketch can tell: 0.12 to 0.14 for a million, reading and writing
+included (docs/performance.md)."""
 LIBRARIES = 3.5e8
 """Bytes that torch and transformers take before a weight is read."""
 
@@ -148,11 +153,12 @@ def estimate(plan: Plan, models: Sequence[Model], *, guard: bool, piecewise: boo
     """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
 
     Memory: the largest unit's (see `unit_memory`). Time: reading and writing at 1 GB/s, and the multiplications at 50 GFLOP/s;
-    a rule of thumb.
+    a rule of thumb. ``seconds`` expects neurons of which all pairs must be compared, as unrelated models need it;
+    ``seconds_related`` those that the sketch pairs, as in fine-tunes of one model and in twins.
     """
     donor = models[0]
     spec = plan.selection.spec
-    largest, flops = 0.0, 0.0
+    largest, flops, matched = 0.0, 0.0, 0
     for unit in plan.units:
         largest = max(largest, unit_memory(plan, unit, models, guard=guard, piecewise=piecewise))
         if plan.is_matched(unit):
@@ -160,16 +166,24 @@ def estimate(plan: Plan, models: Sequence[Model], *, guard: bool, piecewise: boo
             names = (key.partition("[")[0] for key in unit.elements if not key.startswith("shift."))
             wide = max((spec.sizes[name] for name in names), default=0)
             flops += (len(models) - 1) * 2 * wide * numel * (3 if guard else 2)
+            matched += (len(models) - 1) * numel
     stored = sum(m.checkpoint.nbytes for m in models) + donor.checkpoint.nbytes
+    streams = 0.0
     if plan.selection.frame is not None:
         from isomerge.engine.streams import CACHE
 
         wide = max(spec.sizes[name] for name in plan.selection.frame.streams)
         numel = sum(block_size(donor, block) for unit in plan.units for block in unit.blocks)
         largest += min(CACHE, 8.0 * numel) + 48.0 * wide**2
-        flops += (len(models) - 1) * PASSES * (4 * wide * numel + 20 * wide**3)
+        streams = (len(models) - 1) * PASSES * (4 * wide * numel + 20 * wide**3) / FLOPS
         stored += (len(models) - 1) * (2 if 8.0 * numel <= CACHE else 2 * PASSES) * donor.checkpoint.nbytes
-    return {"memory": largest + LIBRARIES, "seconds": stored / 1e9 + flops / 5e10, "read": float(stored)}
+    beside = stored / 1e9 + streams
+    return {
+        "memory": largest + LIBRARIES,
+        "seconds": beside + flops / FLOPS,
+        "seconds_related": beside + min(flops / FLOPS, RELATED * matched),
+        "read": float(stored),
+    }
 
 
 def block_size(model: Model, block: Block) -> int:
