@@ -89,7 +89,7 @@ def test_page_runs(page: Path, session: Session, stand_ins: StandIns) -> None:
 
 def check_recipe(fence: Fence, folder: Path) -> None:
     """The reader of recipes takes it, and its method has the parameters."""
-    from isomerge.engine.merge_job import job_of_recipe
+    from isomerge.engine.recipe_job import job_of_recipe
 
     assert "merge_method" in yaml.safe_load(fence.text), f"{fence}: show whole recipes"
     file = folder / "checked.yml"

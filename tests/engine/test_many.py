@@ -26,7 +26,7 @@ from isomerge.engine.solutions import Matching
 from isomerge.errors import IsomergeError
 from isomerge.matching.many import Graph, mean_of_others, synchronise
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.groups.continuous import random_orthogonal
+from isomerge.symmetry.groups.orthogonal import random_orthogonal
 from toys import load_toy, outputs, relative, tensors, write_toy
 
 WEIGHTS = [0.5, 0.2, 0.3]

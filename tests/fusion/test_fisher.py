@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fisher import KroneckerFactors, fisher, fisher_kfac
-from isomerge.symmetry.groups.continuous import random_orthogonal
+from isomerge.symmetry.groups.orthogonal import random_orthogonal
 
 WEIGHTS = [[1.0, 1.0, 1.0], [3.0, 0.5, 1.0], [2.0, 0.0, 1.0]]
 

@@ -15,7 +15,7 @@ from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module, parameter_names
 from isomerge.errors import IsomergeError
 from isomerge.fusion.regmean import InputGram, regmean
-from isomerge.symmetry.groups.continuous import random_orthogonal
+from isomerge.symmetry.groups.orthogonal import random_orthogonal
 
 
 def drawn(

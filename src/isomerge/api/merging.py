@@ -75,9 +75,11 @@ def merge(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.merge_job import job_of_models, job_of_recipe, number_of, opened
+    from isomerge.engine.job_models import opened
+    from isomerge.engine.merge_job import job_of_models, number_of
     from isomerge.engine.merge_recipe import recipe_text
     from isomerge.engine.merging import run_merge
+    from isomerge.engine.recipe_job import job_of_recipe
     from isomerge.engine.solutions import matching_of
 
     how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}

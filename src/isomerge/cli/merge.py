@@ -82,7 +82,8 @@ def merge(
 
 def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob, dict[str, Any]]:
     """What is asked for, and how it is aligned."""
-    from isomerge.engine.merge_job import job_of_models, job_of_recipe
+    from isomerge.engine.merge_job import job_of_models
+    from isomerge.engine.recipe_job import job_of_recipe
     from isomerge.errors import IsomergeError
 
     how = {name: given[name] for name in ("align", "anchor", "onto", "spaces", "layers", "untie", "heads")}
@@ -120,9 +121,9 @@ def _prepare(
 ) -> bool:
     """All checks before anything is read; prints the plan of a dry run (and is then True), or warns."""
     from isomerge.cli.dry_run import print_plan
+    from isomerge.engine.job_models import opened
     from isomerge.engine.many_solutions import check_anchor
     from isomerge.engine.merge_checks import check_aligned
-    from isomerge.engine.merge_job import opened
     from isomerge.engine.solutions import matching_of
     from isomerge.evidence.misalignment import misalignment
 

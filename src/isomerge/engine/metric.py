@@ -16,7 +16,7 @@ from isomerge.engine.rematch import solve_again
 from isomerge.engine.statistics import Statistics
 from isomerge.engine.streams import Canonical, StreamSolver
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.groups.continuous import spectral_power
+from isomerge.symmetry.groups.general_linear import spectral_power
 from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.groups import GROUPS
-from isomerge.symmetry.groups.continuous import DEAD
+from isomerge.symmetry.groups.general_linear import DEAD
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,15 +1,11 @@
 """The groups that act on typed axes, by the names that specs use."""
 
-from isomerge.symmetry.groups.continuous import (
-    ComplexGroup,
-    GeneralLinear,
-    Orthogonal,
-    OrthogonalFixingOnes,
-    PositiveScale,
-    Scale,
-)
+from isomerge.symmetry.groups.commutant import ComplexGroup
 from isomerge.symmetry.groups.discrete import Fixed, Permutation, Sign, SignedPermutation
+from isomerge.symmetry.groups.general_linear import GeneralLinear
+from isomerge.symmetry.groups.orthogonal import Orthogonal, OrthogonalFixingOnes
 from isomerge.symmetry.groups.protocol import Group
+from isomerge.symmetry.groups.scale import PositiveScale, Scale
 
 GROUPS: dict[str, Group] = {
     "Fixed": Fixed(),

@@ -1,0 +1,64 @@
+"""The models of a merge opened: stacks of layers, views of one vocabulary, a chat template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
+from isomerge.checkpoint.chat_template import common_template, own_template, template_text
+from isomerge.engine.merge_job import MergeJob
+from isomerge.errors import IsomergeError
+
+
+def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> list[Any]:
+    """What a job merges, in the run's order, as `isomerge.engine.models.recognise` takes it: with slices, stacks of layers;
+    with a tokenizer, views of one vocabulary.
+
+    Raises:
+        IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
+    """
+    found = _opened(job, spec, allow_pickle)
+    template = job.recipe.chat_template if job.recipe is not None else None
+    if template is None:
+        return found
+    donor = _open(found[0], allow_pickle)
+    if template == "auto":
+        text = common_template([donor, *(_open(model, allow_pickle) for model in found[1:])])
+        if text is None or text == own_template(donor):
+            return found
+    else:
+        text = template_text(template)
+    files = {**donor.companions(), CHAT_TEMPLATE: text.encode()}
+    return [donor.derive({}, origin=f"chat template {template}", companions=files), *found[1:]]
+
+
+def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
+    found = list(job.models)
+    if job.stacks:
+        from isomerge.checkpoint.layers import stack_layers
+
+        known = {ref: _open(ref, allow_pickle) for stack in job.stacks for ref, _ in stack}
+        donor = known[job.stacks[0][0][0]]
+        found = [
+            stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec)
+            for stack in job.stacks
+        ]
+    if job.tokenizer is None:
+        return found
+    from isomerge.checkpoint.vocabulary_views import with_vocabulary
+
+    base = 0 if job.fusion.first != "model" else None
+    checkpoints = [_open(model, allow_pickle) for model in found]
+    views, _ = with_vocabulary(checkpoints, base=base, spec_file=spec, **job.tokenizer)
+    return list(views)
+
+
+def _open(model: Any, allow_pickle: bool) -> Any:
+    if isinstance(model, (str, Path)):
+        from isomerge.checkpoint.references import open_model_ref
+
+        return open_model_ref(model, allow_pickle=allow_pickle)
+    if hasattr(model, "save_pretrained"):
+        raise IsomergeError(f"{type(model).__name__} has no tokenizer: save it in a folder with one, and give that")
+    return model

@@ -1,0 +1,146 @@
+"""The merge that a recipe describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isomerge.engine.fusing import Fusion, role_of_base
+from isomerge.engine.merge_job import MergeJob
+from isomerge.errors import IsomergeError
+from isomerge.fusion.parameters import Parameters, SliceParameters
+from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
+from isomerge.fusion.registry import Method
+from isomerge.fusion.registry import method as merge_method
+
+
+def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
+    """The merge that a recipe describes.
+
+    Raises:
+        IsomergeError: the recipe is wrong.
+    """
+    recipe = read_recipe(path)
+    method = _method(recipe, path)
+    if recipe.models is not None:
+        parts = [SliceEntry(sources=[_whole(entry) for entry in recipe.models])]
+    else:
+        parts = list(recipe.slices or ())
+    arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
+    role = role_of_base(method, arranged[0][0] is not None)
+    parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters)
+    notes = parameters.check(method, str(path))
+    fusion = Fusion(
+        method, parameters, role, recipe.align.seed if recipe.align.seed is not None else seed, tuple(notes)
+    )
+    width = max(len(sources) for _, sources, _ in arranged)
+    columns = [[base] for base, _, _ in arranged] if role != "model" else [[] for _ in arranged]
+    for column, (_, sources, _) in zip(columns, arranged, strict=True):
+        # a slice of fewer sources repeats its first, which the fusion then leaves out
+        column += [*sources, *[sources[0]] * (width - len(sources))]
+    stacks = tuple(
+        tuple((s.model, s.layer_range) for s in stack if s is not None) for stack in zip(*columns, strict=True)
+    )
+    if len(stacks) < 2 and method.name != "passthrough":
+        raise IsomergeError(f"{path}: merge needs at least two models: name another one under `models`")
+    block = recipe.align
+    options: dict[str, Any] = {"align": block.enabled, "anchor": block.anchor, "spaces": block.spaces}
+    options |= {"layers": block.layers, "untie": block.untie, "dtype": recipe.written_dtype}
+    options |= {"onto": _number(block.onto, [stack[0][0] for stack in stacks], path), "repair": block.repair}
+    options |= {"heads": block.heads}
+    names = tuple(stack[0][0] for stack in stacks)
+    files = _statistics(recipe, [source.model for source in arranged[0][1]], path)
+    return MergeJob(
+        names,
+        fusion,
+        stacks if recipe.slices else (),
+        recipe,
+        options,
+        block.matching(),
+        files,
+        _origins(recipe, arranged[0][1]),
+        tokenizer_of(recipe),
+    )
+
+
+def _origins(recipe: Recipe, order: Sequence[SourceEntry]) -> tuple[str | None, ...]:
+    """What the models were tuned from, in the run's order."""
+    given = {entry.model: entry.base_model for entry in recipe.models or () if entry.base_model is not None}
+    return tuple(given.get(source.model) for source in order) if given else ()
+
+
+def _number(onto: str | None, names: Sequence[Any], path: str | Path) -> int:
+    """Which of the run's models all are aligned onto."""
+    if onto is None:
+        return 0
+    if onto not in names:
+        raise IsomergeError(
+            f"{path}: `align.onto` is {onto}: name one of {', '.join(map(str, dict.fromkeys(names)))}"
+        )
+    return list(names).index(onto)
+
+
+def _statistics(recipe: Recipe, order: Sequence[str], path: str | Path) -> tuple[str, ...]:
+    """The models' statistics files in the run's order."""
+    given = {entry.model: entry.stats for entry in recipe.models or () if entry.stats is not None}
+    if not given:
+        return ()
+    if lacking := [name for name in order if name not in given]:
+        raise IsomergeError(
+            f"{path}: `models`: {lacking[0]} has no `stats`, but others have: give one file per model"
+        )
+    return tuple(given[name] for name in order)
+
+
+def _method(recipe: Recipe, path: str | Path) -> Method:
+    try:
+        return merge_method(recipe.merge_method)
+    except IsomergeError as error:
+        raise IsomergeError(f"{path}: {str(error).replace('--method ', '`merge_method`: ')}") from None
+
+
+def _whole(entry: ModelEntry) -> SourceEntry:
+    return SourceEntry(model=entry.model, parameters=entry.parameters, layer_range=(0, 1))
+
+
+def _arrange(
+    part: SliceEntry, recipe: Recipe, method: Method, path: str, number: int
+) -> tuple[SourceEntry | None, list[SourceEntry], SliceParameters]:
+    """The base of a slice (None where there is none apart from the sources), its sources in order, and their settings."""
+    base, sources = part.base_model or recipe.base_model, list(part.sources)
+    first, last = sources[0].layer_range
+    lead: SourceEntry | None = None
+    if base is not None:
+        listed = next((s for s in sources if s.model == base), None)
+        if method.base != "none":
+            sources = [s for s in sources if s.model != base]
+            lead = listed or SourceEntry(model=base, layer_range=(first, last))
+        elif listed is not None:  # one of the models, whose config and tokenizer are written
+            sources = [listed, *(s for s in sources if s is not listed)]
+        else:
+            lead = SourceEntry(model=base, layer_range=(first, last))
+    if not sources:
+        where = f"`slices.{number}`" if recipe.slices else "`models`"
+        raise IsomergeError(f"{path}: {where} has no model but the base: name another one")
+    where = f"slices.{number}.sources" if recipe.slices else "models"
+    places = {id(source): f"{where}.{k}" for k, source in enumerate(part.sources)}
+    settings = SliceParameters(
+        last - first,
+        tuple(s.parameters for s in sources),
+        part.parameters,
+        tuple(places[id(s)] for s in sources),
+        (lead.parameters, places[id(lead)]) if lead is not None and id(lead) in places else ({}, ""),
+    )
+    return lead, sources, settings
+
+
+def tokenizer_of(recipe: Recipe) -> dict[str, Any] | None:
+    """The vocabulary that a recipe asks for, as `isomerge.checkpoint.vocabulary_views.with_vocabulary` takes it."""
+    if recipe.tokenizer_source is not None:
+        return {"source": recipe.tokenizer_source}
+    if recipe.tokenizer is None:
+        return None
+    entry = recipe.tokenizer
+    tokens = {name: token.model_dump(exclude_none=True) for name, token in entry.tokens.items()}
+    return {"source": entry.source, "tokens": tokens, "pad_to_multiple_of": entry.pad_to_multiple_of}

@@ -1,0 +1,97 @@
+"""The commutant of RoPE: phases and moduli of pairs of coordinates. Elements are float64.
+
+``balance`` finds the moduli, ``solve`` the phases.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from isomerge.symmetry.groups.orthogonal import Orthogonal
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+class ComplexGroup:
+    """Non-zero complex numbers [*b, 2] on a pair of coordinates: all that commutes with RoPE.
+
+    The plain side is multiplied by z, the dual side by ``1 / conj(z)``: the same phase, the inverse modulus.
+    """
+
+    name, compact = "Complex", "Complex"
+
+    def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
+        import torch
+
+        return torch.tensor([1.0, 0.0], dtype=torch.float64).expand(*batch, 2).clone()
+
+    def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
+        import torch
+
+        angle = torch.rand(batch, generator=rng, dtype=torch.float64) * 2 * math.pi
+        spread = (torch.rand(batch, generator=rng, dtype=torch.float64) * 2 - 1) * math.log(condition) / 2
+        return torch.stack([angle.cos(), angle.sin()], -1) * spread.exp().unsqueeze(-1)
+
+    def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        import torch
+
+        z = g / g.square().sum(-1, keepdim=True) if dual else g
+        re, im = (part.to(x.dtype).unsqueeze(-1) for part in z.unbind(-1))
+        a, b = x.unbind(-1)
+        return torch.stack([re * a - im * b, im * a + re * b], -1)
+
+    def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        return Orthogonal().act_diagonal(g, x, dual)
+
+    def compose(self, g: Tensor, h: Tensor) -> Tensor:
+        import torch
+
+        (a, b), (c, d) = g.unbind(-1), h.unbind(-1)
+        return torch.stack([a * c - b * d, a * d + b * c], -1)
+
+    def inverse(self, g: Tensor) -> Tensor:
+        import torch
+
+        re, im = g.unbind(-1)
+        return torch.stack([re, -im], -1) / g.square().sum(-1, keepdim=True)
+
+    def contains(self, g: Tensor) -> bool:
+        return bool(g.isfinite().all() and (g.square().sum(-1) > 0).all())
+
+    def _overlap(self, cross: Tensor) -> Tensor:
+        """The complex inner product of both sides, [*b, 2]."""
+        import torch
+
+        c = cross.double()
+        return torch.stack([c[..., 0, 0] + c[..., 1, 1], c[..., 1, 0] - c[..., 0, 1]], -1)
+
+    def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        """The phase alone: ``z = c / |c|``; the modulus is ``balance``'s part."""
+        import torch
+
+        overlap = self._overlap(cross)
+        modulus = overlap.norm(dim=-1)
+        one = self.identity(tuple(modulus.shape), 2)
+        return torch.where((modulus > 0)[..., None], overlap / modulus.clamp_min(1e-300)[..., None], one), modulus
+
+    def score(self, cross: Tensor) -> Tensor:
+        return self._overlap(cross).norm(dim=-1)
+
+    def contract(self, g: Tensor, cross: Tensor) -> Tensor:
+        return (self._overlap(cross) * g).sum(-1)
+
+    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
+        """One modulus per pair, ``(tr G- / tr G+)^(1/4)``."""
+        import torch
+
+        above = plus.diagonal(dim1=-2, dim2=-1).sum(-1)
+        below = minus.diagonal(dim1=-2, dim2=-1).sum(-1)
+        tiny = torch.finfo(torch.float32).tiny
+        dead = (above <= tiny) | (below <= tiny)
+        size = torch.where(dead, torch.ones_like(above), below / above.clamp_min(tiny)).pow(0.25)
+        return torch.stack([size, torch.zeros_like(size)], -1), dead
+
+    def dimension(self, n: int) -> int:
+        return 2

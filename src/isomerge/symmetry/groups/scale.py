@@ -1,0 +1,66 @@
+"""The factors per coordinate: ``balance`` finds their sizes, ``solve`` their signs. Elements are float64."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from isomerge.symmetry.groups.discrete import Sign
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+class Scale(Sign):
+    """One non-zero factor per coordinate, float64 [*b, n]; the dual side is divided by it."""
+
+    name, compact = "Scale", "Sign"
+
+    def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
+        import torch
+
+        half = math.log(condition) / 2
+        size = ((torch.rand(*batch, n, generator=rng, dtype=torch.float64) * 2 - 1) * half).exp()
+        return size * Sign().sample(batch, n, rng)
+
+    def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
+        factor = (g.reciprocal() if dual else g).to(x.dtype)
+        return x * factor.unsqueeze(-2)
+
+    def inverse(self, g: Tensor) -> Tensor:
+        return g.reciprocal()
+
+    def contains(self, g: Tensor) -> bool:
+        return bool((g.isfinite() & (g != 0)).all())
+
+    def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
+        """``g = (G- / G+)^(1/4)``: both sides get the same norm."""
+        import torch
+
+        above = plus.diagonal(dim1=-2, dim2=-1)
+        below = minus.diagonal(dim1=-2, dim2=-1)
+        tiny = torch.finfo(torch.float32).tiny  # weights of float32: smaller squares are zeros
+        dead = (above <= tiny) | (below <= tiny)
+        g = torch.where(dead, torch.ones_like(above), below / above.clamp_min(tiny)).pow(0.25)
+        return g, dead.any(-1)
+
+    def dimension(self, n: int) -> int:
+        return n
+
+
+class PositiveScale(Scale):
+    """One positive factor per coordinate: what ReLU lets through."""
+
+    name, compact = "PositiveScale", "Fixed"
+
+    def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
+        return super().sample(batch, n, rng, condition).abs()
+
+    def contains(self, g: Tensor) -> bool:
+        return bool((g.isfinite() & (g > 0)).all())
+
+    def solve(self, cross: Tensor) -> tuple[Tensor, Tensor]:
+        return self.identity(tuple(cross.shape[:-2]), cross.shape[-1]), self.score(cross)
+
+    def score(self, cross: Tensor) -> Tensor:
+        return cross.diagonal(dim1=-2, dim2=-1).sum(-1)
