@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import isomerge
+from depth import thorough
 
 HEAVY = ["torch", "transformers", "numpy", "scipy", "matplotlib", "sklearn", "safetensors", "huggingface_hub"]
 # classes of torch cannot be defined without it: these are imported by who uses them alone
@@ -61,6 +62,7 @@ def test_headers_are_light(tmp_path: Path) -> None:
     assert {"torch", "transformers"}.isdisjoint(heavy)
 
 
+@thorough
 def test_every_module_imports_alone() -> None:
     """In any order: each with nothing of isomerge imported before."""
     code = f"""

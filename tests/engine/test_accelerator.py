@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import isomerge
+from depth import EVERY
 from engine.disguises import disguise, files_of, perturb, single
 from engine.pretended_device import NAME, pretended
 from isomerge.engine import many_passes, streams
@@ -42,7 +43,7 @@ def weights_of(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in files_of(folder).items() if name.endswith(".safetensors")}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [n for n in RUNS if EVERY or n != "vit"])
 def test_a_device_finds_what_the_processor_finds(name: str, tmp_path: Path) -> None:
     """Nothing stays behind, nothing is mixed, and the work is done there: the same bytes as without a device."""
     a, b = pair(name, tmp_path)

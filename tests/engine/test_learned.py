@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import isomerge
+from depth import more
 from engine.disguises import single
 from isomerge.engine import learned, learning, substitution
 from isomerge.engine.learned import Learner
@@ -90,7 +91,7 @@ def tokens() -> torch.Tensor:
     return torch.randint(1, 60, (24, 9), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "bert"])
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", *more("llama", "bert")])
 def test_what_is_learned_is_a_symmetry(name: str, tokens: torch.Tensor, tmp_path: Path) -> None:
     """Any model, tied or not, post-norm or not: elements move, and the moved model computes the source's function."""
     a, b = single(name, tmp_path / "a", 0), single(name, tmp_path / "b", 1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from depth import more, thorough
 from engine.disguises import disguise, files_of, perturb, single, turn
 from isomerge.engine import many, streams
 from isomerge.engine.fusing import fusion_of
@@ -66,7 +67,7 @@ def solver_of(folders: Sequence[Path], spaces: str, shares: Sequence[float] = (0
     return ManySolver(units, lambda what, done, total: None)
 
 
-@pytest.mark.parametrize(("name", "spaces"), [("gpt2", "default"), ("bert", "all")])
+@pytest.mark.parametrize(("name", "spaces"), [("gpt2", "default"), *more(("bert", "all"))])
 def test_no_anchor_no_order_no_gauge(name: str, spaces: str, tmp_path: Path) -> None:
     """Unrelated models: the objective never rises and ends below every anchor's; order and gauges are nothing."""
     folders = [single(name, tmp_path / f"m{k}", k) for k in range(3)]
@@ -90,6 +91,7 @@ def test_no_anchor_no_order_no_gauge(name: str, spaces: str, tmp_path: Path) -> 
     assert max(float((first[n] - t).abs().max()) for n, t in tensors(tmp_path / "b").items()) > 0.01
 
 
+@thorough
 def test_turned_relatives_come_together(tmp_path: Path) -> None:
     """Streams, gains and local spaces of relatives are undone: the mean of the disguised is that of the relatives."""
     name = "gpt2-untied"

@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from depth import more
+
 WIDTH, NEURONS, HEADS, GROUPS, VOCAB = 512, 344, 8, 2, 512
 SHAPE = {
     "hidden_size": WIDTH, "intermediate_size": NEURONS, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS,
@@ -26,7 +28,7 @@ import isomerge
 def anonymous():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
-warm, one, two, out = sys.argv[1:]
+what, warm, one, two, out = sys.argv[1:]
 isomerge.align(warm, onto=warm)
 peak, done = [0], threading.Event()
 def watch():
@@ -35,8 +37,10 @@ def watch():
 thread = threading.Thread(target=watch)
 start = anonymous()
 thread.start()
-isomerge.align(two, onto=one, out=out + "-aligned")
-isomerge.merge([one, two], out=out + "-merged")
+if what == "align":
+    isomerge.align(two, onto=one, out=out)
+else:
+    isomerge.merge([one, two], out=out)
 done.set()
 thread.join()
 print(start * 1024, peak[0] * 1024)
@@ -73,11 +77,11 @@ def write_model(folder: Path, depth: int, seed: int) -> Path:
     return folder
 
 
-def peak(root: Path, depth: int) -> tuple[int, int]:
+def peak(what: str, root: Path, depth: int) -> tuple[int, int]:
     """Anonymous bytes before the runs, and at their peak."""
     models = [write_model(root / f"{depth}-{seed}", depth, seed) for seed in range(2)]
     warm = root / "warm" if (root / "warm").exists() else write_model(root / "warm", 1, 9)
-    command = [sys.executable, "-c", RUN, *map(str, (warm, *models, root / f"out{depth}"))]
+    command = [sys.executable, "-c", RUN, what, *map(str, (warm, *models, root / f"out{depth}"))]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     start, highest = map(int, done.stdout.split())
@@ -85,13 +89,14 @@ def peak(root: Path, depth: int) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-def test_memory_does_not_grow_with_depth(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["merge", *more("align")])
+def test_memory_does_not_grow_with_depth(what: str, tmp_path: Path) -> None:
     """Of 16 layers more, less than half is ever held beyond what 4 layers need; a whole model never is.
 
     What a run needs beside weights (buffers of solvers, libraries loaded on the way) moves by some 30 MB from run to
     run, so the deep model is many times that.
     """
-    (start, shallow), (start_deep, deep) = (peak(tmp_path, depth) for depth in (4, 20))
+    (start, shallow), (start_deep, deep) = (peak(what, tmp_path, depth) for depth in (4, 20))
     small, size = ((tmp_path / f"{depth}-0" / "model.safetensors").stat().st_size for depth in (4, 20))
     print(f"depth 4: {shallow / 1e6:.1f} MB (start {start / 1e6:.1f}), depth 20: {deep / 1e6:.1f} MB (start {start_deep / 1e6:.1f}), model {size / 1e6:.1f} MB")  # fmt: skip
     assert (deep - start_deep) - (shallow - start) < 0.5 * (size - small)

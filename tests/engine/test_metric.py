@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from depth import more
 from engine.disguises import single, turn
 from engine.test_search import solved
 from engine.test_statistics import examples_for, gathered
@@ -69,7 +70,7 @@ def test_the_metric_is_the_change_of_outputs(name: str, tmp_path: Path) -> None:
     assert in_metric(solver.frame, Canonical(others, others, []), metrics).source == others
 
 
-@pytest.mark.parametrize("name", ["vit", "llama", "gpt2-untied"])
+@pytest.mark.parametrize("name", ["gpt2-untied", *more("vit", "llama")])
 def test_solutions_are_best_in_the_metric(name: str, tmp_path: Path) -> None:
     """Unrelated models: never worse in the metric than the solution by plain weights, and better somewhere."""
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import isomerge
+from depth import more
 from engine.disguises import disguise, files_of, single
 from isomerge.engine.fusing import Fuser
 from isomerge.errors import IsomergeError
@@ -61,7 +62,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 # ------------------------------------------------------------------------------------------------ folders
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5-gated", "mixtral"])
+@pytest.mark.parametrize("name", ["mixtral", *more("gpt2", "t5-gated")])
 def test_shards_in_and_out(name: str, pair: Callable, tmp_path: Path) -> None:
     """Sharded inputs and a sharded output give the tensors of the single file."""
     a, b = pair(name)
@@ -150,7 +151,9 @@ def test_card_and_report(pair: Callable, tmp_path: Path) -> None:
     assert distance["before"] == pytest.approx(layers, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama-biased", "t5-gated", "mixtral", "deberta-conv", "vit"])
+@pytest.mark.parametrize(
+    "name", ["bert", "t5-gated", "mixtral", *more("gpt2", "llama-biased", "deberta-conv", "vit")]
+)
 def test_alignment_replays(name: str, pair: Callable, tmp_path: Path) -> None:
     """The stored alignment, applied to the source, gives align's weights byte for byte."""
     a, b = pair(name)
@@ -469,7 +472,7 @@ def test_live_modules(pair: Callable, tmp_path: Path) -> None:
         (None, {0, 1, 2}),
     ],
 )
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", ["gpt2", *more("llama")])
 def test_layers_subset(name: str, layers: str | None, moved: set[int], pair: Callable, tmp_path: Path) -> None:
     """Only the chosen layers move; the others, and everything outside the stack, are copied."""
     a, b = pair(name)

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import isomerge
+from depth import more
 from engine.disguises import disguise, perturb, turn
 from toys import save_toy
 
-KINDS = ["gpt2", "llama-mha", "qwen3", "vit", "bert", "t5-gated", "mixtral"]
+KINDS = ["gpt2", "qwen3", "mixtral", *more("llama-mha", "vit", "bert", "t5-gated")]
 
 
 def between(a: Path, b: Path, *, streams: bool = False) -> float:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from depth import more
 from isomerge.errors import IsomergeError
 from isomerge.relational import RelationalAttention, RelationalConfig, RelationalTransformer, patches_of
 from isomerge.relational.norm import RelationalNorm
@@ -47,7 +48,7 @@ def copies(rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     return x[:, :-1], x[:, 1:].where(torch.arange(7) >= 3, torch.tensor(-100))
 
 
-@pytest.mark.parametrize("changes", [{}, {"rank": 8}, {"rank": 8, "rotary": 100.0, "chunk": 3}], ids=str)
+@pytest.mark.parametrize("changes", [*more({}, {"rank": 8}), {"rank": 8, "rotary": 100.0, "chunk": 3}], ids=str)
 def test_learns_to_copy(changes) -> None:
     """A causal language model that must attend; log 12 = 2.5 is what it knows without looking."""
     model = build(vocab=12, length=7, causal=True, **changes)

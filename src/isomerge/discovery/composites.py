@@ -19,6 +19,7 @@ PROJECTED = re.compile(r"projection_dim|image_text_hidden_size")
 """Keys for the width of a space that two parts project into."""
 PIXELS = (8, 16)
 """Sides of images: their patches can be counted, merged two by two, and have another number in either specimen."""
+IMAGES = {"image_size": PIXELS, "mm_tokens_per_image": (4, 4)}
 
 
 def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
@@ -47,8 +48,15 @@ def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
         if "projection_size" in part:  # SigLIP's texts are projected to the width of the images
             small[name]["projection_size"] = last
         small[name] = _agreed(part, small[name], equal, scale, vocabulary)
-    own = shrunk(frame, scale) if whole else {k: v for k, v in frame.items() if k not in DERIVED}
+    own = shrunk(frame, scale) if whole else _between(frame, scale)
     return {**_agreed(frame, own, equal, scale, vocabulary), **small}
+
+
+def _between(frame: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
+    """The keys beside the parts, where they describe no part themselves: what lies between the parts has neurons of its own."""
+    own = {key: value for key, value in frame.items() if key not in DERIVED}
+    neurons = [key for key in own if kind_of(key, frame) == "neurons"]
+    return own | {key: scale.neurons + 12 * number for number, key in enumerate(neurons, 1)}
 
 
 def beside(scale: Scale, number: int) -> Scale:
@@ -81,43 +89,43 @@ def _agreed(
     real: Mapping[str, Any], small: dict[str, Any], equal: Mapping[int, int], scale: Scale, vocabulary: int
 ) -> dict[str, Any]:
     """A part's small config in which lengths of other parts, tokens and images are what they are there."""
-    found = dict(small)
     widths = [key for key in real if kind_of(key, real) == "width"]
     main = widths[0] if "num_hidden_layers" in real or "depth" in real or "num_layers" in real else None
-    seen = sorted({v for k, v in real.items() if SEEN.search(k) and isinstance(v, int) and not isinstance(v, bool)})
-    for key, value in real.items():
-        if isinstance(value, bool) or key not in found or key == "projection_size":
+    whole = {k: v for k, v in real.items() if isinstance(v, int) and not isinstance(v, bool)}
+    seen = sorted({v for k, v in whole.items() if SEEN.search(k)})
+    found = dict(small)
+    for key in small.keys() & real.keys() - {"projection_size"}:
+        value = real[key]
+        if isinstance(value, list):
+            found[key] = _listed(key, value, small[key], scale)
+        elif key not in whole:
             continue
-        if not isinstance(value, (int, list)):
-            continue
-        if SEEN.search(key) and isinstance(value, int):
+        elif SEEN.search(key):
             found[key] = vocabulary - 8 + seen.index(value) % 8
-        elif PROJECTED.fullmatch(key) and isinstance(value, int):
+        elif PROJECTED.fullmatch(key):
             found[key] = equal.get(value, scale.embedding - 8) if scale.linked else scale.embedding - 8
-        elif key == "image_size":
-            side = PIXELS[scale.layers % 2]
-            found[key] = side if isinstance(value, int) else [side] * len(value)
+        elif key in IMAGES:
+            found[key] = IMAGES[key][scale.layers % 2]
         elif key in IMAGE:
             continue
-        elif key == "mm_tokens_per_image":
-            found[key] = 4
-        elif CHOSEN.search(key) and isinstance(value, list):
-            found[key] = chosen(value, scale.layers)
-        elif key == "image_grid_pinpoints":
-            found[key] = [[PIXELS[scale.layers % 2]] * 2]
-        elif (
-            isinstance(value, int)
-            and key != main
-            and value in equal
-            and (
-                found[key] == value
-                or key in widths
-                or (kind_of(key, real) is None and value != real.get(main or ""))
-            )
-        ):
-            found[key] = equal[
-                value
-            ]  # what another part is as wide as, though four of one's own may be that as well
-        elif isinstance(value, int) and value >= vocabulary and key.endswith(("_token_id", "_token_index")):
+        elif key != main and value in equal and _follows(key, real, small, real.get(main or "")):
+            found[key] = equal[value]
+        elif value >= vocabulary and key.endswith(("_token_id", "_token_index")):
             found[key] = token(value, vocabulary)
     return found
+
+
+def _listed(key: str, value: list[Any], small: Any, scale: Scale) -> Any:
+    """A list of a part's config: sides of images, and numbers of layers, that the small parts have."""
+    side = PIXELS[scale.layers % 2]
+    if key == "image_size":
+        return [side] * len(value)
+    if key == "image_grid_pinpoints":
+        return [[side] * 2]
+    return chosen(value, scale.layers) if CHOSEN.search(key) and key not in IMAGE else small
+
+
+def _follows(key: str, real: Mapping[str, Any], small: Mapping[str, Any], own: Any) -> bool:
+    """Whether a number that is another part's width is meant as that width, though four of one's own may be as many."""
+    kind = kind_of(key, real)
+    return small[key] == real[key] or kind == "width" or (kind is None and real[key] != own)

@@ -1,0 +1,19 @@
+"""How much is tried: `make test` takes ten minutes on two cores, `make test-all` takes what it needs.
+
+Left for `make test-all` are more architectures of what one or two show, and what takes long and has cheaper kin in `make test`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+EVERY = bool(os.environ.get("ISOMERGE_ALL_TOYS"))
+thorough = pytest.mark.skipif(not EVERY, reason="long: in `make test-all`")
+
+
+def more(*values: Any) -> list[Any]:
+    """Parameters of a test that only `make test-all` takes."""
+    return list(values) if EVERY else []
