@@ -10,6 +10,7 @@ from isomerge.checkpoint.adapter import ADAPTER_CONFIG, is_adapter
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.lora import with_adapter
+from isomerge.checkpoint.quantised import dequantised
 from isomerge.checkpoint.reader import CONFIG, Checkpoint, open_checkpoint
 from isomerge.errors import IsomergeError
 
@@ -68,7 +69,7 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
 def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
     folder = local_folder(ref, allow_pickle=allow_pickle)
     if not is_adapter(folder) or (folder / CONFIG).is_file():
-        return open_checkpoint(ref, allow_pickle=allow_pickle)
+        return dequantised(open_checkpoint(ref, allow_pickle=allow_pickle))
     path = folder / ADAPTER_CONFIG
     config = read_object(path, remedy="an adapter folder is what peft's save_pretrained writes", unique=False)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
@@ -78,4 +79,6 @@ def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
         )
     if revision and not os.path.exists(base):
         base = f"{base}@{revision}"
-    return with_adapter(open_checkpoint(base, allow_pickle=allow_pickle), ref, allow_pickle=allow_pickle)
+    return with_adapter(
+        dequantised(open_checkpoint(base, allow_pickle=allow_pickle)), ref, allow_pickle=allow_pickle
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.archs import infer_model_types, spec_for
 from isomerge.checkpoint.dtypes import BITS
+from isomerge.checkpoint.quantised import dequantised
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import open_model_ref
 from isomerge.engine.memory import map_large_blocks
@@ -124,7 +125,9 @@ def recognise(
         IsomergeError: an unreadable checkpoint, an unknown architecture, or a tensor that no line describes.
     """
     map_large_blocks()  # every run that reads weights begins here
-    checkpoint = model if isinstance(model, Checkpoint) else open_model_ref(model, allow_pickle=allow_pickle)
+    checkpoint = (
+        dequantised(model) if isinstance(model, Checkpoint) else open_model_ref(model, allow_pickle=allow_pickle)
+    )
     shapes = checkpoint.shapes
     named = checkpoint.config.get("model_type") or checkpoint.config.get("_class_name")
     if not named and spec_file is None:

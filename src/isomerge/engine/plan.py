@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from isomerge.checkpoint.quantised import quantisation_note
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
@@ -45,6 +46,8 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
         IsomergeError: spaces or layers that do not exist.
     """
     selection = with_heads_only(select_spaces(donor.spec, spaces), [donor, *others], spaces)
+    told = [note for model in (donor, *others) if (note := quantisation_note(model.checkpoint))]
+    selection = replace(selection, notes=(*selection.notes, *told))
     if layers is not None:  # heads shared by a whole stack can only move with all of its layers
         spec = selection.spec
         mobile = [n for n in spec.spaces if n not in voted(spec)]

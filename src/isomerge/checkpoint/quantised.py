@@ -1,0 +1,198 @@
+"""Checkpoints whose weights are stored quantised, read as the weights that they stand for, one tensor at a time.
+
+Scaled: 8-bit floats or integers times a factor for the tensor, for each row, or for each block (DeepSeek-V3, fbgemm,
+compressed-tensors, ModelOpt). MXFP4: pairs of 4-bit floats in blocks of 32 with a power of two each (OCP Microscaling
+Formats v1.0; gpt-oss). Other packings (GPTQ, AWQ, bitsandbytes) need their own kernels and are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.dtypes import byte_size, torch_dtype
+from isomerge.checkpoint.header import TensorInfo
+from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KEYS = ("quantization_config", "compression_config")
+NARROW = ("F8_E4M3", "F8_E5M2", "I8")
+"""What a scaled weight is stored as."""
+SCALES = ("_scale_inv", "_scale")
+"""What is behind a weight's name for its factors; both multiply."""
+PACKED = ("U8", "I8", "I32", "F4")
+"""Left over, these are weights that are packed in another way."""
+BESIDE = re.compile(r"\.(input_scale|output_scale|activation_scale|[qkv]_scale|kv_scale|input_zero_point)$")
+"""Factors of activations: nothing that the weights need."""
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""The values of four bits, two for the exponent and one for the mantissa, by their number."""
+FLOATS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+STORED = "weights stored as "
+"""Begins what `Checkpoint.origin` says of such a checkpoint."""
+
+
+def dequantised(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint itself, or a view with the weights that quantised ones stand for, in the config's dtype.
+
+    Products are float32 and rounded once. The view's config does not speak of quantisation. Nothing is read yet.
+
+    Raises:
+        IsomergeError: weights that are packed in a way that is not known, or factors that do not fit.
+    """
+    key = next((key for key in KEYS if isinstance(checkpoint.config.get(key), Mapping)), None)
+    if key is None:
+        return checkpoint
+    how = checkpoint.config[key]
+    code = _float_of(checkpoint.config)
+    found, used = _scaled(checkpoint, how, code)
+    more, blocks = _microscaled(checkpoint, code)
+    found, used = found | more, used | blocks
+    method = str(how.get("quant_method") or "an unnamed method")
+    for name, info in checkpoint.tensors.items():
+        if name not in used and name not in found and info.dtype in PACKED:
+            raise IsomergeError(
+                f"{info.file}: tensor {name} is packed ({info.dtype}) by {method}, which cannot be read as weights here: use the "
+                "model that this one was made from, or unpack it first (from_pretrained(...).dequantize().save_pretrained(...) "
+                "of transformers)"
+            )
+    if not found:
+        return checkpoint
+    gone = used | {name for name in checkpoint.tensors if BESIDE.search(name)}
+    return checkpoint.derive(
+        found,
+        origin=f"{STORED}{method}, read as {code}",
+        config={k: v for k, v in checkpoint.config.items() if k not in KEYS},
+        drop=gone - set(found),
+    )
+
+
+def quantisation_note(checkpoint: Checkpoint) -> str | None:
+    """What a user must know: which models were quantised, and that the output is not."""
+    told = next((words for words in checkpoint.origin if words.startswith(STORED)), None)
+    return None if told is None else f"{checkpoint.ref}: {told}; what is written is not quantised"
+
+
+def _float_of(config: Mapping[str, Any]) -> str:
+    """The dtype of weights that a config names, also in the part for texts; else bfloat16."""
+    parts = [config, *(part for part in config.values() if isinstance(part, Mapping))]
+    names = (str(part.get("dtype") or part.get("torch_dtype")) for part in parts)
+    return next((FLOATS[name] for name in names if name in FLOATS), "BF16")
+
+
+def _described(info: TensorInfo, name: str, code: str, shape: tuple[int, ...]) -> TensorInfo:
+    return replace(info, name=name, dtype=code, shape=shape, nbytes=byte_size(code, shape) or 0, offset=-1)
+
+
+# ------------------------------------------------------------------------------------------------- scaled
+
+
+def _scaled(checkpoint: Checkpoint, how: Mapping[str, Any], code: str) -> tuple[dict[str, Derived], set[str]]:
+    """All weights with factors beside them; and the names of the factors."""
+    found: dict[str, Derived] = {}
+    used: set[str] = set()
+    blocks = how.get("weight_block_size")
+    for name, info in checkpoint.tensors.items():
+        scale = next((name + end for end in SCALES if name + end in checkpoint.tensors), None)
+        if info.dtype not in NARROW or scale is None:
+            continue
+        zero = f"{name}_zero_point"
+        zero = zero if zero in checkpoint.tensors else None
+        factors = checkpoint.tensors[scale]
+        steps = _steps(info, factors, blocks)
+        if zero is not None and checkpoint.tensors[zero].shape != factors.shape:
+            raise IsomergeError(f"{info.file}: tensor {zero} must have the shape of {scale}: save this model again")
+        read = partial(_unscaled, checkpoint, name, scale, zero, steps, code)
+        found[name] = Derived(_described(info, name, code, info.shape), read)
+        used |= {scale} | ({zero} if zero is not None else set())
+    return found, used
+
+
+def _steps(info: TensorInfo, factors: TensorInfo, blocks: Any) -> tuple[int, ...]:
+    """How many entries of every axis of a weight share a factor.
+
+    Raises:
+        IsomergeError: no number fits.
+    """
+    if math.prod(factors.shape) == 1:
+        return tuple(info.shape)
+    shape = (*factors.shape, 1) if len(factors.shape) == len(info.shape) - 1 else factors.shape
+    stated = blocks if isinstance(blocks, (list, tuple)) and len(blocks) == 2 else (None, None)
+    stated = (*(None,) * (len(info.shape) - 2), *stated)[-len(info.shape) :] if info.shape else ()
+    steps = []
+    for long, short, given in zip(info.shape, shape, stated, strict=False):
+        options = ([given] if isinstance(given, int) and given > 0 else []) + (
+            [long // short] if short and long % short == 0 else []
+        )
+        fitting = [step for step in options if -(-long // step) == short]
+        if not fitting or len(shape) != len(info.shape):
+            raise IsomergeError(
+                f"{info.file}: tensor {factors.name} of shape {list(factors.shape)} has no factors for {info.name} of shape "
+                f"{list(info.shape)} (weight_block_size {blocks}): save this model again"
+            )
+        steps.append(fitting[0])
+    return tuple(steps)
+
+
+def _unscaled(
+    checkpoint: Checkpoint, name: str, scale: str, zero: str | None, steps: tuple[int, ...], code: str
+) -> Tensor:
+    """One weight: its stored numbers, less the zero point, times their factors."""
+    import torch
+
+    weight = checkpoint.read(name).to(torch.float32)
+
+    def spread(key: str) -> Tensor:
+        small = checkpoint.read(key).to(torch.float32)
+        if small.numel() == 1:
+            return small.reshape(())
+        small = small.reshape(*small.shape, *(1,) * (weight.ndim - small.ndim))
+        for axis, (long, step) in enumerate(zip(weight.shape, steps, strict=True)):
+            if 1 < step < long:  # one factor for all, or one for each, are spread by broadcasting
+                small = small.index_select(axis, torch.arange(long) // step)
+        return small
+
+    if zero is not None:
+        weight -= spread(zero)
+    return weight.mul_(spread(scale)).to(torch_dtype(code))
+
+
+# -------------------------------------------------------------------------------------------------- MXFP4
+
+
+def _microscaled(checkpoint: Checkpoint, code: str) -> tuple[dict[str, Derived], set[str]]:
+    """All weights in blocks ``[*lead, rows, blocks, 16]``, as the transposed ``[*lead, columns, rows]`` that modules have."""
+    found: dict[str, Derived] = {}
+    used: set[str] = set()
+    for key, info in checkpoint.tensors.items():
+        name = key.removesuffix("_blocks")
+        scale = f"{name}_scales"
+        if name == key or info.dtype != "U8" or scale not in checkpoint.tensors:
+            continue
+        if len(info.shape) < 3 or checkpoint.tensors[scale].shape != info.shape[:-1]:
+            raise IsomergeError(
+                f"{info.file}: tensor {scale} of shape {list(checkpoint.tensors[scale].shape)} has no factors for {key} of shape "
+                f"{list(info.shape)}: save this model again"
+            )
+        *lead, rows, blocks, pairs = info.shape
+        shape = (*lead, blocks * pairs * 2, rows)
+        found[name] = Derived(_described(info, name, code, shape), partial(_unpacked, checkpoint, key, scale, code))
+        used |= {key, scale}
+    return found, used
+
+
+def _unpacked(checkpoint: Checkpoint, key: str, scale: str, code: str) -> Tensor:
+    """One weight: four bits each, the lower first, times two to the block's exponent."""
+    import torch
+
+    packed = checkpoint.read(key)
+    exponents = checkpoint.read(scale).to(torch.int32) - 127
+    values = torch.tensor(FP4, dtype=torch.float32)
+    pairs = torch.stack([values[(packed & 15).int()], values[(packed >> 4).int()]], -1).flatten(-2)
+    return torch.ldexp(pairs, exponents.unsqueeze(-1)).flatten(-2).mT.to(torch_dtype(code)).contiguous()
