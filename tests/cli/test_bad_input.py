@@ -227,7 +227,7 @@ DAMAGE = [
     (config_is_a_list, ["b/config.json", "not an object", "save_pretrained"]),
     (no_config, ["b/config.json", "does not exist", "save_pretrained"]),
     (unknown_architecture, ["/b", "rwkv", "gpt2", "--spec"]),
-    (more_layers, ["h.3.", "missing"]),
+    (more_layers, ["numbers of layers", "h: 4 and 3", "shard lost"]),
     (sizeless, ["/b", "config.json", "res"]),
     (textual, ["/b", "config.json", "res"]),
 ]
@@ -285,7 +285,12 @@ def test_different_architectures(stored: Callable, isomerge: Callable, tmp_path:
     ("key", "value", "words"),
     [
         ("hidden_size", 96, ["different shapes", "res is 48 and 96", "must be equal"]),
-        ("vocab_size", 71, ["different vocabularies", "67 and 71", "must be equal"]),
+        ("vocab_size", 71, ["different vocabularies", "67 and 71", "must be equal", "--tokenizer-source union"]),
+        (
+            "num_hidden_layers",
+            4,
+            ["different numbers of layers", "encoder.layer: 4 and 3", "shard lost", "slices"],
+        ),
         ("intermediate_size", 44, ["different shapes", "ff is 40 and 44", "must be equal"]),
         ("num_attention_heads", 4, ["different shapes", "h is 6 and 4", "must be equal"]),
     ],
@@ -300,6 +305,21 @@ def test_different_sizes(
     monkeypatch.setitem(toys.BODY, key, value)
     b = single("bert", tmp_path / "b")
     against(tmp_path, isomerge, a, b, [str(b), *words])
+
+
+def test_files_of_other_programs(isomerge: Callable, stored: Callable, tmp_path: Path) -> None:
+    """GGUF, by file and by folder, and a pipeline of diffusers: what to name instead."""
+    model = stored("bert", 0)
+    folder, pipeline = tmp_path / "gguf", tmp_path / "pipeline"
+    folder.mkdir()
+    (folder / "m.gguf").write_bytes(b"GGUF")
+    shutil.copy(model / "config.json", folder)
+    (pipeline / "transformer").mkdir(parents=True)
+    shutil.copy(model / "config.json", pipeline / "transformer")
+    (pipeline / "model_index.json").write_text("{}")
+    for name in (folder, folder / "m.gguf"):
+        refuses(isomerge, tmp_path, "inspect", name, words=[str(folder / "m.gguf"), "GGUF", "made from"])
+    refuses(isomerge, tmp_path, "inspect", pipeline, words=["pipeline", str(pipeline / "transformer")])
 
 
 def test_different_positions(stored: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: Any) -> None:

@@ -40,6 +40,10 @@ def local_folder(ref: str | Path, *, allow_pickle: bool = False) -> Path:
 
 
 def _folder_of_file(path: Path) -> Path:
+    if path.suffix == ".gguf":
+        raise IsomergeError(
+            f"{path} is GGUF, which is made to run a model and not to change it: name the folder of the model that it was made from"
+        )
     if path.suffix != ".safetensors":
         raise IsomergeError(
             f"{path} is no checkpoint folder; give the folder that holds config.json and the weights"

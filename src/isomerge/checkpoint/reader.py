@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
 CONFIG = "config.json"
+PIPELINE = "model_index.json"
+"""What a pipeline of diffusers has in place of a config: its models are in folders of their own."""
 
 
 Recipe = Callable[[], "torch.Tensor"]
@@ -330,6 +332,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     that are no list of strings.
     """
     path = folder / CONFIG
+    if (folder / PIPELINE).is_file() and not path.is_file():
+        parts = sorted(part.parent.name for part in folder.glob(f"*/{CONFIG}"))
+        raise IsomergeError(
+            f"{folder} is a pipeline of several models: name the folder of one of them"
+            + (f", such as {folder / parts[0]}" if parts else "")
+        )
     config = read_object(
         path,
         remedy="a checkpoint needs the config.json that save_pretrained writes; a model of plain torch needs no more than {} in "

@@ -65,6 +65,10 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
                 "(load it and call save_pretrained), or pass --allow-pickle to load it with weights_only"
             )
         return _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
+    if files := sorted(folder.glob("*.gguf")):
+        raise IsomergeError(
+            f"{files[0]} is GGUF, which is made to run a model and not to change it: name the folder of the model that it was made from"
+        )
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     hint = f" (it holds {', '.join(others[:3])})" if others else ""
     raise IsomergeError(

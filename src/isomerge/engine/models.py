@@ -184,8 +184,9 @@ def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collectio
             theirs = other.spec.sizes[size]
             if theirs != value and not (apart and size == LABELS):
                 what = "vocabularies" if size == "vocab" else "shapes"
+                hint = "; merge makes them so with --tokenizer-source union" if size == "vocab" else ""
                 raise IsomergeError(
-                    f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal"
+                    f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
                 )
         for key in (*anchor.spec.config_keys, "tie_word_embeddings"):
             known = key.rpartition(".")[2] == "rope" or all(has_key(m.config, key) for m in (anchor, other))
@@ -199,6 +200,30 @@ def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collectio
         _check_tensors(anchor, other, apart)
 
 
+def _lacking(one: Model, two: Model, canonical: str) -> str:
+    """Why one model has a tensor that the other lacks: more layers, or a lost file."""
+    mine, theirs = _depths(one), _depths(two)
+    for stack, depth in mine.items():
+        if theirs.get(stack, depth) < depth:
+            return (
+                f"{one.ref} and {two.ref} have different numbers of layers ({stack}: {depth} and {theirs[stack]}): is a shard lost? "
+                "Models of different depth are merged with the `slices` of a recipe"
+            )
+    return f"{two.ref}: tensor {canonical} is missing, but {one.ref} has it: is a shard lost?"
+
+
+def _depths(model: Model) -> dict[str, int]:
+    """How many layers every stack has, by what its tensors' names begin with."""
+    found: dict[str, int] = {}
+    for match in model.matches.values():
+        stack, cut, _ = match.line.name.partition("{")
+        layer = next(iter(match.binding.values()), None)
+        if cut and layer is not None:
+            name = stack.rstrip(".")
+            found[name] = max(found.get(name, 0), layer + 1)
+    return found
+
+
 def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
     for one, two in ((anchor, other), (other, anchor)):
         for name, match in one.matches.items():
@@ -206,9 +231,7 @@ def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
                 continue
             theirs = two.source_of(match.canonical, match)
             if theirs is None and not match.line.optional:
-                raise IsomergeError(
-                    f"{two.ref}: tensor {match.canonical} is missing, but {one.ref} has it: is a shard lost?"
-                )
+                raise IsomergeError(_lacking(one, two, match.canonical))
             if theirs is not None:
                 a, b = one.checkpoint.tensors[name].shape, two.checkpoint.tensors[theirs].shape
                 if tuple(a) != tuple(b):
