@@ -138,7 +138,7 @@ def main() -> None:
 
     done: dict[str, Any] = json.loads(RESULTS.read_text())["models"] if RESULTS.exists() else {}
     for name in TOYS:
-        if done.get(name, {}).get("pairs") != chosen.each:
+        if done.get(name, {}).get("pairs", 0) < chosen.each:
             done[name] = judge(name, chosen.each)
             print(name, done[name]["counts"], len(done[name]["wrong"]), done[name]["seconds"], flush=True)
         here = {name: done[name] for name in TOYS if name in done}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
+from depth import EVERY
 from diffusion_models import DIFFUSION, run
 from isomerge.archs import spec_for
 from isomerge.checkpoint.dtypes import dtype_code
@@ -26,8 +26,11 @@ from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.ties import without_broken_ties
 from toy_composites import COMPOSITES
 from toy_decoders import COMBINED
+from toy_encoders import WIDER
 from toy_experts import ROUTED
 from toy_hybrids import HYBRIDS
+from toy_inputs import OWN_INPUTS
+from toy_languages import LANGUAGES
 from toy_models import DECODERS, ENCODERS, SEQUENCES
 from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_seeing import SEEING, is_seeing, seen_inputs
@@ -139,6 +142,8 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **HYBRIDS,
     **COMBINED,
     **SEEING,
+    **WIDER,
+    **LANGUAGES,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -146,11 +151,25 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
 REPRESENTATIVE = {"gpt_neox", "whisper"}
 FAMILIES = {**DECODERS, **ENCODERS, **SEQUENCES}
 # Of the latest, only these are in `make test` at all; the others, with their mutants, in `make test-all`.
-LATEST = {**ROUTED, **ENCODED, **PLAIN, **COMPOSITES, **DIFFUSION, **HYBRIDS, **COMBINED, **SEEING}
+LATEST = {
+    **ROUTED,
+    **ENCODED,
+    **PLAIN,
+    **COMPOSITES,
+    **DIFFUSION,
+    **HYBRIDS,
+    **COMBINED,
+    **SEEING,
+    **WIDER,
+    **LANGUAGES,
+}
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
-EVERY = bool(os.environ.get("ISOMERGE_ALL_TOYS"))
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
-SAMPLE = [n for n in TRIED if EVERY or n not in {**FAMILIES, **LATEST} or n in REPRESENTATIVE]
+# Kin of a toy beside them, with other biases, heads or activations.
+KIN = {
+    "bert-relu", "xlm-roberta", "deberta-unshared", "deberta-c2p", "deit", "llama-mha", "mistral", "qwen2", "qwen3-biased", "t5-relu",
+}  # fmt: skip
+SAMPLE = [n for n in TRIED if EVERY or n not in {**FAMILIES, **LATEST} | dict.fromkeys(KIN) or n in REPRESENTATIVE]
 
 STREAMS_ALONE = {"mamba", "mamba2"}
 """Toys of which nothing is matched block by block: all but the residual stream is left fixed."""
@@ -184,6 +203,8 @@ def inputs(config: Any) -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(7)
     seen = getattr(config, "vision_config", config)
     found = {}
+    if config.model_type in OWN_INPUTS:
+        return OWN_INPUTS[config.model_type](config, rng)
     if is_seeing(config):
         return seen_inputs(config, rng)
     if hasattr(seen, "image_size"):
@@ -217,12 +238,26 @@ def outputs(folder: Path) -> torch.Tensor:
     config = tf.AutoConfig.from_pretrained(folder)
     kind = getattr(tf, config.architectures[0])
     dtype = next(iter(tensors(folder).values())).dtype
-    experts = {"experts_implementation": "eager"} if hasattr(config, "num_experts_per_tok") else {}
+    experts = (
+        {"experts_implementation": "eager"}
+        if any(
+            hasattr(getattr(config, "text_config", config), key) for key in ("num_experts_per_tok", "top_k_experts")
+        )
+        else {}
+    )
     model = kind.from_pretrained(folder, dtype=dtype, **experts).eval()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
     with torch.no_grad():
         found = model(**given)
-    names = ("logits", "logits_per_image", "itm_score", "text_embeds", "image_embeds", "pooler_output")
+    names = (
+        "logits",
+        "logits_per_image",
+        "itm_score",
+        "text_embeds",
+        "image_embeds",
+        "pooler_output",
+        "start_logits",
+    )
     return next(found[name] for name in names if name in found)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from archs.language_families import UNBIASED
+from toy_encoders import WIDER_IDLE
 from toys import SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
 
 SHARD = 8_000
@@ -23,6 +25,8 @@ IDLE = {
                               "glm4", "olmo2", "olmo3", "exaone4", "granitemoe", "granitemoeshared", "qwen2_vl", "qwen2_5_vl", "qwen3_vl",
                               "mistral3", "internvl", "internvl-normed")),
     ("bamba", "kb"), ("granitemoehybrid", "kb"), ("gpt_bigcode", "kv"), ("gpt_bigcode-heads", "g"),
+    *((toy, "vb") for toy in UNBIASED),
+    *((toy, "vb") for toy in WIDER_IDLE),
     ("llava", "vb"), ("llava-qwen2", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
 }  # fmt: skip
 

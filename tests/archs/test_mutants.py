@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from archs.composed_mutants import COMPOSED_MUTANTS
+from archs.encoder_mutants import ENCODER_MUTANTS
 from archs.hybrid_mutants import HYBRID_MUTANTS
+from archs.language_mutants import LANGUAGE_MUTANTS
 from archs.later_mutants import LATER_MUTANTS
 from archs.latest_mutants import LATEST_MUTANTS
 from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
@@ -38,7 +40,7 @@ COMPLEX_UNDER_NORMS = (
     "size sg = 1\n => ",
     "size c = 2\n => ",
     "space sg as qk: Sign[l, kv, pair] => space c as qk: Complex[l, kv, pair]",
-    "space t as qk: Scale[l, pair] => ",
+    "space t as qk: Scale[l, pair] if not behind => ",
     "q_norm.weight (c pair t) => q_norm.weight gain",
     "k_norm.weight (c pair t') => k_norm.weight gain",
     "(kv g c pair sg) => (kv g c pair)",
@@ -200,6 +202,8 @@ MUTANTS = [
     *COMPOSED_MUTANTS,
     *HYBRID_MUTANTS,
     *LATER_MUTANTS,
+    *ENCODER_MUTANTS,
+    *LANGUAGE_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 
@@ -236,7 +240,7 @@ def test_every_text_has_two() -> None:
 
 
 NAMED = {
-    "deberta": "deberta-v2", "dit": "DiTTransformer2DModel", "sd3": "SD3Transformer2DModel", "flux": "FluxTransformer2DModel",
+    **dict.fromkeys(["deberta-shared", "deberta-unshared", "deberta-c2p", "deberta-conv"], "deberta-v2"), "dit": "DiTTransformer2DModel", "sd3": "SD3Transformer2DModel", "flux": "FluxTransformer2DModel",
 }  # fmt: skip
 
 
@@ -245,4 +249,4 @@ def model_type_of(toy: str) -> str:
     kind = toy
     while kind and kind not in spec_texts():
         kind = kind.rpartition("-")[0]
-    return kind or NAMED[toy.partition("-")[0]]
+    return NAMED.get(toy) or kind or NAMED[toy.partition("-")[0]]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import transformers as tf
 
+from archs.encoder_families import ENCODER_FAMILIES, ENCODER_HALF
+from archs.language_families import SPOKEN
 from archs.later_families import LATER
 from diffusion_models import DIFFUSION
 from isomerge.archs import spec_for, spec_texts
@@ -119,7 +121,7 @@ FAMILIES: dict[str, tuple[dict, list[str]]] = {
     "Data2VecVision": (BY_PLACE, IMAGES[:2]),
     "Blip": (CAPTIONS, ["ForConditionalGeneration", "ForImageTextRetrieval"]),
 }
-ALL_FAMILIES = {**FAMILIES, **LATER}
+ALL_FAMILIES = {**FAMILIES, **LATER, **ENCODER_FAMILIES, **SPOKEN}
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text
 HALF = {
@@ -129,6 +131,7 @@ HALF = {
     "WhisperForAudioClassification": "dx",
     "WhisperForCausalLM": "ec",
     "CLIPForImageClassification": "t",
+    **ENCODER_HALF,
 }
 CLASSES = [pytest.param(family, kind, id=family + kind) for family, (_, kinds) in TRIED.items() for kind in kinds]
 Saved = tuple[dict, dict[str, tuple[int, ...]]]
@@ -159,7 +162,7 @@ def other_prefix(prefixes: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) 
 def test_covered_as_saved(family: str, kind: str, saved: Callable[[str, str], Saved]) -> None:
     """Each tensor has one line, and each space that is no residual acts."""
     config, shapes = saved(family, kind)
-    spec = spec_for(config)
+    spec = spec_for(config, shapes=shapes)
     matches = coverage(spec, shapes)
     assert set(matches) == set(shapes)
     acting = {s.name for block in gather_blocks(spec, matches) for s in elements_of(spec, block).values()}
@@ -171,7 +174,7 @@ def test_covered_as_saved(family: str, kind: str, saved: Callable[[str, str], Sa
 def test_covered_with_the_other_prefix(family: str, kind: str, saved: Callable[[str, str], Saved]) -> None:
     """With and without the prefix, a tensor is the same tensor."""
     config, shapes = saved(family, kind)
-    spec = spec_for(config)
+    spec = spec_for(config, shapes=shapes)
     if not spec.prefixes:
         return
     canonical = {m.canonical for m in coverage(spec, shapes).values()}
@@ -194,7 +197,7 @@ def test_every_model_type_is_tried() -> None:
 def test_legacy_norm_names(family: str, old: str, saved: Callable[[str, str], Saved]) -> None:
     """Checkpoints of 2018 call the gains gamma and beta."""
     config, shapes = saved(family, "ForMaskedLM" if family != "DebertaV2" else "Model")
-    spec = spec_for(config)
+    spec = spec_for(config, shapes=shapes)
     new = {"gamma": "weight", "beta": "bias"}[old]
     renamed = {n.replace(f"LayerNorm.{new}", f"LayerNorm.{old}"): s for n, s in shapes.items()}
     assert set(renamed) != set(shapes)

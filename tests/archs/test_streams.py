@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.test_mutants import model_type_of
 from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
@@ -17,6 +18,7 @@ from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.spec_text import parse_spec
+from toy_encoders import WIDER_LARGEST, WIDER_STREAMS
 from toys import SAMPLE, TRIED, Toy, config_of, load_toy, outputs, relative, write_toy
 
 # The largest group of every toy's stream, written out: nothing else says that a spec does not promise too little.
@@ -58,10 +60,14 @@ LARGEST = {
     ),
     **dict.fromkeys(["granitemoeshared"], "O"),
     **dict.fromkeys(["nemotron", "gptj"], "OFixingOnes"),
+    **WIDER_LARGEST,
+    **SPOKEN_STREAMS,
 }
 # The streams of those that have not just the one.
 STREAMS = {
     **{name: {"res": "Perm", "emb": "Perm"} for name in ("electra", "albert", "albert-groups")},
+    **STREAMS_WITHOUT_GAINS,
+    **SEEN_STREAMS,
     "marian": {},
     "pegasus": {},
     "whisper": {"res_in": "Perm", "res": "Perm"},
@@ -78,6 +84,7 @@ STREAMS = {
     **{name: {"res": "Perm", "cres": "Perm", "emb": "Perm"} for name in ("sd3", "sd3-later")},
     "flux": {"res": "Perm", "emb": "Perm"},
     **{name: {"tres": "Perm", "vres": "OFixingOnes"} for name in ("blip", "blip-retrieval")},
+    **WIDER_STREAMS,
 }
 
 
@@ -109,7 +116,9 @@ def test_turned_stream(name: str, groups: str, gains: bool, toy: Callable[..., T
     wanted = largest if groups == "largest" else model.spec.stream_groups
     assert spec.stream_groups == wanted
     element = turn(model, spec, gains=gains)
-    assert len(element.stages) == (2 if gains and {*wanted.values()} & {"O", "OFixingOnes"} else 1)
+    assert len(element.stages) == (
+        2 if gains and {*wanted.values()} & {"O", "OFixingOnes"} and name not in STREAMS_WITHOUT_GAINS else 1
+    )
     new = turned(model, element)
     assert model.change(new) > 0.1
     assert relative(outputs(write_toy(model, new, tmp_path / "out")), model.reference) < model.tolerance

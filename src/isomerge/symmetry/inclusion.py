@@ -77,6 +77,16 @@ class Inclusion:
             )
         return texts[kind]
 
+    def stored(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """The stored tensors' shapes by the names that they have in the part, whichever alternative of ``at`` they begin with."""
+        starts = self.at[1:-1].split("|") if self.at.startswith("(") and self.at.endswith(")") else [self.at]
+        return {
+            name[len(start) :]: shape
+            for start in starts
+            for name, shape in shapes.items()
+            if name.startswith(start)
+        }
+
     def called(self, name: str) -> str:
         """What a name of the part is called in the whole."""
         return name if self.name is None or name.isdigit() else f"{self.name}_{name}"

@@ -166,7 +166,7 @@ class _Reader:
         """Everything that the included spec declares, under the names that it has here."""
         config = inclusion.config(self.config)
         name, text = inclusion.text(config, self.texts)
-        part = included(inclusion, parse_spec(text, config, name, self.texts))
+        part = included(inclusion, parse_spec(text, config, name, self.texts, inclusion.stored(self.tensors)))
         check_apart(inclusion, part, self.sizes)
         self.parts.append(part.origin)
         self.sizes |= part.sizes
