@@ -342,6 +342,28 @@ def test_an_axis_without_a_size_is_told_with_its_place() -> None:
         coverage(spec, {"head.weight": (8, 4)})
 
 
+@pytest.mark.parametrize(
+    ("kind", "tie", "stored", "kept"),
+    [
+        ("ToyForCausalLM", True, False, False),
+        ("ToyForCausalLM", True, True, False),  # in both places, as torch's pickles have it
+        ("ToyForCausalLM", False, True, True),
+        ("ToyForCausalLM", False, False, False),  # a whole says so of its part, which is tied all the same
+        ("ToyForConditionalGeneration", False, False, False),
+        ("ToyModel", False, False, True),
+        ("ToyForSequenceClassification", True, False, True),
+    ],
+)
+def test_a_head_that_is_not_stored_is_tied(kind: str, tie: bool, stored: bool, kept: bool) -> None:
+    """The last gain cannot be folded into the embeddings: it has no space where the head is tied to them."""
+    text = "model toy\nsize res = 4\nresidual res: SignedPerm\nresidual nf: Scale[res]\n"
+    text += "embed.weight vocab res\nnorm.weight diag(res nf)\n? lm_head.weight vocab (res nf)' = embed.weight\n"
+    text += "? head.weight vocab (res nf)' = embed.weight\n"  # an older name
+    present = ["embed.weight", "norm.weight", *(["lm_head.weight"] if stored else [])]
+    config = {"architectures": [kind], "tie_word_embeddings": tie}
+    assert ("nf" in without_broken_ties(parse_spec(text, config), present, config).spaces) == kept
+
+
 def test_why_gains_cannot_be_folded() -> None:
     """A tie is blamed only where untying would help."""
     text = "model toy\nsize res = 4\nresidual res: SignedPerm folded O\nresidual nf: Scale[res]\n"

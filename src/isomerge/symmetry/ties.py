@@ -7,6 +7,7 @@ into the head does not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from isomerge.symmetry.spec import Line, Spec
 SELF_DUAL = {"Perm", "SignedPerm", "Sign", "O", "OFixingOnes", "Fixed"}
 # Classes of Hugging Face whose names have "For" but which have a language-modelling head all the same.
 LANGUAGE_HEADS = ("LM", "ConditionalGeneration", "PreTraining")
+ALWAYS = re.compile(r"LMHeadModel$|For\w*LM$|ForConditionalGeneration$")
+"""Classes that cannot do without a head: one that is not stored is tied, whatever the config of a whole says of its part."""
 
 
 def has_language_head(config: Mapping[str, Any]) -> bool:
@@ -40,10 +43,19 @@ def tied_lines(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) ->
 
 def _declared_ties(spec: Spec, stored: set[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
     """The lines that the config ties to a stored one, also where both are stored (as torch's pickles do)."""
-    if not config.get("tie_word_embeddings", True) or not has_language_head(config):
+    if not has_language_head(config):
         return []
+    tied = config.get("tie_word_embeddings", True)
+    needed = bool(ALWAYS.search(str((config.get("architectures") or [""])[0])))
     by_name = {line.canonical({}): line for line in spec.lines if not line.indices}
-    return [(line, by_name[line.tied]) for line in spec.lines if line.tied in stored and not line.indices]
+    lines = [line for line in spec.lines if line.tied in stored and not line.indices]
+    # a head may have several names, of which one is stored
+    apart = {(line.tied, line.axes) for line in lines if line.canonical({}) in stored}
+    return [
+        (line, by_name[str(line.tied)])
+        for line in lines
+        if tied or (needed and (line.tied, line.axes) not in apart)
+    ]
 
 
 def broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> dict[Line, tuple[Line, set[str]]]:
