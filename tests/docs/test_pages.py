@@ -10,7 +10,6 @@ import pytest
 
 import isomerge
 from docs.markdown import DOCS, ROOT, anchors, links, navigation, pages
-from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *pages()]
@@ -99,17 +98,3 @@ def test_example_spec_is_read() -> None:
     assert text in (DOCS / "add-an-architecture.md").read_text()
     spec = parse_spec(text, config, "opt.spec")
     assert {"h", "qk", "ov", "ff"} <= spec.spaces.keys()
-
-
-def _plain(kind: str) -> str:
-    """A model type (of a part: of its model), or a class of diffusers, as the README may write it."""
-    kind = kind.removesuffix("_vl_text") + "_vl" if kind.endswith("_vl_text") else kind.removesuffix("_vision")
-    return kind.removesuffix("Transformer2DModel").lower().replace("-", "").replace("_", "")
-
-
-def test_readme_names_every_architecture_family() -> None:
-    """The list in the README forgets none of the packaged specs."""
-    text = (ROOT / "README.md").read_text().lower()
-    text = "".join(c for c in text if c not in "-() .")
-    missing = [kind for kind in spec_texts() if _plain(kind) not in text]
-    assert missing == []

@@ -92,7 +92,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "t5": (
         {"d_model": 3, "num_heads": 1, "d_kv": 2, "d_ff": 4, "feed_forward_proj": "gated-gelu"},
-        ("encoder.block.{l}.layer.1.DenseReluDense.wi_", "encoder.block.{l}.layer.1.DenseReluDense.wo"),
+        ("encoder.block.{l}.layer.1.(DenseReluDense|mlp).wi_", "encoder.block.{l}.layer.1.(DenseReluDense|mlp).wo"),
     ),
 }
 ROLES = ("ff", "scale")
