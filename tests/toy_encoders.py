@@ -71,7 +71,8 @@ HEARD = {
     "conv_channels": 20, "input_feat_per_channel": 8,
 }  # fmt: skip
 SPARSE = {**BART, "attention_type": "block_sparse", "block_size": 1, "num_random_blocks": 1}
-CHINESE = {**DOUBLE, "text_config": WORDS}
+# transformers zeroes the padding row of a Chinese CLIP as it loads it: here none is padding, so that all are seen
+CHINESE = {**DOUBLE, "text_config": {**WORDS, "pad_token_id": None}}
 TROCR = {
     "vocab_size": 67, "d_model": 48, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 36,
     "max_position_embeddings": 32, "cross_attention_hidden_size": 20, "activation_function": "relu",

@@ -34,7 +34,7 @@ ENCODER_MUTANTS = [
     mutant("m2m_100", "a stream that moves under sinusoids", "res", 'residual res: Perm if model_type in ("bart", => residual res: Perm if model_type in ("m2m_100", "bart",'),
     mutant("m2m_100", "negative scale under ReLU", "eu", "space eu as scale: PositiveScale => space eu as scale: Scale"),
     mutant("blenderbot", "cross-attention past the encoder's last gain", "enf", "(xh xqk') (res enf)' => (xh xqk') res'"),
-    mutant("blenderbot-small", "gains of norms behind the branches", "en1", '"blenderbot") => "blenderbot", "blenderbot-small")'),
+    mutant("blenderbot-small", "gains of norms behind the branches", "en1", 'residual en1: Scale[l, res] if model_type in ("mbart", => residual en1: Scale[l, res] if model_type in ("blenderbot-small", "mbart",'),
     mutant("plbart", "positions forgotten", "res", "decoder.embed_positions.weight pos res => decoder.embed_positions.weight pos other"),
     # pairs of towers
     mutant("siglip_text_model", "the head past the last gain", "nf", "head.weight shared (res nf)' => head.weight shared res'"),

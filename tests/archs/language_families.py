@@ -95,7 +95,7 @@ SPOKEN: dict[str, tuple[dict[str, Any], list[str]]] = {
     "MiniCPM3": (LATENT, CLASSED),
     "Glm4MoeLite": (ROUTED_LATENT, WORDS),
     "Mistral4": ({**ROUTED_LATENT, "first_k_dense_replace": 1}, [*CLASSED, "ForTokenClassification"]),
-    "DeepseekV32": (ROUTED_LATENT, WORDS),
+    "DeepseekV32": ({**ROUTED_LATENT, "first_k_dense_replace": 1}, WORDS),
     "Apertus": (TWO, [*WORDS, "ForTokenClassification"]),
 }
 SPOKEN_STREAMS = {
@@ -126,7 +126,6 @@ UNBIASED = [
     "helium",
     "vaultgemma",
     "nanochat",
-    "exaone_moe",
     "gpt_neox_japanese",
 ]
 """Toys without a bias of the values or of the output (see `test_law`)."""

@@ -61,7 +61,7 @@ LANGUAGE_MUTANTS = [
     mutant("ernie4_5_moe", "the router's bias forgotten", "e", "e_score_correction_bias 1 e => e_score_correction_bias 1 rows"),
     mutant("minimax_m2", "heads without their gains", "kv", "(kv g [c pair t | rest rt]) => rows", "(kv [c pair t' | rest rt']) => rows", "space t as qk: Scale[l, kv, pair] => ", "space rt as qk: Scale[l, kv, rest] if rest > 0 => "),
     mutant("minimax_m2", "the router's bias forgotten", "e", "e_score_correction_bias e => e_score_correction_bias rows"),
-    mutant("minimax_m2", "all of a head turned", "t", "(rotary_dim or head * => (head *"),
+    mutant("minimax_m2", "all of a head turned", "t", "size pair = (rotary_dim or head * (rope_parameters.partial_rotary_factor or partial_rotary_factor or 1)) // 2 => size pair = head // 2"),
     mutant("flex_olmo", "router forgotten", "e", "mlp.gate.weight e res' => mlp.gate.weight rows res'"),
     mutant("flex_olmo", "heads without their gains", "kv", "(kv g c pair t) if => rows if", "(kv c pair t') if => rows if", "space t as qk: Scale[l, kv, pair] if not shared => "),
     mutant("qwen3_5_text", "gates before queries", "rs", "[c pair sg | rest rs | ov] => [ov | c pair sg | rest rs]"),

@@ -32,7 +32,7 @@ LATER_MUTANTS = [
     mutant("gpt_neo", "ReLU's scale under GELU", "u", ' if activation_function == "relu" => '),
     mutant("gpt_bigcode", "value before key", "ov", "(kv [g qk | qk' | ov]) => (kv [g qk | ov | qk'])"),
     mutant("gpt_bigcode-heads", "fused block by block", "kv", "(kv [g qk | qk' | ov]) => [kv g qk | kv qk' | kv ov]"),
-    mutant("granitemoe", "router forgotten", "e", "router.layer.weight e (res n2)' => router.layer.weight rows (res n2)'"),
+    mutant("granitemoe", "router forgotten", "e", "router.weight) e (res n2)' => router.weight) rows (res n2)'"),
     mutant("granitemoeshared", "shared gate and up mistaken", "su", "[sff | sff su] => [sff su | sff]"),
     # encoders
     mutant("mpnet", "heads per layer under one table", "h", "space h: Perm\n => space h: Perm[l]\n", "attention_bias.weight bucket h => attention_bias.weight bucket heads"),

@@ -155,12 +155,18 @@ FAMILY_MUTANTS = [
     mutant("modernbert", "input and gate mistaken", "u", "[ff | ff u] => [ff u | ff]"),
     # encoders with decoders
     mutant("bart", "cross-attention key not dual", "xqk", "(xh xqk') => (xh xqk)"),
-    mutant("bart", "post-LN gains scaled", "en1", ' if model_type == "mbart" => '),
+    mutant(
+        "bart", "post-LN gains scaled", "en1",
+        'en1: Scale[l, res] if model_type in ("mbart", => en1: Scale[l, res] if model_type in ("bart", "mbart",',
+    ),
     mutant(
         "mbart", "cross-attention past the encoder's last gain", "enf",
         "(xh xqk') (res enf)' => (xh xqk') res'",
     ),
-    mutant("marian", "permuted under sinusoids", "res", 'Perm if model_type in ("bart", "mbart") => Perm'),
+    mutant(
+        "marian", "permuted under sinusoids", "res",
+        'res: Perm if model_type in ("bart", => res: Perm if model_type in ("marian", "bart",',
+    ),
     mutant(
         "whisper", "channels of the convolutions forgotten", "channel",
         "res_in channel' width => res_in other width",

@@ -179,7 +179,9 @@ MUTANTS = [
     mutant("mixtral", "scale on gate and up", "u", "w1.weight ff (res n2)' => w1.weight (ff u) (res n2)'"),
     mutant("mixtral", "gate and down mistaken", "ff", "w1.weight ff (res n2)' => w1.weight rows (res n2)'"),
     # t5
-    mutant("t5-gated", "self-attention heads per layer", "eh", "space eh as h: Perm\n => space eh as h: Perm[l]\n"),
+    mutant(
+        "t5-gated", "self-attention heads per layer", "eh", "space eh as h: Perm if => space eh as h: Perm[l] if"
+    ),
     mutant("t5-relu", "relative bias not permuted", "dh", "bucket dh => bucket heads"),
     mutant(
         "t5-gated",

@@ -8,7 +8,7 @@ import pytest
 
 import isomerge
 from engine.disguises import disguise, perturb, single, turn
-from toys import STREAMS_ALONE, TRIED, outputs, relative
+from toys import STREAMS_ALONE, TOYS, TRIED, outputs, relative
 
 FAR = ["bert", "gpt2", "llama", "t5-relu", "vit", "mixtral"]
 CASES = [*((name, 4.0) for name in TRIED if name not in STREAMS_ALONE), *((name, 100.0) for name in FAR)]
@@ -25,7 +25,8 @@ def test_moved_copy_comes_back(name: str, condition: float, tmp_path: Path) -> N
     assert distance["after"] <= 1e-4 * distance["before"]
     assert len(alignment) > 0
     reference = outputs(a)
-    assert relative(outputs(tmp_path / "back"), reference) <= 1e-5 * (condition / 4)
+    rounding = max(1e-5, TOYS[name][1])  # of float32 weights, or what the toy itself says
+    assert relative(outputs(tmp_path / "back"), reference) <= rounding * (condition / 4)
     proof = isomerge.verify(a, moved)
     assert proof["same"]
     assert proof["residual"]["largest"] <= proof["residual"]["tolerance"] == 1e-4
