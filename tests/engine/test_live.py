@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers as tf
 from safetensors.torch import load_file
 
 import isomerge
@@ -17,7 +18,7 @@ from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_turn, with_streams
-from toys import TRIED, inputs, load_toy, overwrite, relative
+from toys import GPT, TRIED, inputs, load_toy, overwrite, relative
 
 
 @pytest.mark.parametrize("name", ["vit", "gpt2-untied", "llama", "t5-gated", "bert", "deberta-conv"])
@@ -92,6 +93,26 @@ def test_fused_parameters_are_refused(name: str, toy: Callable) -> None:
         aligned_module(model)
     with pytest.raises(IsomergeError, match="does not describe"):
         state_of(load_module(model), model)
+
+
+def test_parameters_without_a_tensor_are_refused(toy: Callable) -> None:
+    """Of another shape, or not stored at all: nothing is left out without a word."""
+    model = recognise(toy("gpt2").folder)
+    other = tf.GPT2LMHeadModel(tf.GPT2Config(**{**GPT, "vocab_size": GPT["vocab_size"] + 4}))
+    with pytest.raises(
+        IsomergeError, match=r"transformer.wte.weight of shape \[71, 48\].*stores .*wte.weight of shape \[67, 48\]"
+    ):
+        state_of(other, model)
+    deeper = tf.GPT2LMHeadModel(tf.GPT2Config(**{**GPT, "n_layer": GPT["n_layer"] + 1}))
+    with pytest.raises(IsomergeError, match="stores no tensor for it"):
+        state_of(deeper, model)
+
+
+@pytest.mark.parametrize("name", [n for n in ("qwen3_vl_moe-published",) if n in TRIED])
+def test_rows_where_the_file_has_columns(name: str, toy: Callable) -> None:
+    """Published experts lie the other way around than the class has them."""
+    with pytest.raises(IsomergeError, match="of shape"):
+        aligned_module(recognise(toy(name).folder))
 
 
 def test_average(tmp_path: Path) -> None:

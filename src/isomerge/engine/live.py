@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.modules import parameter_names
 from isomerge.engine.substitution import untied_module
+from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Match
 from isomerge.symmetry.units import plan_units
@@ -39,6 +40,7 @@ def aligned_module(model: Model, alignment: Alignment | None = None, device: str
     if alignment is None:
         return module
     places, dtype = dict(module.named_parameters(remove_duplicate=False)), working_dtype([model])
+    _check_places(module, places, names, model)
     with torch.no_grad():
         for unit in plan_units(alignment.spec, model.blocks):
             tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
@@ -87,6 +89,7 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
     """
     names = parameter_names(module, model.spec)
     own = dict(module.named_parameters(remove_duplicate=False))
+    _check_places(module, own, names, model)
     found = {}
     for canonical, stored in model.names.items():
         tied = _tied(model, stored)
@@ -94,6 +97,25 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
         if place is not None:
             found[stored] = own[place].detach()
     return found
+
+
+def _check_places(
+    module: nn.Module, own: Mapping[str, nn.Parameter], names: Mapping[str, str], model: Model
+) -> None:
+    """Every parameter has a stored tensor of its shape behind it: none is left out, none is filled the wrong way around.
+
+    Raises:
+        IsomergeError: one has not.
+    """
+    for canonical, name in names.items():
+        stored = model.source_of(canonical, model.spec.match(name))
+        shape = None if stored is None else tuple(model.checkpoint.tensors[stored].shape)
+        if shape != tuple(own[name].shape):
+            has = "no tensor for it" if shape is None else f"{stored} of shape {list(shape)}"
+            raise IsomergeError(
+                f"{type(module).__name__} of this version of transformers has {name} of shape {list(own[name].shape)}, but "
+                f"{model.ref} stores {has}: align and merge the files, and load the result"
+            )
 
 
 def _tied(model: Model, stored: str) -> str | None:
