@@ -34,6 +34,17 @@ def disguise(name: str, folder: Path, out: Path, seed: int, condition: float = 4
     return write_toy(toy, moved, out)
 
 
+def keep_streams(name: str, folder: Path, out: Path, seed: int) -> Path:
+    """The model moved by random elements of all local spaces, with new gains in its layers; its streams stay what they are."""
+    toy = load_toy(name, folder)
+    blocks, rng, spec = toy.fresh(), torch.Generator().manual_seed(seed), toy.spec
+    scales = {n for n, s in spec.spaces.items() if s.residual and s.group_name == "Scale" and spec.scope(s)}
+    random_alignment(spec, toy.blocks, rng, [*local_names(toy), *scales]).act(blocks)
+    moved = toy.named(blocks)
+    assert toy.change(moved) > 0.01
+    return write_toy(toy, moved, out)
+
+
 def turn(name: str, folder: Path, out: Path, seed: int, groups: str = "largest", *, gains: bool = True) -> Path:
     """The model moved by random elements of its residual stream and all local spaces, with new gains."""
     toy = load_toy(name, folder)
@@ -82,9 +93,10 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def write_like(folder: Path, out: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
     """A copy of a single-file checkpoint with changed tensors."""
-    found = {n: t.clone() for n, t in load_file(folder / "model.safetensors").items()}
+    (file,) = folder.glob("*.safetensors")
+    found = {n: t.clone() for n, t in load_file(file).items()}
     change(found)
     out.mkdir()
-    save_file(found, out / "model.safetensors", metadata={"format": "pt"})
+    save_file(found, out / file.name, metadata={"format": "pt"})
     (out / "config.json").write_bytes((folder / "config.json").read_bytes())
     return out

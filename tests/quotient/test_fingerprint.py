@@ -16,18 +16,20 @@ from isomerge.checkpoint.memory import in_memory
 from isomerge.cli.program import app
 from isomerge.engine.models import recognise
 from isomerge.evidence import verify as proof
+from isomerge.quotient.anchors import Anchors, fixed_streams
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint, read_fingerprint
-from isomerge.quotient.relations import Anchors, relations
+from isomerge.quotient.relations import relations
 from isomerge.quotient.similarity import similarity
-from isomerge.symmetry.blocks import leaves
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block, leaves
 from toys import SAMPLE, config_of, save_toy, tensors
 
-# Kinship is told by what meets anchors in a stream: sinusoids fix these streams, and of Mamba nothing else is related to it.
-NO_KIN = {"marian", "pegasus", "dit", "mamba", "mamba2"}
+# Kinship is told by circuits that meet anchors in a stream: Mamba has none.
+NO_KIN = {"mamba", "mamba2"}
 
 
-HEADS = ("qk", "eqk", "c", "pair")
-"""Names of spaces that queries and keys have in one text or another."""
+HEADS = ("qk", "c", "pair", "h", "kv", "ff")
+"""How the names of axes end that queries and keys have in one text or another; heads, or neurons, where norms take these."""
 
 
 def of(folder: Path) -> Fingerprint:
@@ -73,7 +75,8 @@ def test_other_models_have_other_fingerprints(name: str, tmp_path: Path) -> None
     assert not other.hashes_equal
 
     model = recognise(a)
-    block = next(b for b in model.blocks if b.line.axes and any(_is_head(b, x) for x in HEADS))
+    streams = {*model.spec.streams, *fixed_streams(model.spec, model.blocks)}
+    block = next(b for end in HEADS for b in model.blocks if _is_side(b, end, streams))
 
     def half(found: dict[str, torch.Tensor]) -> None:
         tensor = found[model.names[block.canonical[0]]]
@@ -86,11 +89,11 @@ def test_other_models_have_other_fingerprints(name: str, tmp_path: Path) -> None
     assert broken.derived
 
 
-def _is_head(block: object, name: str) -> bool:
-    from isomerge.symmetry.axes import atoms
-
-    here = [a.name for a in atoms(block.line.axes)]  # type: ignore[attr-defined]
-    return name in here and any(n.startswith("res") or n.endswith("res") for n in here) and len(block.line.axes) > 1  # type: ignore[attr-defined]
+def _is_side(block: Block, end: str, streams: set[str]) -> bool:
+    """Whether a block of a layer is a map between a stream and an axis whose name ends so."""
+    here = [a.name for a in atoms(block.axes or ())]
+    ends = any(n.removesuffix(end) in ("", "e", "t", "text_", "vision_") for n in here if n.endswith(end))
+    return ends and bool(block.scope) and len(block.axes or ()) > 1 and bool(streams & set(here))
 
 
 def test_what_contracts_in_a_gated_layer(tmp_path: Path) -> None:

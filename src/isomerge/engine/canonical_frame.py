@@ -35,6 +35,23 @@ def folding(model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dty
     return folded_gains(frame, blocks, read)
 
 
+def with_gains(spec: Spec, local: Spec) -> Spec:
+    """The spec of a model whose streams keep their basis: the spaces inside layers, and the scales of gains over the streams."""
+    scales = [n for n, space in spec.spaces.items() if space.residual and space.group_name == "Scale"]
+    return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *scales])
+
+
+def inner_gains(fold: Alignment, lonely: set[str], *, every: bool) -> Alignment:
+    """What of a folding leaves alone what a model gives out.
+
+    Args:
+        fold: see `folding`.
+        lonely: the elements of gains that have no reader.
+        every: whether gains outside the layers count; what they norm may be what a model without a head gives out.
+    """
+    return Alignment(fold.spec, {k: x for k, x in fold.items() if k not in lonely and (every or "[" in k)})
+
+
 def read_moved(model: Model, block: Block, dtype: torch.dtype, g: Alignment | None) -> Tensor:
     """One block in the working dtype, moved by the spaces of an element; integers as they are."""
     tensor = model.assemble(block, dtype)

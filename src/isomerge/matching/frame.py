@@ -76,6 +76,12 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
                 )
 
 
+def is_folded_bias(spec: Spec, leaf: Sequence[Atom]) -> bool:
+    """Whether a leaf is the bias of a norm whose gain has a scale: folding divides it by the gain."""
+    scales = [a for a in leaf if a.name in spec.residual_names and a.name not in spec.streams]
+    return bool(scales) and len(leaf) == len(scales) + 1 and not any(a.dual or a.diag for a in leaf)
+
+
 def reads_once(spec: Spec, here: Sequence[Atom], stream: str) -> bool:
     """Whether a leaf carries the stream on one axis, as a vector, and no other stream."""
     streams = [a for a in here if a.name in spec.streams]

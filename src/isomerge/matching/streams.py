@@ -89,7 +89,8 @@ def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: 
         tied: whether a head is there that is tied to the embeddings.
     """
     kind = str((config.get("architectures") or [""])[0])
-    if kind.endswith(("Model", "Backbone")) and "LMHead" not in kind and "DoubleHeads" not in kind:
+    headed = any(word in kind for word in ("LMHead", "DoubleHeads", "EncoderDecoder"))
+    if kind.endswith(("Model", "Backbone")) and not headed:
         return True
     stored = set(names)
     for line in spec.lines:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.canonical_frame import folding, read_moved, whole_alignment
+from isomerge.engine.canonical_frame import folding, inner_gains, read_moved, whole_alignment, with_gains
 from isomerge.engine.commands import run_apply
 from isomerge.engine.models import Model, coarsest_dtype
-from isomerge.engine.plan import make_plan
+from isomerge.engine.plan import gives_out_streams, make_plan
 from isomerge.engine.run import Output
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.frame import has_shared_meaning, lonely_gains
+from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_gains
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, squared_norm, unit_keys
 from isomerge.quotient.representative import (
@@ -98,9 +98,14 @@ class Canonicaliser:
         if self.plan.selection.frame is not None and lonely_gains(self.frame, self.blocks):
             self.frame = self.local
             notes.append("a norm gives out its stream, which must keep its basis")
+        kept = self.frame is self.local
+        self.frame = with_gains(model.spec, self.local) if kept else self.frame
         self.streams = self.frame.restrict(list(self.frame.streams))
         self.notes = tuple(notes)
         self.fold = folding(model, self.frame, self.blocks, self.dtype)
+        if kept:
+            lonely = lonely_gains(self.frame, self.blocks)
+            self.fold = inner_gains(self.fold, lonely, every=not gives_out_streams(model))
         self.gauges: dict[str, Alignment] = {}
         self.turn = Alignment(self.frame)
         self.gaps: list[Gap] = []
@@ -172,6 +177,11 @@ class Canonicaliser:
 
         return found | self._elements(rest, bases, units, turned)
 
+    def _counts(self, leaf: tuple[Atom, ...]) -> bool:
+        """Whether a leaf has a say in bases and signs: a norm's bias, divided by the gain that is folded, has none. Near a gain of
+        zero it would be all that they see, and rounding would decide the rest."""
+        return not is_folded_bias(self.model.spec, leaf)
+
     def _shared(self, tensors: Blocks) -> Blocks:
         """The blocks that nothing inside layers acts on."""
         return {block: t for block, t in tensors.items() if has_shared_meaning(self.frame, block)}
@@ -199,7 +209,7 @@ class Canonicaliser:
         for tensors in self._units("bases and orders", self.plan.units):
             self.norm += sum(squared_norm(t) for t in tensors.values())
             for spec in (self.local, self.streams):
-                for key, space, x in _axes(spec, tensors, CHOSEN):
+                for key, space, x in _axes(spec, tensors, CHOSEN, self._counts):
                     moment = second_moment(space, x)
                     sums[key] = sums[key] + moment if key in sums else moment
                     spaces[key] = space
@@ -214,10 +224,14 @@ class Canonicaliser:
         only: Only = None,
     ) -> dict[str, Tensor]:
         """The element of every key of a spec, from third moments of what is ``seen`` of units, in the eigenbases."""
+
+        def counts(leaf: tuple[Atom, ...]) -> bool:
+            return self._counts(leaf) and (only is None or only(leaf))
+
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         oriented = any(space.group.compact in ORIENTED for space in spec.spaces.values())
         for tensors in self._units("signs and phases", units if oriented else ()):
-            for key, space, x in _axes(spec, seen(tensors), ORIENTED, only):
+            for key, space, x in _axes(spec, seen(tensors), ORIENTED, counts):
                 third, size = third_moment(space, coordinates(space, bases[key][0], x))
                 before = sums.get(key)
                 sums[key] = (third, size) if before is None else (before[0] + third, before[1] + size)

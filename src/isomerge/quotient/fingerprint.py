@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,13 @@ from isomerge.engine.plan import layer_of, make_plan, unit_bytes
 from isomerge.errors import IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
-from isomerge.matching.frame import folded_gains, has_shared_meaning
-from isomerge.quotient.relations import Anchors, Related, anchor_rows, mapped_rows, relations
+from isomerge.matching.frame import folded_gains
+from isomerge.quotient.anchors import anchors_of
+from isomerge.quotient.relations import Related, relations
 from isomerge.quotient.spectra import spectra
-from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 FORMAT = "isomerge-fingerprint-1"
@@ -170,7 +169,7 @@ def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -
     local = make_plan(model, [], "default")
     shifts, spec = local.selection.spec, model.spec
     fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
-    anchors = _anchors(model, dtype, fold)
+    anchors = anchors_of(model, dtype, fold)
     related: list[tuple[Block, str, Related]] = []
     told: dict[str, Tensor] = {}
     total, seen = sum(unit_bytes(model, unit) for unit in local.units), 0
@@ -203,30 +202,6 @@ def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -
         {key: x.float() for key, x in told.items()},
         model.ref,
     )
-
-
-def _anchors(model: Model, dtype: torch.dtype, fold: Alignment) -> dict[str, Anchors]:
-    """The anchors of every stream. Where LayerNorm takes the mean away, so do they: a reader's part along the ones is idle."""
-    import torch
-
-    parts: dict[str, list[Anchors]] = {}
-    for block in model.blocks:
-        if has_shared_meaning(model.spec, block):
-            for stream, found in anchor_rows(model.spec, block, model.assemble(block, None)):
-                parts.setdefault(stream, []).append(found)
-    anchors = {}
-    for stream, found in parts.items():
-        rows = torch.cat([part.rows.to(dtype) for part in found])
-        anchors[stream] = Anchors(tuple(name for part in found for name in part.names), rows)
-    for block in model.blocks:
-        if set(anchors) != set(model.spec.streams) and has_shared_meaning(model.spec, block):
-            anchors |= dict(mapped_rows(model.spec, block, read_moved(model, block, dtype, fold), anchors))
-    return {
-        stream: replace(found, rows=found.rows - found.rows.mean(-1, keepdim=True))
-        if model.spec.spaces[stream].folded == "OFixingOnes"
-        else found
-        for stream, found in anchors.items()
-    }
 
 
 def _halves(model: Model) -> bool:

@@ -9,72 +9,18 @@ Zeng et al. 2024, HuRef). Nothing is solved and nothing is balanced: it is as ex
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from isomerge.quotient.anchors import Anchors
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-ROWS = 32
-"""Rows of a table of embeddings that serve as anchors."""
-
-
-@dataclass(frozen=True)
-class Anchors:
-    """Vectors of a residual stream that have a name of their own."""
-
-    names: tuple[str, ...]
-    rows: Tensor
-    """[anchors, width]."""
-
-
-def anchor_rows(spec: Spec, block: Block, tensor: Tensor) -> Iterator[tuple[str, Anchors]]:
-    """The rows that serve as anchors, with their stream, of a block outside the layers; none where it is no input of a stream.
-
-    Rows are chosen by a hash of their numbers, so that a table that grew keeps most of those that it had.
-    """
-    for (view,), atoms, _ in leaves(spec, block, tensor):
-        here = [a for a in atoms if a.name in spec.residual_names]
-        if len(here) != 1 or here[0].name not in spec.streams or here[0].dual or here[0].diag:
-            continue  # a head, a gain, or the bias of a norm, whose scale is another gauge
-        rows = view.movedim(atoms.index(here[0]), -1)
-        rows = rows.reshape(-1, rows.shape[-1])
-        chosen = sorted(sorted(range(len(rows)), key=lambda n: _rank(block.key, n))[:ROWS])
-        yield here[0].name, Anchors(tuple(f"{block.key}#{n}" for n in chosen), rows[chosen].clone())
-
-
-def mapped_rows(
-    spec: Spec, block: Block, tensor: Tensor, anchors: Mapping[str, Anchors]
-) -> Iterator[tuple[str, Anchors]]:
-    """The anchors of one stream in another that begins as a linear map of it, as where embeddings are narrower than layers.
-
-    Args:
-        tensor: a block outside the layers, with gains folded.
-        anchors: of the streams that have some.
-    """
-    import torch
-
-    for (view,), atoms, _ in leaves(spec, block, tensor):
-        here = [a for a in atoms if a.name in spec.streams]
-        if len(here) != 2 or here[0].dual == here[1].dual or view.numel() != view.shape[0] * view.shape[-1]:
-            continue
-        new, old = sorted(here, key=lambda a: a.dual)
-        if old.name not in anchors or new.name in anchors:
-            continue
-        matrix = view.movedim((atoms.index(new), atoms.index(old)), (0, 1)).flatten(1)
-        rows = torch.matmul(anchors[old.name].rows, matrix.to(anchors[old.name].rows).mT)
-        yield new.name, Anchors(anchors[old.name].names, rows)
-
-
-def _rank(key: str, number: int) -> bytes:
-    return hashlib.blake2b(f"{key}#{number}".encode(), digest_size=8).digest()
 
 
 @dataclass(frozen=True)
@@ -160,10 +106,10 @@ def _anchored(
 
     reads, ends = False, ()
     for at, atom in enumerate(atoms):
-        if atom.name not in spec.streams:
-            continue
         if atom.name not in anchors:
-            return None
+            if atom.name in spec.streams:
+                return None
+            continue
         rows, ends = anchors[atom.name].rows, (*ends, atom.name)
         if atom.diag:  # a gain that stays: the matrix that it is the diagonal of
             view = (rows * (view.reshape(-1) + block.line.less)) @ rows.mT
@@ -171,7 +117,11 @@ def _anchored(
         view = torch.matmul(view.movedim(at, -1), rows.mT).movedim(-1, at)
         atoms = (*atoms[:at], Atom(f"@{len(ends)}"), *atoms[at + 1 :])
         reads = reads or atom.dual
-    gone = spec.residual_names - set(spec.streams)  # scales of gains, which are folded: axes of length one
+    # axes of length one: scales of gains, which are folded, and those that this model does not have
+    gone = (
+        spec.residual_names - set(spec.streams)
+        | {n for n, size in spec.sizes.items() if size == 1} - spec.spaces.keys()
+    )
     kept = [at for at, a in enumerate(atoms) if a.name not in gone]
     view = view.reshape([view.shape[at] for at in kept])
     return _Leaf(block, view, tuple(atoms[at] for at in kept), reads, ends)
