@@ -30,7 +30,7 @@ from isomerge.symmetry.units import elements_of
 
 RESULT = Path(__file__).parent / "results" / "discovery.json"
 # Other sizes than those that discovery works with: wider heads, more layers, other vocabularies.
-OTHER = (Scale(4, 8, 4, 16, 4, 44, 8, 139, 60, 88), Scale(5, 5, 5, 32, 4, 68, 10, 157, 36, 104))
+OTHER = (Scale(4, 8, 4, 16, 4, 44, 6, 139, 60, 88), Scale(5, 5, 5, 32, 4, 68, 12, 157, 36, 104))
 SECTIONS = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
 ENTRIES: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 8},

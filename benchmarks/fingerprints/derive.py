@@ -10,7 +10,8 @@ from torch import Tensor
 
 from isomerge.checkpoint.memory import in_memory
 from isomerge.engine.models import Model, recognise
-from isomerge.evidence.law import random_turn, with_streams
+from isomerge.engine.plan import gives_out_streams
+from isomerge.evidence.law import random_alignment, random_turn, with_streams
 
 Weights = dict[str, Tensor]
 Config = dict[str, Any]
@@ -22,14 +23,23 @@ def read(model: Model) -> Weights:
 
 
 def disguised(weights: Weights, config: Config, seed: int) -> Model:
-    """A model moved by a random element of every space: the streams' largest groups, new gains, all local spaces, biases."""
+    """A model moved by a random element of every space: the streams' largest groups, new gains, all local spaces, biases.
+
+    Streams stay, and the gains outside of layers, where the model gives them out.
+    """
     model = recognise(
         in_memory({n: t.double() if t.is_floating_point() else t for n, t in weights.items()}, config)
     )
     blocks = {block: model.assemble(block, None) for block in model.blocks}
     rng = torch.Generator().manual_seed(seed)
-    spec = with_streams(model.spec, "largest")
-    random_turn(spec, model.blocks, lambda b: blocks[b].double(), rng, gains=True).act(blocks)
+    if gives_out_streams(model):
+        spec = model.spec
+        kept = {n for n, s in spec.spaces.items() if s.residual and not (s.group_name == "Scale" and spec.scope(s))}
+        names = [*(n for n in spec.spaces if n not in kept), *(s.name for s in spec.shifts)]
+        random_alignment(spec, model.blocks, rng, names).act(blocks)
+    else:
+        spec = with_streams(model.spec, "largest")
+        random_turn(spec, model.blocks, lambda b: blocks[b].double(), rng, gains=True).act(blocks)
     moved = dict(weights)
     for block, tensor in blocks.items():
         for canonical, part in block.split(tensor):

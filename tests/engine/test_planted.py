@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import isomerge
-from engine.disguises import disguise, perturb, single, turn
-from toys import STREAMS_ALONE, TOYS, TRIED, outputs, relative
+from engine.disguises import disguise, keep_streams, perturb, single, turn
+from toys import STREAMS_ALONE, TOYS, TRIED, outputs, relative, tensors
 
 FAR = ["bert", "gpt2", "llama", "t5-relu", "vit", "mixtral"]
 CASES = [*((name, 4.0) for name in TRIED if name not in STREAMS_ALONE), *((name, 100.0) for name in FAR)]
@@ -64,6 +64,17 @@ def test_verify_sees_a_change_of_one_tensor(name: str, tensor: str, tmp_path: Pa
     assert proof["residual"]["largest"] > 5e-4
     layer = next((part for part in tensor.split(".") if part.isdigit()), None)
     assert layer is None or f".{layer}." in proof["residual"]["tensor"]
+
+
+def test_gains_inside_layers_of_a_model_without_a_head(tmp_path: Path) -> None:
+    """The streams are its outputs and keep their bases; gains that only their own layer reads are free all the same."""
+    a = single("clip", tmp_path / "a")
+    twin = keep_streams("clip", a, tmp_path / "twin", 3)
+    gain = "vision_model.encoder.layers.1.layer_norm1.weight"
+    assert float((tensors(a)[gain] - tensors(twin)[gain]).abs().max()) > 0.1
+    assert relative(outputs(twin), outputs(a)) < 1e-5
+    assert isomerge.verify(a, twin)["same"]
+    assert not isomerge.verify(a, perturb(twin, tmp_path / "changed", 1e-3, only=gain))["same"]
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

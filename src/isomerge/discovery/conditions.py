@@ -60,15 +60,17 @@ def _required(key: str, value: Any, config: Mapping[str, Any]) -> str | None:
 
 
 def _shared(draft: Draft, full: Mapping[str, Any]) -> list[str]:
-    """One key and value for every query head, where that is what was proven."""
+    """One key and value for every query head, or for all of them, where that is what was proven."""
     grouped = " ".join(text for name, text in draft.sizes.items() if re.match(r"(kv|g)\d*$", name))
     found = []
     for key in [k for k in full if kind_of(k, full) == "shared"]:
         heads = next((k for k in full if kind_of(k, full) == "heads" and split(k)[0] == split(key)[0]), None)
-        if heads and heads not in grouped:
-            found.append(
-                f"require {key} in (None, {heads}) : this spec was discovered with {key} = {heads}, run isomerge discover on this model"
-            )
+        if not heads or heads in grouped or full[key] not in (1, full[heads]):
+            continue  # where several query heads share a key and none of them was found, nothing depends on their number
+        what = heads if full[key] == full[heads] else "1"
+        found.append(
+            f"require {key} in (None, {what}) : this spec was discovered with {key} = {what}, run isomerge discover on this model"
+        )
     return found
 
 

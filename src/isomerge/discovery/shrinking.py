@@ -17,7 +17,8 @@ from isomerge.errors import IsomergeError
 
 @dataclass(frozen=True)
 class Scale:
-    """How small: the sizes of one specimen, all different so that a length tells what an axis is."""
+    """How small: the sizes of one specimen, all different so that a length tells what an axis is; also from what a class
+    computes of them, such as JetMoE's heads, as many as key-value heads times experts that are asked."""
 
     layers: int
     heads: int
@@ -37,7 +38,7 @@ class Scale:
 
 SCALES = (
     Scale(2, 4, 2, 16, 4, 40, 4, 131, 44, 80),
-    Scale(3, 3, 3, 24, 4, 56, 6, 149, 52, 96),
+    Scale(3, 3, 3, 24, 4, 56, 8, 149, 52, 96),
 )
 # What is tried next where a class refuses these: heads in numbers divisible by eight, widths that are the heads' own, spaces between
 # parts that are as wide as one of them.

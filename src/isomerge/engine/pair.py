@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU, computing_on, on
-from isomerge.engine.canonical_frame import read_moved
+from isomerge.engine.canonical_frame import folding, inner_gains, read_moved, with_gains
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, gives_out_streams, unit_layer
 from isomerge.errors import IsomergeError, is_overflow_error
@@ -124,12 +124,13 @@ class PairSolver:
     def frame_residual_stream(self, observer: Callable[[str, int, int], None]) -> None:
         """From now on, load both models with gains folded, the source's streams in the anchor's basis.
 
-        Streams from embeddings and heads, then from all tensors in a few sweeps. Nothing is framed where a stream or a
-        gain reaches outputs that are not compared: a difference there would be taken for a symmetry.
+        Streams from embeddings and heads, then from all tensors in a few sweeps. Where a stream or a gain reaches outputs
+        that are not compared, a difference there would be taken for a symmetry: then gains inside of layers alone are folded.
         """
         full, _ = choose_frame(self.anchor.spec, ["all"])
         blocks = [block for unit in self.plan.units for block in unit.blocks]
         if full is None or lonely_gains(full, blocks) or any(map(gives_out_streams, (self.anchor, self.source))):
+            self._fold_gains(blocks)
             return
         try:
             search = self._stream_search(full, observer)
@@ -139,6 +140,14 @@ class PairSolver:
         search.solve(VERIFY_SWEEPS)
         self.frames = {self.anchor: search.folds[self.anchor], self.source: search.turn @ search.folds[self.source]}
         self.votes = {}
+
+    def _fold_gains(self, blocks: Sequence[Block]) -> None:
+        """Fold the gains that only tensors of the same layer read: the streams keep their bases."""
+        spec = with_gains(self.anchor.spec, self.plan.selection.spec)
+        lonely = lonely_gains(spec, blocks)
+        with suppress(IsomergeError):  # a gain of zero, which cannot be folded
+            folds = {model: folding(model, spec, blocks, self.dtype) for model in (self.anchor, self.source)}
+            self.frames = {model: inner_gains(fold, lonely, every=False) for model, fold in folds.items()}
 
     def _stream_search(self, frame: Spec, observer: Callable[[str, int, int], None]) -> StreamSolver:
         from isomerge.engine.streams import StreamSolver
