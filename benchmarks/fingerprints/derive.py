@@ -11,7 +11,7 @@ from torch import Tensor
 from isomerge.checkpoint.memory import in_memory
 from isomerge.engine.models import Model, recognise
 from isomerge.engine.plan import gives_out_streams
-from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
 
 Weights = dict[str, Tensor]
 Config = dict[str, Any]
@@ -33,10 +33,7 @@ def disguised(weights: Weights, config: Config, seed: int) -> Model:
     blocks = {block: model.assemble(block, None) for block in model.blocks}
     rng = torch.Generator().manual_seed(seed)
     if gives_out_streams(model):
-        spec = model.spec
-        kept = {n for n, s in spec.spaces.items() if s.residual and not (s.group_name == "Scale" and spec.scope(s))}
-        names = [*(n for n in spec.spaces if n not in kept), *(s.name for s in spec.shifts)]
-        random_alignment(spec, model.blocks, rng, names).act(blocks)
+        random_alignment(model.spec, model.blocks, rng, beside_streams(model.spec)).act(blocks)
     else:
         spec = with_streams(model.spec, "largest")
         random_turn(spec, model.blocks, lambda b: blocks[b].double(), rng, gains=True).act(blocks)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
 from toys import Toy, config_of, load_toy, save_toy, write_toy
 
 
@@ -37,9 +37,8 @@ def disguise(name: str, folder: Path, out: Path, seed: int, condition: float = 4
 def keep_streams(name: str, folder: Path, out: Path, seed: int) -> Path:
     """The model moved by random elements of all local spaces, with new gains in its layers; its streams stay what they are."""
     toy = load_toy(name, folder)
-    blocks, rng, spec = toy.fresh(), torch.Generator().manual_seed(seed), toy.spec
-    scales = {n for n, s in spec.spaces.items() if s.residual and s.group_name == "Scale" and spec.scope(s)}
-    random_alignment(spec, toy.blocks, rng, [*local_names(toy), *scales]).act(blocks)
+    blocks, rng = toy.fresh(), torch.Generator().manual_seed(seed)
+    random_alignment(toy.spec, toy.blocks, rng, beside_streams(toy.spec)).act(blocks)
     moved = toy.named(blocks)
     assert toy.change(moved) > 0.01
     return write_toy(toy, moved, out)

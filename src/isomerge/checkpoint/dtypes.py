@@ -58,6 +58,9 @@ _TORCH_NAMES: dict[str, str] = {
     "C64": "complex64",
 }
 
+FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+"""The codes of the floats that weights have, by the names that configs and options use."""
+
 
 def torch_dtype(code: str) -> torch.dtype:
     """The torch dtype of a safetensors code, e.g. ``"BF16"`` -> ``torch.bfloat16``.

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from isomerge.checkpoint.weights import gguf_error
 from isomerge.errors import IsomergeError
 
 _HUB_ID = re.compile(r"(?P<id>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w][\w./-]*))?", re.ASCII)
@@ -41,9 +42,7 @@ def local_folder(ref: str | Path, *, allow_pickle: bool = False) -> Path:
 
 def _folder_of_file(path: Path) -> Path:
     if path.suffix == ".gguf":
-        raise IsomergeError(
-            f"{path} is GGUF, which is made to run a model and not to change it: name the folder of the model that it was made from"
-        )
+        raise gguf_error(path)
     if path.suffix != ".safetensors":
         raise IsomergeError(
             f"{path} is no checkpoint folder; give the folder that holds config.json and the weights"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.dtypes import byte_size, torch_dtype
+from isomerge.checkpoint.dtypes import FLOATS, byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.errors import IsomergeError
@@ -33,7 +33,6 @@ BESIDE = re.compile(r"\.(input_scale|output_scale|activation_scale|[qkv]_scale|k
 """Factors of activations: nothing that the weights need."""
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The values of four bits, two for the exponent and one for the mantissa, by their number."""
-FLOATS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 STORED = "weights stored as "
 """Begins what `Checkpoint.origin` says of such a checkpoint."""
 
@@ -64,12 +63,11 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
             )
     if not found:
         return checkpoint
-    gone = used | {name for name in checkpoint.tensors if BESIDE.search(name)}
     return checkpoint.derive(
         found,
         origin=f"{STORED}{method}, read as {code}",
         config={k: v for k, v in checkpoint.config.items() if k not in KEYS},
-        drop=gone - set(found),
+        drop=used | {name for name in checkpoint.tensors if BESIDE.search(name)},
     )
 
 
@@ -88,6 +86,13 @@ def _float_of(config: Mapping[str, Any]) -> str:
 
 def _described(info: TensorInfo, name: str, code: str, shape: tuple[int, ...]) -> TensorInfo:
     return replace(info, name=name, dtype=code, shape=shape, nbytes=byte_size(code, shape) or 0, offset=-1)
+
+
+def _misfit(info: TensorInfo, factors: TensorInfo, more: str = "") -> IsomergeError:
+    return IsomergeError(
+        f"{info.file}: tensor {factors.name} of shape {list(factors.shape)} has no factors for {info.name} of shape "
+        f"{list(info.shape)}{more}: save this model again"
+    )
 
 
 # ------------------------------------------------------------------------------------------------- scaled
@@ -132,10 +137,7 @@ def _steps(info: TensorInfo, factors: TensorInfo, blocks: Any) -> tuple[int, ...
         )
         fitting = [step for step in options if -(-long // step) == short]
         if not fitting or len(shape) != len(info.shape):
-            raise IsomergeError(
-                f"{info.file}: tensor {factors.name} of shape {list(factors.shape)} has no factors for {info.name} of shape "
-                f"{list(info.shape)} (weight_block_size {blocks}): save this model again"
-            )
+            raise _misfit(info, factors, f" (weight_block_size {blocks})")
         steps.append(fitting[0])
     return tuple(steps)
 
@@ -176,10 +178,7 @@ def _microscaled(checkpoint: Checkpoint, code: str) -> tuple[dict[str, Derived],
         if name == key or info.dtype != "U8" or scale not in checkpoint.tensors:
             continue
         if len(info.shape) < 3 or checkpoint.tensors[scale].shape != info.shape[:-1]:
-            raise IsomergeError(
-                f"{info.file}: tensor {scale} of shape {list(checkpoint.tensors[scale].shape)} has no factors for {key} of shape "
-                f"{list(info.shape)}: save this model again"
-            )
+            raise _misfit(info, checkpoint.tensors[scale])
         *lead, rows, blocks, pairs = info.shape
         shape = (*lead, blocks * pairs * 2, rows)
         found[name] = Derived(_described(info, name, code, shape), partial(_unpacked, checkpoint, key, scale, code))

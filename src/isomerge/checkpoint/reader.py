@@ -332,7 +332,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     that are no list of strings.
     """
     path = folder / CONFIG
-    if (folder / PIPELINE).is_file() and not path.is_file():
+    if not path.is_file() and (folder / PIPELINE).is_file():
         parts = sorted(part.parent.name for part in folder.glob(f"*/{CONFIG}"))
         raise IsomergeError(
             f"{folder} is a pipeline of several models: name the folder of one of them"

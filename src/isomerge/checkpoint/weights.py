@@ -66,14 +66,19 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
             )
         return _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
     if files := sorted(folder.glob("*.gguf")):
-        raise IsomergeError(
-            f"{files[0]} is GGUF, which is made to run a model and not to change it: name the folder of the model that it was made from"
-        )
+        raise gguf_error(files[0])
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     hint = f" (it holds {', '.join(others[:3])})" if others else ""
     raise IsomergeError(
         f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS_INDEX}{hint}; "
         f"name a folder written by save_pretrained, or pass --allow-pickle if there is only a {PICKLE}"
+    )
+
+
+def gguf_error(path: Path) -> IsomergeError:
+    """What is said of a GGUF file, named itself or met in a folder."""
+    return IsomergeError(
+        f"{path} is GGUF, which is made to run a model and not to change it: name the folder of the model that it was made from"
     )
 
 

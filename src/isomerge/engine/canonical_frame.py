@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.engine.models import Model
-from isomerge.matching.frame import check_folded, folded_gains
+from isomerge.matching.frame import check_folded, folded_gains, lonely_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Spec
@@ -41,15 +41,20 @@ def with_gains(spec: Spec, local: Spec) -> Spec:
     return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *scales])
 
 
-def inner_gains(fold: Alignment, lonely: set[str], *, every: bool) -> Alignment:
+def inner_folding(
+    model: Model, spec: Spec, blocks: Sequence[Block], dtype: torch.dtype, *, every: bool
+) -> Alignment:
     """What of a folding leaves alone what a model gives out.
 
     Args:
-        fold: see `folding`.
-        lonely: the elements of gains that have no reader.
+        model: the model whose gains are folded.
+        spec: see `with_gains`.
+        blocks: all that may read a gain; one that none of them reads stays.
+        dtype: of the work.
         every: whether gains outside the layers count; what they norm may be what a model without a head gives out.
     """
-    return Alignment(fold.spec, {k: x for k, x in fold.items() if k not in lonely and (every or "[" in k)})
+    fold, lonely = folding(model, spec, blocks, dtype), lonely_gains(spec, blocks)
+    return Alignment(spec, {k: x for k, x in fold.items() if k not in lonely and (every or "[" in k)})
 
 
 def read_moved(model: Model, block: Block, dtype: torch.dtype, g: Alignment | None) -> Tensor:

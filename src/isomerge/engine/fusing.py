@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
 from isomerge.engine.models import Model
 from isomerge.engine.pair import Blocks
-from isomerge.engine.plan import Plan, layer_of, stacks_of
+from isomerge.engine.plan import Plan
 from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import Parameters, of_models
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.pieces import all_finite, pieces
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:

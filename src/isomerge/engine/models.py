@@ -16,7 +16,7 @@ from isomerge.checkpoint.references import open_model_ref
 from isomerge.engine.memory import map_large_blocks
 from isomerge.errors import IsomergeError
 from isomerge.pieces import all_finite
-from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.blocks import Block, gather_blocks, stacks_of
 from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
 from isomerge.symmetry.ties import broken_ties, without_broken_ties
 
@@ -202,26 +202,14 @@ def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collectio
 
 def _lacking(one: Model, two: Model, canonical: str) -> str:
     """Why one model has a tensor that the other lacks: more layers, or a lost file."""
-    mine, theirs = _depths(one), _depths(two)
+    mine, theirs = stacks_of(one.blocks), stacks_of(two.blocks)
     for stack, depth in mine.items():
         if theirs.get(stack, depth) < depth:
             return (
-                f"{one.ref} and {two.ref} have different numbers of layers ({stack}: {depth} and {theirs[stack]}): is a shard lost? "
+                f"{one.ref} and {two.ref} have different numbers of layers ({stack.rstrip('.')}: {depth} and {theirs[stack]}): is a shard lost? "
                 "Models of different depth are merged with the `slices` of a recipe"
             )
     return f"{two.ref}: tensor {canonical} is missing, but {one.ref} has it: is a shard lost?"
-
-
-def _depths(model: Model) -> dict[str, int]:
-    """How many layers every stack has, by what its tensors' names begin with."""
-    found: dict[str, int] = {}
-    for match in model.matches.values():
-        stack, cut, _ = match.line.name.partition("{")
-        layer = next(iter(match.binding.values()), None)
-        if cut and layer is not None:
-            name = stack.rstrip(".")
-            found[name] = max(found.get(name, 0), layer + 1)
-    return found
 
 
 def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU, computing_on, on
-from isomerge.engine.canonical_frame import folding, inner_gains, read_moved, with_gains
+from isomerge.engine.canonical_frame import inner_folding, read_moved, with_gains
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, gives_out_streams, unit_layer
 from isomerge.errors import IsomergeError, is_overflow_error
@@ -131,23 +131,27 @@ class PairSolver:
         blocks = [block for unit in self.plan.units for block in unit.blocks]
         if full is None or lonely_gains(full, blocks) or any(map(gives_out_streams, (self.anchor, self.source))):
             self._fold_gains(blocks)
-            return
+        else:
+            self._frame_both(full, observer)
+        self.votes = {}
+
+    def _frame_both(self, full: Spec, observer: Callable[[str, int, int], None]) -> None:
+        """Fold all gains, and find the source's streams in the anchor's basis."""
         try:
             search = self._stream_search(full, observer)
         except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
-            full = self.anchor.spec
-            search = self._stream_search(full, observer)
+            search = self._stream_search(self.anchor.spec, observer)
         search.solve(VERIFY_SWEEPS)
         self.frames = {self.anchor: search.folds[self.anchor], self.source: search.turn @ search.folds[self.source]}
-        self.votes = {}
 
     def _fold_gains(self, blocks: Sequence[Block]) -> None:
         """Fold the gains that only tensors of the same layer read: the streams keep their bases."""
         spec = with_gains(self.anchor.spec, self.plan.selection.spec)
-        lonely = lonely_gains(spec, blocks)
         with suppress(IsomergeError):  # a gain of zero, which cannot be folded
-            folds = {model: folding(model, spec, blocks, self.dtype) for model in (self.anchor, self.source)}
-            self.frames = {model: inner_gains(fold, lonely, every=False) for model, fold in folds.items()}
+            self.frames = {
+                model: inner_folding(model, spec, blocks, self.dtype, every=False)
+                for model in (self.anchor, self.source)
+            }
 
     def _stream_search(self, frame: Spec, observer: Callable[[str, int, int], None]) -> StreamSolver:
         from isomerge.engine.streams import StreamSolver

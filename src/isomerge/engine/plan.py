@@ -11,7 +11,7 @@ from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
 from isomerge.matching.streams import headless, names_stream
 from isomerge.pieces import PIECE
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.ties import tied_lines
 from isomerge.symmetry.units import Unit, plan_units, voted
 
@@ -92,22 +92,6 @@ def gives_out_streams(model: Model) -> bool:
     """Whether a model has no head, so that what its residual stream carries are its outputs."""
     tied = bool(tied_lines(model.spec, model.names, model.config))
     return headless(model.spec, list(model.names), model.config, tied)
-
-
-def layer_of(block: Block) -> tuple[str, int | None]:
-    """The stack that a block belongs to and its layer in it."""
-    layer = next((value for _, value in block.scope), None)
-    return block.line.name.partition("{")[0], layer
-
-
-def stacks_of(blocks: Sequence[Block]) -> dict[str, int]:
-    """How many layers every stack has."""
-    found: dict[str, int] = {}
-    for block in blocks:
-        stack, layer = layer_of(block)
-        if layer is not None:
-            found[stack] = max(found.get(stack, 0), layer + 1)
-    return found
 
 
 def unit_layer(unit: Unit) -> int | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.disk import disk_errors
-from isomerge.checkpoint.dtypes import torch_dtype
+from isomerge.checkpoint.dtypes import FLOATS, torch_dtype
 from isomerge.checkpoint.place import TensorPlace
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 Observer = Callable[[str, int, int], None]
 """Told of progress: what is done now, bytes done, bytes in all."""
-DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
 
 @dataclass
@@ -59,13 +58,13 @@ class Output:
 
 def out_code(stored: str, dtype: str | None) -> str:
     """The safetensors dtype that a tensor is written in; integers are kept."""
-    return DTYPES[dtype] if dtype and stored in DTYPES.values() else stored
+    return FLOATS[dtype] if dtype and stored in FLOATS.values() else stored
 
 
 def planned_tensors(donor: Model, dtype: str | None) -> list[OutTensor]:
     """The donor's tensors, as they will be written."""
-    if dtype is not None and dtype not in DTYPES:
-        raise IsomergeError(f"--dtype {dtype}: choose from {', '.join(DTYPES)}")
+    if dtype is not None and dtype not in FLOATS:
+        raise IsomergeError(f"--dtype {dtype}: choose from {', '.join(FLOATS)}")
     return [OutTensor(i.name, out_code(i.dtype, dtype), tuple(i.shape)) for i in donor.checkpoint.tensors.values()]
 
 
@@ -98,7 +97,7 @@ class StoredForm:
         donor = self.donor
         stored = {donor.checkpoint.tensors[donor.names[name]].dtype for name in block.canonical}
         first, *others = {out_code(code, self.dtype) for code in stored}
-        return torch_dtype(first) if not others and first in DTYPES.values() else None
+        return torch_dtype(first) if not others and first in FLOATS.values() else None
 
     def place(self, block: Block, *, finite: bool) -> TensorPlace | None:
         """Where a block of the donor goes, to be filled piece by piece, where it is one tensor of the output as it is."""

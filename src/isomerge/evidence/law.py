@@ -58,6 +58,14 @@ def with_streams(spec: Spec, groups: str = "largest") -> Spec:
     return spec
 
 
+def beside_streams(spec: Spec) -> list[str]:
+    """The spaces and shifts that move a model and leave its streams, and the gains outside of layers, as they are: what may act
+    where the streams are given out."""
+    local = [n for n in spec.spaces if n not in spec.residual_names]
+    gains = [n for n, s in spec.spaces.items() if s.residual and s.group_name == "Scale" and spec.scope(s)]
+    return [*local, *gains, *(s.name for s in spec.shifts)]
+
+
 def random_turn(
     spec: Spec, blocks: list[Block], load: Load, rng: Generator, *, condition: float = 4.0, gains: bool = False
 ) -> Alignment:

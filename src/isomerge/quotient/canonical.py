@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.canonical_frame import folding, inner_gains, read_moved, whole_alignment, with_gains
+from isomerge.engine.canonical_frame import folding, inner_folding, read_moved, whole_alignment, with_gains
 from isomerge.engine.commands import run_apply
 from isomerge.engine.models import Model, coarsest_dtype
 from isomerge.engine.plan import gives_out_streams, make_plan
@@ -102,10 +103,8 @@ class Canonicaliser:
         self.frame = with_gains(model.spec, self.local) if kept else self.frame
         self.streams = self.frame.restrict(list(self.frame.streams))
         self.notes = tuple(notes)
-        self.fold = folding(model, self.frame, self.blocks, self.dtype)
-        if kept:
-            lonely = lonely_gains(self.frame, self.blocks)
-            self.fold = inner_gains(self.fold, lonely, every=not gives_out_streams(model))
+        fold = partial(inner_folding, every=not gives_out_streams(model)) if kept else folding
+        self.fold = fold(model, self.frame, self.blocks, self.dtype)
         self.gauges: dict[str, Alignment] = {}
         self.turn = Alignment(self.frame)
         self.gaps: list[Gap] = []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.document import read_object
 from isomerge.engine.canonical_frame import read_moved
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
-from isomerge.engine.plan import layer_of, make_plan, unit_bytes
+from isomerge.engine.plan import make_plan, unit_bytes
 from isomerge.errors import IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
@@ -26,7 +26,7 @@ from isomerge.matching.frame import folded_gains
 from isomerge.quotient.anchors import anchors_of
 from isomerge.quotient.relations import Related, relations
 from isomerge.quotient.spectra import spectra
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, layer_of
 
 if TYPE_CHECKING:
     from torch import Tensor

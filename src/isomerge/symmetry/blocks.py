@@ -6,7 +6,7 @@ see one tensor whether experts are stored fused or one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -86,6 +86,22 @@ def _block(spec: Spec, line: Line, scope: tuple[tuple[str, int], ...], present: 
         raise IsomergeError(f"tensor {min(extra)} is out of range: config.json says {wanted}")
     axes = None if line.axes is None else (*(Atom(i) for i in virtual), *line.axes)
     return Block(line.canonical(dict.fromkeys(line.indices, 0) | dict(scope)), line, scope, axes, names, lead)
+
+
+def layer_of(block: Block) -> tuple[str, int | None]:
+    """The stack that a block belongs to and its layer in it."""
+    layer = next((value for _, value in block.scope), None)
+    return block.line.name.partition("{")[0], layer
+
+
+def stacks_of(blocks: Sequence[Block]) -> dict[str, int]:
+    """How many layers every stack has."""
+    found: dict[str, int] = {}
+    for block in blocks:
+        stack, layer = layer_of(block)
+        if layer is not None:
+            found[stack] = max(found.get(stack, 0), layer + 1)
+    return found
 
 
 def leaves(
