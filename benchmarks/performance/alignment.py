@@ -30,12 +30,11 @@ from torch import Tensor
 
 from benchmarks.performance import naive
 from benchmarks.performance.pairs import CASES, SHAPES, Shape, config_of, layers_of, make_pair, write_pair
+from benchmarks.performance.processes import memory_at_hand
 
 RESULTS = Path(__file__).parents[1] / "results" / "performance" / "alignment.json"
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 MARKS = "<!-- performance-alignment: begin -->", "<!-- performance-alignment: end -->"
-LAYERS = {"deberta-v3-large": 6}
-"""Layers that are taken where a whole model would take the plain algorithm minutes; all layers are alike."""
 
 
 def ours(
@@ -59,6 +58,7 @@ def ours(
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds of the wall clock, and the result."""
+    memory_at_hand()
     start = time.perf_counter()
     found = work()
     return time.perf_counter() - start, found
@@ -141,7 +141,7 @@ def table(found: dict[str, Any]) -> str:
         )
     lines.append("")
     lines.append(
-        f"Medians of {found['repeats']} rounds in turns, one thread on a shared machine of {found['cores']} cores, torch {found['torch']}."
+        f"Medians of at least {min(len(r['ratios']) for r in found['rows'])} rounds in turns, one thread on a shared machine of {found['cores']} cores, torch {found['torch']}."
     )
     return "\n".join(lines)
 
@@ -165,7 +165,7 @@ def main() -> None:
     old = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     rows = {(r["shape"], r["case"], r["spaces"], r["how"]): r for r in old}
     for name in chosen.shapes:
-        shape = SHAPES[name]._replace(layers=LAYERS.get(name, SHAPES[name].layers))
+        shape = SHAPES[name]
         for case in chosen.cases:
             for spaces in chosen.spaces:
                 for how in chosen.how:

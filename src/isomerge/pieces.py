@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PIECE = 1 << 17
-"""Entries of a piece: half a megabyte in float32, below what is mapped afresh (`isomerge.engine.memory`); half as many take a
-sixth longer, as each operation costs its call."""
+PIECE = 1 << 18
+"""Entries of a piece: a megabyte in float32, below what is mapped afresh (`isomerge.engine.memory`); half as many take a fifth
+longer, as threads wait for the interpreter's lock at each call."""
 
 
 def wide_dtype(tensors: Sequence[Tensor]) -> torch.dtype:

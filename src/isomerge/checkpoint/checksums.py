@@ -3,19 +3,20 @@
 The checksum of a concatenation follows from those of its parts and their lengths, so every tensor is summed while
 it is in memory anyway, and no file is read a second time. It is the CRC-32 of zip, gzip and PNG: any tool for these
 can repeat it. It finds accidents (a chance of 2^-32 that one goes unnoticed), not forgery: who can change a file
-can change a report.
+can change a report. zlib-ng computes it six times as fast as zlib, with which sums took a fifth of an unaligned merge.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+
+from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.disk import disk_errors
 from isomerge.checkpoint.header import TensorInfo, read_header
@@ -42,7 +43,7 @@ class Checksum:
     def of(cls, content: Any) -> Checksum:
         """Of bytes, or of anything with a contiguous buffer; without the interpreter's lock."""
         view = memoryview(content)
-        return cls(view.nbytes, zlib.crc32(view))
+        return cls(view.nbytes, crc32(view))
 
     def __add__(self, after: Checksum) -> Checksum:
         """Of the bytes of both, one after the other."""
@@ -145,6 +146,6 @@ def _read_sum(fd: int, offset: int, nbytes: int, path: Path) -> Checksum:
         piece = os.pread(fd, min(_PIECE, nbytes - done), offset + done)
         if not piece:
             raise IsomergeError(f"{path} became shorter while it was read; let the program that writes it finish")
-        crc = zlib.crc32(piece, crc)
+        crc = crc32(piece, crc)
         done += len(piece)
     return Checksum(nbytes, crc)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.disk import disk_errors, write_from
 from isomerge.pieces import PIECE, all_finite
@@ -65,7 +66,7 @@ class TensorPlace:
                 content = piece.view(torch.uint8).numpy().data
                 with disk_errors(self.path):
                     write_from(fd, content, offset)
-                crc, offset = zlib.crc32(content, crc), offset + len(content)
+                crc, offset = crc32(content, crc), offset + len(content)
         finally:
             os.close(fd)
         self._crc = crc

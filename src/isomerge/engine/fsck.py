@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, open_regular
 from isomerge.checkpoint.disk import disk_errors, read_into
@@ -93,10 +94,10 @@ class _Check:
                 for info in [*infos.values(), None]:
                     start, end = (info.offset, info.offset + info.nbytes) if info else (os.fstat(fd).st_size,) * 2
                     for piece in _pieces(fd, position, start):  # the header, before the first tensor
-                        crc = zlib.crc32(piece, crc)
+                        crc = crc32(piece, crc)
                     finite = True
                     for piece in _pieces(fd, start, end):
-                        crc = zlib.crc32(piece, crc)
+                        crc = crc32(piece, crc)
                         self.observer(name, self.seen + start, self.total)
                         finite = finite and (info is None or _finite(piece, info))
                     if not finite and info is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 M_MMAP_THRESHOLD = -3
 """glibc's mallopt parameter: blocks at least this large are mapped, and unmapped when freed."""
-LARGE = 1 << 20
+LARGE = 1 << 21
 
 
 M_TRIM_THRESHOLD = -1

@@ -15,6 +15,7 @@ from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.pipeline import WriteBehind
 from isomerge.engine.plan import Plan, unit_bytes, unit_memory
 from isomerge.engine.unit_work import Fuse, UnitSolver, UnitWork
+from isomerge.evidence.distances_figure import import_ahead
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
 
@@ -54,6 +55,8 @@ def stream_units(
     }
     demand = Demand(left, sizes, memory, stream.writer.folder, output.jobs, output.max_memory)
     demand.check()
+    if any(map(work.moves, left)):
+        import_ahead()
     results: dict[Unit, list[UnitResult]] = {}
     seen, total = sum(sizes[u] for u in plan.units) - sum(sizes[u] for u in left), sum(sizes.values())
     with closing(output.engine.run(work, demand)) as ready, WriteBehind() as writer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from io import BytesIO
+from threading import Thread
 from typing import Any
 
 PICTURE = "distances.png"
@@ -18,6 +20,12 @@ def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
     layers = report.get("distance", {}).get("layers", {})
     numbered = sorted((int(name), d) for name, d in layers.items() if name.isdigit())
     return [(n, *(d[key] / max(d["norm"], 1e-300) for key in ("before", "after"))) for n, d in numbered]
+
+
+def import_ahead() -> None:
+    """Begin to import what `distances_picture` draws with, in a thread: beside the work it costs nothing, after it half a second."""
+    libraries = ("matplotlib.backends.backend_agg", "matplotlib.figure", "matplotlib.style")
+    Thread(target=lambda: list(map(import_module, libraries)), name="import ahead").start()
 
 
 def distances_picture(report: dict[str, Any]) -> bytes | None:

@@ -51,11 +51,11 @@ def _auction(profit: Profit, prices: Prices, epsilon: np.float32) -> None:
     import numpy as np
 
     n = len(profit)
-    owner = np.full(n, -1)
+    owner, room = np.full(n, -1), np.empty_like(profit[:ROWS])
     free, work = np.arange(n), 0
     while len(free) > LEFT * n and work < WORK * n:
         work += len(free)
-        column, bid = _bids(profit, prices, free, epsilon)
+        column, bid = _bids(profit, prices, free, epsilon, room)
         order = np.argsort(bid, kind="stable")
         winner = np.full(n, -1)
         winner[column[order]] = order  # the last one that is written has the highest bid
@@ -68,14 +68,16 @@ def _auction(profit: Profit, prices: Prices, epsilon: np.float32) -> None:
         free = np.concatenate([free[lost], out[out >= 0]])
 
 
-def _bids(profit: Profit, prices: Prices, rows: Index, epsilon: np.float32) -> tuple[Index, Prices]:
-    """For every row the column that is best less its price, and what the row bids for it."""
+def _bids(profit: Profit, prices: Prices, rows: Index, epsilon: np.float32, room: Profit) -> tuple[Index, Prices]:
+    """For every row the column that is best less its price, and what the row bids for it; ``room`` is overwritten."""
     import numpy as np
 
     best, bid = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     for start in range(0, len(rows), ROWS):
         some = rows[start : start + ROWS]
-        block = profit[some] - prices
+        block = room[: len(some)]
+        profit.take(some, 0, out=block, mode="clip")  # "raise" would fill a copy first
+        block -= prices
         here, column = np.arange(len(some)), block.argmax(1)
         value = block[here, column]
         block[here, column] = -np.inf
