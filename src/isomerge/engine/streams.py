@@ -43,6 +43,8 @@ Told = Callable[[str, int, int], None]
 # A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.
 SETTLED = 1e-5
 SWEEPS = 40
+# Of the objective as it began: what float32 leaves of a twin (squares of 1e-7, a hundred times over).
+ROUNDING = 1e-12
 # Canonical units of both models are kept between sweeps while they fit into this many bytes, else read again.
 CACHE = 2_000_000_000
 # How much weights and activations count. Weights decide where activations leave a choice.
@@ -212,7 +214,7 @@ class StreamSolver:
             if float(score - stay) > 0:
                 gain += 2 * float(score - stay)
                 steps[stream] = step
-        return value, value - gain, steps
+        return value, max(value - gain, 0.0), steps  # less than nothing is left only by rounding
 
     def matched_unit(self, unit: Unit) -> Canonical:
         """The unit with the source turned and matched inside (by the better of the new elements and the old)."""
@@ -310,16 +312,19 @@ class StreamSolver:
             starts[kind] = (after, value, steps, self.turn, dict(self.inner), dict(self.pair.votes))
         kind = min(starts, key=lambda k: starts[k][0])
         after, value, steps, self.turn, self.inner, self.pair.votes = starts[kind]
-        objective = [value, after]
+        objective, nothing = [value, after], ROUNDING * max(start[1] for start in starts.values())
         for number in range(1, sweeps + 1):
-            if not steps or (number > 1 and objective[-3] - objective[-1] <= SETTLED * objective[-1]):
+            settled = number > 1 and objective[-3] - objective[-1] <= SETTLED * objective[-1]
+            if not steps or settled or objective[-2] <= nothing:
                 break
             kept = (self.turn, dict(self.inner), dict(self.pair.votes))
             self.turn = Alignment(self.frame, steps) @ self.turn
             value, after, steps = self.sweep(f"residual stream, sweep {number}, objective {objective[-1]:.5g}: ")
-            if value > objective[-1]:  # rounding, once nothing is left to gain
+            if value > objective[-2]:  # rounding, once nothing is left to gain
                 self.turn, self.inner, self.pair.votes = kept[0], kept[1], kept[2]
                 break
+            # what was expected of the step is a difference of sums, rounded as these are: what is measured counts
+            objective[-1] = max(objective[-1], value)
             objective += [value, after]
         return {
             "start": kind,
