@@ -82,7 +82,7 @@ bench: $(VENV)/.developer
 bench-performance: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.performance
 
-# Ten thousand twins and near-twins through `verify` (an hour; resumable).
+# Thirty thousand twins and near-twins through `verify` (hours; resumable).
 bench-verify: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.verify
 

@@ -1,7 +1,7 @@
 """Is `verify` ever wrong? Twins and near-twins of every small model of the tests.
 
-    python -m benchmarks.verify                   # more than ten thousand pairs, about an hour; writes results/verify.json; resumable
-    python -m benchmarks.verify --each 20
+    python -m benchmarks.verify                   # thirty thousand pairs, hours; writes results/verify.json; resumable
+    python -m benchmarks.verify --each 40         # ten thousand
 
 A twin is the model moved by a random element of every space, streams and gains included, stored in float32: `verify` must say
 `same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say `different`, unless the change

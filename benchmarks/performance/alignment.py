@@ -134,9 +134,8 @@ def table(found: dict[str, Any]) -> str:
     ]
     for r in found["rows"]:
         seconds, ratios = r["median_seconds"], r["ratios"]
-        name = r["shape"] if r["layers"] == SHAPES[r["shape"]].layers else f"{r['shape']}, {r['layers']} layers"
         lines.append(
-            f"| {name} | {r['case']} | `{r['spaces']}` | {r['how']} | {seconds['naive']:.2f} | {seconds['isomerge']:.2f} | "
+            f"| {r['shape']} | {r['case']} | `{r['spaces']}` | {r['how']} | {seconds['naive']:.2f} | {seconds['isomerge']:.2f} | "
             f"**{r['ratio']:.1f}** ({ratios[0]:.1f} to {ratios[-1]:.1f}) | {r['objective_difference']:+.0e} |"
         )
     lines.append("")
@@ -190,7 +189,7 @@ def main() -> None:
                     )
     order = {key: number for number, key in enumerate((*SHAPES, *CASES, "memory", "processes"))}
     found = {
-        "torch": torch.__version__, "cores": os.cpu_count(), "machine": platform.machine(), "repeats": chosen.repeats,
+        "torch": torch.__version__, "cores": os.cpu_count(), "machine": platform.machine(),
         "rows": sorted(rows.values(), key=lambda r: (order[r["shape"]], order[r["case"]], r["spaces"] != "paper", order[r["how"]])),
     }  # fmt: skip
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

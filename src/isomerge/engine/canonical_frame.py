@@ -37,8 +37,7 @@ def folding(model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dty
 
 def with_gains(spec: Spec, local: Spec) -> Spec:
     """The spec of a model whose streams keep their basis: the spaces inside layers, and the scales of gains over the streams."""
-    scales = [n for n, space in spec.spaces.items() if space.residual and space.group_name == "Scale"]
-    return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *scales])
+    return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *spec.gains])
 
 
 def inner_folding(

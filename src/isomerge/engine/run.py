@@ -205,12 +205,9 @@ class StreamWriter:
 
 def cast(tensor: Tensor, code: str, name: str) -> Tensor:
     """Convert to a stored dtype; a value that does not fit is an error, never an infinity."""
-    import torch
-
-    dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-    if code not in dtypes or tensor.dtype == dtypes[code]:
+    if code not in FLOATS.values() or tensor.dtype == torch_dtype(code):
         return tensor
-    found = tensor.to(dtypes[code])
+    found = tensor.to(torch_dtype(code))
     if not all_finite(found):
         raise IsomergeError(
             f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use --dtype float32"

@@ -62,7 +62,7 @@ def beside_streams(spec: Spec) -> list[str]:
     """The spaces and shifts that move a model and leave its streams, and the gains outside of layers, as they are: what may act
     where the streams are given out."""
     local = [n for n in spec.spaces if n not in spec.residual_names]
-    gains = [n for n, s in spec.spaces.items() if s.residual and s.group_name == "Scale" and spec.scope(s)]
+    gains = [n for n in spec.gains if spec.scope(spec.spaces[n])]
     return [*local, *gains, *(s.name for s in spec.shifts)]
 
 
@@ -79,7 +79,6 @@ def random_turn(
         condition: see `random_alignment`.
         gains: take random gains on afterwards, as a trained model has.
     """
-    scales = {n for n, s in spec.spaces.items() if n in spec.residual_names and s.group_name == "Scale"}
-    others = [*(n for n in spec.spaces if n not in scales), *(s.name for s in spec.shifts)]
+    others = [*(n for n in spec.spaces if n not in spec.gains), *(s.name for s in spec.shifts)]
     turned = random_alignment(spec, blocks, rng, others, condition=condition) @ folded_gains(spec, blocks, load)
-    return random_alignment(spec, blocks, rng, scales, condition=condition) @ turned if gains else turned
+    return random_alignment(spec, blocks, rng, spec.gains, condition=condition) @ turned if gains else turned

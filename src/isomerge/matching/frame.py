@@ -40,12 +40,13 @@ def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
         if not any(a.diag for a in here):
             continue
         for atom in here:
-            space = spec.spaces.get(atom.name)
-            if space is None or space.group_name != "Scale" or atom.name not in spec.residual_names:
+            if atom.name not in spec.gains:
                 continue
             gain = load(block).double().reshape(-1, 1) + block.line.less
             gain = torch.where(gain == 0, torch.ones_like(gain), gain)
-            elements[element_key(spec, space, dict(block.scope))] = gain if atom.dual else gain.reciprocal()
+            elements[element_key(spec, spec.spaces[atom.name], dict(block.scope))] = (
+                gain if atom.dual else gain.reciprocal()
+            )
     return Alignment(spec, elements)
 
 
@@ -54,9 +55,9 @@ def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:
     sides: dict[str, set[bool]] = {}
     for block in blocks:
         for atom in atoms(block.axes or ()):
-            space = spec.spaces.get(atom.name)
-            if space is not None and space.group_name == "Scale" and space.name in spec.residual_names:
-                sides.setdefault(element_key(spec, space, dict(block.scope)), set()).add(atom.dual)
+            if atom.name in spec.gains:
+                key = element_key(spec, spec.spaces[atom.name], dict(block.scope))
+                sides.setdefault(key, set()).add(atom.dual)
     return {key for key, found in sides.items() if len(found) == 1}
 
 
@@ -78,7 +79,7 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
 
 def is_folded_bias(spec: Spec, leaf: Sequence[Atom]) -> bool:
     """Whether a leaf is the bias of a norm whose gain has a scale: folding divides it by the gain."""
-    scales = [a for a in leaf if a.name in spec.residual_names and a.name not in spec.streams]
+    scales = [a for a in leaf if a.name in spec.gains]
     return bool(scales) and len(leaf) == len(scales) + 1 and not any(a.dual or a.diag for a in leaf)
 
 

@@ -48,7 +48,7 @@ def anchor_rows(spec: Spec, block: Block, tensor: Tensor) -> Iterator[tuple[str,
             continue  # a head, a gain, or the bias of a norm, whose scale is another gauge
         rows = view.movedim(axes.index(here[0]), -1)
         rows = rows.reshape(-1, rows.shape[-1])
-        chosen = sorted(sorted(range(len(rows)), key=lambda n: _rank(block.key, n))[:ROWS])
+        chosen = _chosen(block.key, len(rows))
         yield here[0].name, Anchors(tuple(f"{block.key}#{n}" for n in chosen), rows[chosen].clone())
 
 
@@ -99,9 +99,8 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment) -> dict[str, A
             anchors |= dict(mapped_rows(model.spec, block, read_moved(model, block, dtype, fold), anchors))
     anchors |= {
         stream: replace(found, rows=found.rows - found.rows.mean(-1, keepdim=True))
-        if model.spec.spaces[stream].folded == "OFixingOnes"
-        else found
         for stream, found in anchors.items()
+        if model.spec.spaces[stream].folded == "OFixingOnes"
     }
     for name in fixed_streams(model.spec, model.blocks):
         anchors[name] = _coordinates(name, model.spec.sizes[name], dtype)
@@ -124,12 +123,17 @@ def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> tuple[str, ...]:
 
 
 def _coordinates(name: str, size: int, dtype: torch.dtype) -> Anchors:
-    """Some coordinates of a stream that nothing acts on, chosen by a hash of their numbers."""
+    """Some coordinates of a stream that nothing acts on."""
     import torch
 
-    chosen = sorted(sorted(range(size), key=lambda n: _rank(name, n))[:ROWS])
+    chosen = _chosen(name, size)
     return Anchors(tuple(f"{name}#{n}" for n in chosen), torch.eye(size, dtype=dtype)[chosen])
 
 
-def _rank(key: str, number: int) -> bytes:
-    return hashlib.blake2b(f"{key}#{number}".encode(), digest_size=8).digest()
+def _chosen(key: str, count: int) -> list[int]:
+    """Some of so many numbers, by a hash of each: of more numbers, most of the same ones."""
+
+    def rank(number: int) -> bytes:
+        return hashlib.blake2b(f"{key}#{number}".encode(), digest_size=8).digest()
+
+    return sorted(sorted(range(count), key=rank)[:ROWS])

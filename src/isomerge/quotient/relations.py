@@ -118,10 +118,7 @@ def _anchored(
         atoms = (*atoms[:at], Atom(f"@{len(ends)}"), *atoms[at + 1 :])
         reads = reads or atom.dual
     # axes of length one: scales of gains, which are folded, and those that this model does not have
-    gone = (
-        spec.residual_names - set(spec.streams)
-        | {n for n, size in spec.sizes.items() if size == 1} - spec.spaces.keys()
-    )
+    gone = {*spec.gains, *(n for n, size in spec.sizes.items() if size == 1 and n not in spec.spaces)}
     kept = [at for at, a in enumerate(atoms) if a.name not in gone]
     view = view.reshape([view.shape[at] for at in kept])
     return _Leaf(block, view, tuple(atoms[at] for at in kept), reads, ends)

@@ -227,6 +227,11 @@ class Spec:
         """The residual streams: residual spaces that are no fibres and have no index."""
         return tuple(n for n, s in self.spaces.items() if s.residual and not s.index and s.group_name != "Scale")
 
+    @cached_property
+    def gains(self) -> tuple[str, ...]:
+        """The scales of the gains over residual streams: one for every coordinate, which folding takes into their readers."""
+        return tuple(n for n, s in self.spaces.items() if s.residual and s.group_name == "Scale")
+
     @property
     def stream_groups(self) -> dict[str, str]:
         """The group that acts on every residual stream."""
