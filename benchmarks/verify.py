@@ -1,7 +1,7 @@
 """Is `verify` ever wrong? Twins and near-twins of every small model of the tests.
 
-    python -m benchmarks.verify                   # thirty thousand pairs, hours; writes results/verify.json; resumable
-    python -m benchmarks.verify --each 40         # ten thousand
+    python -m benchmarks.verify                   # ten thousand pairs, hours; writes results/verify.json; resumable
+    python -m benchmarks.verify --each 120        # thirty thousand
 
 A twin is the model moved by a random element of every space, streams and gains included, stored in float32: `verify` must say
 `same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say `different`, unless the change
@@ -129,7 +129,7 @@ def judge(name: str, pairs: int) -> dict[str, Any]:
 def main() -> None:
     """Judge every architecture that is not judged yet, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--each", type=int, default=120, help="of every architecture")
+    parser.add_argument("--each", type=int, default=40, help="of every architecture")
     chosen = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

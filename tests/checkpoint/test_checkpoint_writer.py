@@ -147,7 +147,7 @@ def test_full_disk_leaves_a_resumable_folder(tmp_path, monkeypatch, when):
     if when != "write":
         writer.write("b", tensors["b"])
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite" if when == "write" else "fsync", full)
+        patch.setattr(os, {"write": "pwrite", "commit": "write", "finish": "fsync"}[when], full)
         steps = {
             "write": lambda: writer.write("b", tensors["b"]),
             "commit": lambda: writer.commit("second", {}),

@@ -75,25 +75,32 @@ def test_written_files(tmp_path: Path, order: list[str], shard_size: int) -> Non
 
 
 def test_written_files_after_a_resume(tmp_path: Path) -> None:
-    """Checksums of tensors that an earlier run committed come from its journal, not from the disk."""
+    """What the disk lost in between is not blessed: a unit whose bytes are not those of the journal is done again."""
     with CheckpointWriter(tmp_path / "m", planned(TENSORS), key="k") as writer:
-        for name in ("c", "a"):
+        for unit, name in (("first", "c"), ("second", "a")):
             writer.write(name, TENSORS[name])
-        writer.commit("first", {})
+            writer.commit(unit, {})
     path = tmp_path / ".m.partial" / "model" / "model.safetensors"
     info = read_header(path)[0]["a"]
-    with path.open("r+b") as stream:  # what the disk lost in between must not be blessed
+    with path.open("r+b") as stream:
         stream.seek(info.offset)
         stream.write(b"\x01")
     told: dict[str, Checksum] = {}
-    with CheckpointWriter(tmp_path / "m", planned(TENSORS), key="k") as writer:
+    seen: list[tuple[str, int, int]] = []
+    with CheckpointWriter(
+        tmp_path / "m", planned(TENSORS), key="k", observer=lambda *what: seen.append(what)
+    ) as writer:
         assert writer.resumed
-        for name in ("empty", "b"):
+        assert writer.done == {"first": {}}
+        with pytest.raises(IsomergeError, match="3 planned"):
+            writer.finish(CONFIG)
+        for name in ("empty", "b", "a"):
             writer.write(name, TENSORS[name])
         writer.finish(CONFIG, last=lambda sums: told.update(sums) or {})
-    damaged = crc_of(tmp_path / "m" / "model.safetensors")
+    sizes = [TENSORS[name].nbytes for name in ("c", "a")]
+    assert [found[1:] for found in seen] == [(0, sum(sizes)), (sizes[0], sum(sizes))]
     whole = crc_of(written(tmp_path / "whole", TENSORS) / "model.safetensors")
-    assert told["model.safetensors"] == whole != damaged
+    assert told["model.safetensors"] == whole == crc_of(tmp_path / "m" / "model.safetensors")
 
 
 def test_read_files(tmp_path: Path) -> None:

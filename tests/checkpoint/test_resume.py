@@ -9,6 +9,7 @@ import torch
 from raw_files import one_sentence, tree
 
 import isomerge.errors
+from isomerge.checkpoint.header import read_header
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 
@@ -119,7 +120,7 @@ DAMAGE = {
     "journal spoilt in the middle": lambda root: spoil(root / "journal.jsonl"),
     "journal with a foreign line": lambda root: (root / "journal.jsonl").open("a").write("[1]\n"),
     "journal with a foreign tensor": lambda root: (
-        (root / "journal.jsonl").open("a").write('{"unit": "x", "record": {}, "tensors": {"x": 1}}\n')
+        (root / "journal.jsonl").open("a").write('{"unit": "x", "record": {}, "tensors": {"x": 1}, "blobs": {}}\n')
     ),
     "shard missing": lambda root: next((root / "model").glob("*.safetensors")).unlink(),
     "shard cut": lambda root: cut(next((root / "model").glob("*.safetensors"))),
@@ -136,6 +137,35 @@ def test_damaged_partial_folder_is_begun_anew(tmp_path, whole, damage):
         assert (writer.resumed, writer.discarded, writer.done) == (False, True, {})
         assert not writer.blob("u0").exists()
         do_units(writer)
+        writer.finish(FILES)
+    assert tree(tmp_path / "m") == whole
+
+
+LOST = {
+    "a side file": lambda root: (root / "blobs" / "u1").unlink(),
+    "the content of a side file": lambda root: (root / "blobs" / "u1").write_text("7"),
+    "the bytes of a tensor": lambda root: zero(root / "model", "u1.b"),
+}
+
+
+def zero(model, name):
+    path, info = next((p, i[name]) for p in model.glob("*.safetensors") if name in (i := read_header(p)[0]))
+    with path.open("r+b") as stream:
+        stream.seek(info.offset)
+        stream.write(b"\0" * info.nbytes)
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_what_a_power_cut_took_is_done_again(tmp_path, whole, lost):
+    """The journal outlived what it tells of: that unit is done again, and no other."""
+    with writer_of(tmp_path / "m") as writer:
+        do_units(writer, 4)
+    LOST[lost](tmp_path / ".m.partial")
+    with writer_of(tmp_path / "m") as writer:
+        assert (writer.resumed, set(writer.done)) == (True, {"u0", "u2", "u3"})
+        assert do_units(writer) == ["u1", "u4", "u5"]
+    with writer_of(tmp_path / "m") as writer:  # the later line of a unit counts
+        assert len(writer.done) == UNITS
         writer.finish(FILES)
     assert tree(tmp_path / "m") == whole
 

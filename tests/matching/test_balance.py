@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from isomerge.evidence.law import random_alignment
+from isomerge.matching import balance
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.local import distance
 from isomerge.matching.selection import select_spaces
@@ -126,6 +127,22 @@ def test_spaces_that_meet_are_balanced_in_turn() -> None:
     assert_balanced(spec, "a", reached)
     assert_balanced(spec, "b", reached)
     assert distance(reached, moved(g, start)) < 1e-18 * square(start)
+
+
+def test_turns_end_where_rounding_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 no turn moves less than its last bit: they end there, balanced as well as float32 can tell."""
+    spec = parse_spec(MEETING, {}, "meeting.spec")
+    start = {block: t.float() for block, t in draw(spec, 1, "weight", spread=1.0).items()}
+    turns: list[Alignment] = []
+    once = balance._balance_once
+    monkeypatch.setattr(balance, "_balance_once", lambda *given: (turns.append(once(*given)), turns[-1])[1])
+    exact = {block: t.double() for block, t in start.items()}
+    canonical_gauge(spec, exact)
+    assert 3 < len(turns) < balance.SWEEPS
+    turns.clear()
+    canonical_gauge(spec, start)
+    assert 3 < len(turns) < balance.SWEEPS
+    assert distance(start, exact) < 1e-10 * square(exact)
 
 
 @pytest.mark.parametrize("name", TRIED)

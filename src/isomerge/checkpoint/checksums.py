@@ -104,6 +104,19 @@ def file_checksum(path: Path) -> Checksum:
             os.close(fd)
 
 
+def range_checksum(path: Path, offset: int, nbytes: int) -> Checksum:
+    """Of ``nbytes`` bytes of a regular file from byte ``offset``.
+
+    Raises IsomergeError when it is missing, cannot be read, is no regular file, or ends before.
+    """
+    with disk_errors(path, "reading"):
+        fd = open_regular(path)
+        try:
+            return _read_sum(fd, offset, nbytes, path)
+        finally:
+            os.close(fd)
+
+
 def weights_checksum(path: Path, known: Spans) -> Checksum:
     """Of a safetensors file, of which only those tensors are read whose checksums are not ``known``.
 

@@ -1,4 +1,8 @@
-"""The journal of a half-written checkpoint: which units of work are safely on disk."""
+"""The journal of a half-written checkpoint: which units of work are written, and the checksums of what they wrote.
+
+Nothing is flushed to the device for it. What a process has written outlives the process; what a power cut takes away, of the
+journal or of the files, is found by the checksums when the run goes on.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 """Version of the journal's layout; another version is not resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A committed unit of work: the caller's ``record``, and the tensors it wrote, each with its CRC-32."""
+    """A committed unit of work: the caller's ``record``, and the tensors and side files it wrote, each with its CRC-32."""
 
     record: dict[str, Any]
     tensors: dict[str, int]
+    blobs: dict[str, int]
 
 
 class Journal:
     """Append-only JSON lines: the first says what is being written, each further one commits a unit.
 
-    A line counts once its newline is on disk, so a process killed while it writes loses that line alone.
+    A line counts once its newline is in the file, so a process killed while it writes loses that line alone.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,12 +39,15 @@ class Journal:
         """Starts the journal with ``identity``: digests of everything that determines the output."""
         self._append({"format": FORMAT, **identity}, os.O_CREAT | os.O_TRUNC)
 
-    def append(self, unit: str, record: dict[str, Any], tensors: Mapping[str, int]) -> None:
-        """Commits ``unit``; on return the line is on the device.
+    def append(
+        self, unit: str, record: dict[str, Any], tensors: Mapping[str, int], blobs: Mapping[str, int]
+    ) -> None:
+        """Commits ``unit``.
 
         Raises TypeError or ValueError when ``record`` has no JSON form, and OSError.
         """
-        self._append({"unit": unit, "record": record, "tensors": dict(tensors)}, os.O_APPEND)
+        line = {"unit": unit, "record": record, "tensors": dict(tensors), "blobs": dict(blobs)}
+        self._append(line, os.O_APPEND)
 
     def replay(self, identity: dict[str, str]) -> dict[str, Unit] | None:
         """The committed units by key, the last of equal keys counting; a torn last line is cut off the file.
@@ -71,7 +79,6 @@ class Journal:
             try:
                 while line:
                     line = line[os.write(fd, line) :]
-                os.fsync(fd)
             except OSError:
                 os.ftruncate(fd, start)  # a full disk may take half a line: leave the journal as it was
                 raise
@@ -80,9 +87,10 @@ class Journal:
 
 
 def _unit(line: Any) -> tuple[str, Unit] | None:
-    if not isinstance(line, dict) or set(line) != {"unit", "record", "tensors"}:
+    if not isinstance(line, dict) or set(line) != {"unit", "record", "tensors", "blobs"}:
         return None
-    unit, record, tensors = line["unit"], line["record"], line["tensors"]
-    if not isinstance(unit, str) or not isinstance(record, dict) or not isinstance(tensors, dict):
+    unit, record, sums = line["unit"], line["record"], (line["tensors"], line["blobs"])
+    if not isinstance(unit, str) or not isinstance(record, dict) or not all(isinstance(s, dict) for s in sums):
         return None
-    return (unit, Unit(record, tensors)) if all(type(crc) is int for crc in tensors.values()) else None
+    whole = all(type(crc) is int for found in sums for crc in found.values())
+    return (unit, Unit(record, *sums)) if whole else None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.checksums import Checksum, joined
+from isomerge.checkpoint.checksums import Checksum, file_checksum, joined, range_checksum
 from isomerge.checkpoint.disk import disk_errors, flush, write_from
 from isomerge.checkpoint.dtypes import dtype_code, torch_dtype
 from isomerge.checkpoint.extras import check_extras, write_extras
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointWriter", "OutTensor", "Shard", "parse_size", "shard_plan"]
 
 
+# Bytes after which files are flushed while there is other work: the device writes then, and `finish` waits for less.
+FLUSH_AFTER = 1 << 28
+
+
 class CheckpointWriter:
     """A checkpoint folder being written; used by one thread, best as a context manager.
 
     ``out`` is the absolute output folder; ``shards`` the files planned; ``done`` maps each unit committed by
-    an earlier run with the same key to its record; ``resumed`` says that an earlier run is continued, and
-    ``discarded`` that one was thrown away as it had another key or plan, or was damaged.
+    an earlier run with the same key to its record, as far as what it wrote is still there; ``resumed`` says that an
+    earlier run is continued, and ``discarded`` that one was thrown away as it had another key or plan, or was damaged.
     """
 
     def __init__(
@@ -45,11 +49,13 @@ class CheckpointWriter:
         force: bool = False,
         apart: Collection[str] = (),
         name: str = SAFETENSORS,
+        observer: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> None:
         """Plans the files and takes the lock on ``out``; resumes or begins the partial folder beside it.
 
         ``key`` is a digest of everything that determines the output; ``shard_size`` is in bytes of tensor
-        data per file, ``apart`` the tensors that have files of their own, ``name`` what a single file is called.
+        data per file, ``apart`` the tensors that have files of their own, ``name`` what a single file is called;
+        ``observer`` is told of bytes that an earlier run wrote, as they are checked.
         Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``force``,
         which replaces it at the very end), when another process is writing it, when the tensors cannot be
         stored (see `shard_plan`), or when the disk lacks room.
@@ -63,11 +69,12 @@ class CheckpointWriter:
         self._written: dict[str, int] = {}
         self._pending: dict[str, int] = {}
         self._pending_blobs: set[Path] = set()
+        self._unflushed: dict[Path, int] = {}
         self._partial = PartialFolder(self.out, force=force)
         self._journal = Journal(self._partial.journal)
         self._open = True
         try:
-            units = self._resume()
+            units = self._resume(observer)
             self.resumed = units is not None
             self.discarded = not self.resumed and os.path.lexists(self._partial.root)
             if units is None:
@@ -77,8 +84,11 @@ class CheckpointWriter:
             raise
         self.done: dict[str, dict[str, Any]] = {name: unit.record for name, unit in (units or {}).items()}
 
-    def _resume(self) -> dict[str, Unit] | None:
-        """The units of an earlier run with this identity whose files are all as planned, else None."""
+    def _resume(self, observer: Callable[[str, int, int], None]) -> dict[str, Unit] | None:
+        """The units of an earlier run with this identity whose files are all as planned, else None.
+
+        Units whose bytes are not those that the journal has, as after a power cut, are left out.
+        """
         with disk_errors(self._partial.root, "resuming"):
             if not os.path.lexists(self._partial.root) or not self._partial.is_ours():
                 return None
@@ -89,8 +99,25 @@ class CheckpointWriter:
         found = {name: crc for unit in units.values() for name, crc in unit.tensors.items()}
         if not found.keys() <= self._tensors.keys():
             return None
-        self._written = found
+        size = {name: self._shard_of[name].spans[name][1] for name in found}
+        checked, total = 0, sum(size.values())
+        for key, unit in list(units.items()):
+            observer("checking what was written", checked, total)
+            checked += sum(size[name] for name in unit.tensors)
+            if self._is_there(unit):
+                self._written |= unit.tensors
+            else:
+                del units[key]
         return units
+
+    def _is_there(self, unit: Unit) -> bool:
+        """Whether all that a unit wrote has the checksums that the journal has."""
+        for name, crc in unit.tensors.items():
+            shard = self._shard_of[name]
+            if range_checksum(self._partial.model / shard.file, *shard.spans[name]).crc32 != crc:
+                return False
+        paths = {self._partial.blobs / name: crc for name, crc in unit.blobs.items() if is_plain_name(name)}
+        return all(path.is_file() and file_checksum(path).crc32 == crc for path, crc in paths.items())
 
     def _begin(self) -> None:
         self._partial.begin()
@@ -171,27 +198,34 @@ class CheckpointWriter:
             raise IsomergeError(f"{self.out}: tensor {name!r}: {error}") from error
 
     def commit(self, unit: str, record: dict[str, Any]) -> None:
-        """Makes everything written since the last commit durable, then journals it as ``unit``.
+        """Journals everything written since the last commit as ``unit``, with the checksums by which a resumed run knows it.
 
         ``record`` must have a JSON form; a resumed run finds it in ``done``. Blobs asked for since the last
-        commit are flushed too. Raises IsomergeError when the disk is full or the writer is closed.
+        commit, if they are files, count as written. Raises IsomergeError when the disk is full or the writer is closed.
         """
         self._check_open()
-        files = {self._partial.model / self._shard_of[name].file for name in self._pending}
-        blobs = {path for path in self._pending_blobs if path.exists()}
         with disk_errors(self.out):
-            for path in sorted(files | blobs):
-                flush(path)
-            if blobs:
-                flush(self._partial.blobs)
+            blobs = {path.name: file_checksum(path).crc32 for path in self._pending_blobs if path.is_file()}
             try:
-                self._journal.append(unit, record, dict(sorted(self._pending.items())))
+                self._journal.append(unit, record, dict(sorted(self._pending.items())), dict(sorted(blobs.items())))
             except (TypeError, ValueError) as error:
                 raise IsomergeError(
                     f"{self.out}: the record of unit {unit!r} has no JSON form ({error}); use plain values only"
                 ) from error
+            self._flush_much()
         self._pending.clear()
         self._pending_blobs.clear()
+
+    def _flush_much(self) -> None:
+        """Flushes the files of the pending tensors, if much was written since they were flushed. Raises OSError."""
+        for name in self._pending:
+            shard = self._shard_of[name]
+            path = self._partial.model / shard.file
+            self._unflushed[path] = self._unflushed.get(path, 0) + shard.spans[name][1]
+        if sum(self._unflushed.values()) >= FLUSH_AFTER:
+            for path in self._unflushed:
+                flush(path)
+            self._unflushed.clear()
 
     def blob(self, name: str) -> Path:
         """The path for a side file ``name`` (a plain file name) that is kept across a resume.

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # Seconds between two saved states.
 SAVE_EVERY = 20.0
+# About as many held-out tokens judge a path: every look costs as much as a few steps, and candidates see the same tokens.
+JUDGED_TOKENS = 8192
 
 
 @dataclass
@@ -84,7 +86,7 @@ class Learner:
                 "--learn: a single example is too few, as one is held out to judge by: give more data"
             )
         held, self.examples = examples.split(max(settings.held_out, 0.6 / len(examples)), seed=settings.seed)
-        self.held = held.head(settings.judged)
+        self.held = held.head(min(settings.judged, batch_size_of(held, settings.judged, JUDGED_TOKENS)))
         self.batch_size = settings.batch_size or batch_size_of(examples)
         self.best: tuple[float, dict[str, Tensor]] | None = None
         self.history: list[dict[str, float]] = []
@@ -131,14 +133,18 @@ class Learner:
         points = self.simplex.points()
         with torch.no_grad():
             stages = self.elements.stages()
-            ends = [self._loss_at(corner, stages) for corner in self._corners()]
             excess = []
             for point in points:
-                chord = sum(w * end for w, end in zip(point, ends, strict=True))
+                chord = sum(w * end for w, end in zip(point, self.ends, strict=True))
                 excess.append(self._loss_at(point, stages) - chord)
         return {"excess": excess, "barrier": max(excess), "midpoint": excess[points.index(self.simplex.shares)]}
 
-    def _loss_at(self, point: Sequence[float], stages: Sequence[Stage]) -> float:
+    @cached_property
+    def ends(self) -> list[float]:
+        """The held-out losses of the models themselves, which nothing that is learned changes."""
+        return [self._loss_at(corner, None) for corner in self._corners()]
+
+    def _loss_at(self, point: Sequence[float], stages: Sequence[Stage] | None) -> float:
         total, count = 0.0, 0
         with substituted(self.simplex.module, self.simplex.at(point, stages)):
             for batch, wanted in self.judged:

@@ -116,7 +116,7 @@ def counted(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:
 TOKENS, IMAGES = 2048, 128
 
 
-def batch_size_of(examples: Examples, images: int = IMAGES) -> int:
-    """How many examples make about ``TOKENS`` tokens of text, at least one; ``images`` where there are no tokens."""
+def batch_size_of(examples: Examples, images: int = IMAGES, tokens: int = TOKENS) -> int:
+    """How many examples make about so many ``tokens`` of text, at least one; ``images`` where there are no tokens."""
     ids = examples.tensors.get("input_ids")
-    return images if ids is None else max(1, TOKENS // ids.shape[1])
+    return images if ids is None else max(1, tokens // ids.shape[1])

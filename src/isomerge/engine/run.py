@@ -129,6 +129,7 @@ class StreamWriter:
             force=output.force,
             apart=apart,
             name=weights_name(donor.config),
+            observer=output.observer,
         )
         self.form = StoredForm(donor, output.dtype, self.writer)
 

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Where two non-compact spaces meet in one tensor they are balanced in turn; each turn lowers the norm.
+# The turns are over when a sweep moves less than the last bit of float32 or 1e-12 can tell, or, near that, no longer less
+# than it did a few sweeps before: sums over thousands of entries leave more rounding than one bit.
 SWEEPS = 100
 SETTLED = 1e-12
+NEARLY_SETTLED = 1e-4
+PATIENCE = 3
 
 
 def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment, list[str]]:
@@ -38,12 +42,24 @@ def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment
     found = fold_biases(spec, tensors)
     dead: list[str] = []
     sweeps = SWEEPS if _meet(spec, tensors) else 1
+    moved: list[float] = []
     for sweep in range(sweeps):
         step = _balance_once(spec, tensors, dead if sweep == 0 else [])
         found = step @ found
-        if all(_moved(spec, key, g) < SETTLED for key, g in step.items()):
+        moved.append(max((_moved(spec, key, g) for key, g in step.items()), default=0.0))
+        if _settled(moved, tensors):
             break
     return found, dead
+
+
+def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
+    """True when what the last sweep moved is rounding."""
+    import torch
+
+    last = moved[-1]
+    if last < max([SETTLED, *(torch.finfo(tensor.dtype).eps for tensor in tensors.values())]):
+        return True
+    return last < NEARLY_SETTLED and len(moved) > PATIENCE and last >= min(moved[-1 - PATIENCE : -1])
 
 
 def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
