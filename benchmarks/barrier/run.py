@@ -40,6 +40,9 @@ LEARN: dict[str, dict[str, Any]] = {
     "llama": {"steps": 1900, "batch_size": 16},
     "gpt2": {"steps": 1900, "batch_size": 16},
 }
+# Wide models learn in fewer steps, of which each takes longer, and take their products in bfloat16.
+WIDE_FROM = 512
+WIDE: dict[str, Any] = {"steps": 1000, "precision": "bfloat16"}
 # The reach: the kind of target that served the family best, many more steps.
 THOROUGH: dict[str, dict[str, Any]] = {
     "vit-digits": {"steps": 8000, "learn_target": "distill"},
@@ -62,11 +65,11 @@ ROWS = (
 )
 
 
-def options_of(row: str, family: str) -> dict[str, Any]:
+def options_of(row: str, family: str, width: int | None = None) -> dict[str, Any]:
     """The arguments of `isomerge.align` for a row."""
     train, limits = train_data(family), LIMITS[family]
     look = {"data": train, "limit": limits["look"], "spaces": "all"}
-    learn = {"learn": train, "limit": limits["learn"], "spaces": "all", **LEARN[family]}
+    learn = {"learn": train, "limit": limits["learn"], "spaces": "all", **learning(family, width)}
     found: dict[str, dict[str, Any]] = {
         "paper": {"spaces": "paper"},
         "default": {"spaces": "default"},
@@ -83,6 +86,11 @@ def options_of(row: str, family: str) -> dict[str, Any]:
     return {**found[row], **tied}
 
 
+def learning(family: str, width: int | None) -> dict[str, Any]:
+    """How the learned rows are learned, where a row does not say otherwise."""
+    return LEARN[family] | (WIDE if (width or 0) >= WIDE_FROM else {})
+
+
 def train_data(family: str) -> str:
     """What the models were trained on."""
     folder = IMAGES.get(family)
@@ -95,11 +103,11 @@ def test_data(family: str) -> str:
     return str(DATA / folder / "test.safetensors" if folder else DATA / "corpus" / "heldout.txt")
 
 
-def align(row: str, family: str, a: Path, b: Path, seed: int) -> tuple[Path, dict[str, Any]]:
+def align(row: str, family: str, a: Path, b: Path, width: int | None, seed: int) -> tuple[Path, dict[str, Any]]:
     """The second model aligned onto the first, and what that took."""
     out = DATA / "aligned" / family / f"{a.name}--{b.name}--{row}"
     began = time.perf_counter()
-    options = options_of(row, family)
+    options = options_of(row, family, width)
     if row in ("learned", "learned-quick", "distilled-quick", "distilled", "thorough", "search"):
         options["seed"] = seed
     _, report = isomerge.align(b, onto=a, out=out, force=True, **options)
@@ -133,7 +141,16 @@ def measure(family: str, a: Path, b: Path, points: int) -> tuple[dict[str, Any],
     return line, {"ensemble": found["ensemble"], "ends": line["ends"], "examples": found["data"]["examples"]}
 
 
-def run_pair(family: str, a: Path, b: Path, rows: list[str], points: int, entry: dict[str, Any], save: Any) -> None:
+def run_pair(
+    family: str,
+    a: Path,
+    b: Path,
+    width: int | None,
+    rows: list[str],
+    points: int,
+    entry: dict[str, Any],
+    save: Any,
+) -> None:
     """All rows of one pair that are missing."""
     for row in rows:
         if row in entry.setdefault("rows", {}):
@@ -142,7 +159,7 @@ def run_pair(family: str, a: Path, b: Path, rows: list[str], points: int, entry:
         moved = b
         if row != "stored":
             try:
-                moved, cost = align(row, family, a, b, seed=0)
+                moved, cost = align(row, family, a, b, width, seed=0)
             except IsomergeError as error:
                 print(f"{a.name} {b.name} {row}: {error}", flush=True)
                 continue
@@ -232,7 +249,7 @@ def main() -> None:
         found["summary"] = summary(found["pairs"])
         found["settings"] = {
             "limits": LIMITS[family],
-            "learn": LEARN[family],
+            "learn": learning(family, arguments.width),
             "versions": {"torch": torch.__version__},
         }
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -247,7 +264,16 @@ def main() -> None:
         if not (a.is_dir() and b.is_dir()):
             print(f"{a.name}, {b.name}: not trained yet (benchmarks/barrier/train.py)", flush=True)
             continue
-        run_pair(family, a, b, arguments.rows, arguments.points, found["pairs"].setdefault(pair, {}), save)
+        run_pair(
+            family,
+            a,
+            b,
+            arguments.width,
+            arguments.rows,
+            arguments.points,
+            found["pairs"].setdefault(pair, {}),
+            save,
+        )
 
 
 if __name__ == "__main__":

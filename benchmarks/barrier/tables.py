@@ -19,9 +19,9 @@ NAMES = {
     "all": "all, data-free",
     "activations": "all, with activations",
     "search": "forward-only search, 60 s",
-    "learned-quick": "learned, labels, 300 steps",
+    "learned-quick": "learned, labels",
     "learned": "learned, labels",
-    "distilled-quick": "learned, no labels, 300 steps",
+    "distilled-quick": "learned, no labels",
     "distilled": "learned, no labels",
     "thorough": "learned longer",
 }
@@ -60,10 +60,11 @@ def family(path: Path) -> list[str]:
         "| matching | pairs | barrier | spread | of unmatched | midpoint loss | midpoint accuracy | seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row, name in NAMES.items():
+    for row in NAMES:
         if row in found["summary"]:
             s = found["summary"][row]
             here = [entry["rows"] for entry in pairs.values() if row in entry["rows"]]
+            name = named(found, row)
             unmatched = sum(rows["stored"]["barrier"]["entezari"] for rows in here) / len(here)  # of the same pairs
             lines.append(
                 f"| {name} | {s['pairs']} | {s['barrier']:.3f} | {number(s['barrier_spread'])} | "
@@ -74,6 +75,13 @@ def family(path: Path) -> list[str]:
     if picture.exists():
         lines += ["", f"![Loss along the lines](../benchmarks/results/barrier/{picture.name})"]
     return [*lines, ""]
+
+
+def named(found: dict[str, Any], row: str) -> str:
+    """What a row is called, with the steps that it was learned in."""
+    entries = (entry.get("rows", {}).get(row, {}) for entry in found["pairs"].values())
+    steps = {about["steps"] for entry in entries if "steps" in (about := entry.get("learned") or {})}
+    return NAMES[row] + "".join(f", {count} steps" for count in sorted(steps))
 
 
 def many(path: Path) -> list[str]:
@@ -151,7 +159,7 @@ def reach(paths: list[Path]) -> list[str]:
             lines.append(_aim(name, "data-free: barrier at most 20 % of the unmatched", share, 20, " %"))
         if row is None:
             continue
-        best, label = found["summary"][row], NAMES[row]
+        best, label = found["summary"][row], named(found, row)
         here = [entry for entry in pairs.values() if row in entry["rows"]]
         if name.startswith("vit"):
             lines.append(_aim(name, f"{label}: barrier at most 0.02 nats", best["barrier"], 0.02, " nats"))
