@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from raw_files import one_sentence, tree
 
 import isomerge.errors
 from isomerge.checkpoint.header import read_header
+from isomerge.checkpoint.journal import Journal
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 
@@ -119,9 +121,13 @@ DAMAGE = {
     "journal empty": lambda root: (root / "journal.jsonl").write_bytes(b""),
     "journal spoilt in the middle": lambda root: spoil(root / "journal.jsonl"),
     "journal with a foreign line": lambda root: (root / "journal.jsonl").open("a").write("[1]\n"),
-    "journal with a foreign tensor": lambda root: (
-        (root / "journal.jsonl").open("a").write('{"unit": "x", "record": {}, "tensors": {"x": 1}, "blobs": {}}\n')
+    "journal with a foreign tensor": lambda root: Journal(root / "journal.jsonl").append("x", {}, {"x": 1}, {}),
+    "journal with a unit twice": lambda root: Journal(root / "journal.jsonl").append("u1", {}, {}, {}),
+    "journal with another record": lambda root: (root / "journal.jsonl").write_bytes(
+        (root / "journal.jsonl").read_bytes().replace(b'{"unit": 1}', b"{}")
     ),
+    "a file for the side files' folder": lambda root: (rmtree(root / "blobs"), (root / "blobs").touch()),
+    "a file for the folder": lambda root: (rmtree(root), root.touch()),
     "shard missing": lambda root: next((root / "model").glob("*.safetensors")).unlink(),
     "shard cut": lambda root: cut(next((root / "model").glob("*.safetensors"))),
     "header spoilt": lambda root: spoil(next((root / "model").glob("*.safetensors"))),
@@ -157,14 +163,16 @@ def zero(model, name):
 
 @pytest.mark.parametrize("lost", LOST)
 def test_what_a_power_cut_took_is_done_again(tmp_path, whole, lost):
-    """The journal outlived what it tells of: that unit is done again, and no other."""
+    """The journal outlived what it tells of: that unit is done again, and all after it, which may have been made from it."""
     with writer_of(tmp_path / "m") as writer:
         do_units(writer, 4)
     LOST[lost](tmp_path / ".m.partial")
     with writer_of(tmp_path / "m") as writer:
-        assert (writer.resumed, set(writer.done)) == (True, {"u0", "u2", "u3"})
-        assert do_units(writer) == ["u1", "u4", "u5"]
-    with writer_of(tmp_path / "m") as writer:  # the later line of a unit counts
+        assert (writer.resumed, set(writer.done)) == (True, {"u0"})
+        assert do_units(writer, 2) == ["u1"]
+    with writer_of(tmp_path / "m") as writer:  # what the journal had of the others is gone
+        assert do_units(writer) == ["u2", "u3", "u4", "u5"]
+    with writer_of(tmp_path / "m") as writer:
         assert len(writer.done) == UNITS
         writer.finish(FILES)
     assert tree(tmp_path / "m") == whole

@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 import isomerge
 from depth import more
 from engine.disguises import disguise, perturb, single
+from isomerge.engine.fusing import generator
+from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from isomerge.fusion.registry import Method, methods
 from toys import outputs, relative
@@ -153,12 +155,96 @@ def test_the_base_comes_first(tmp_path: Path) -> None:
     assert report["weights"] == [3.0, 1.0]
 
 
+def test_weights_may_sum_to_zero_where_nothing_is_divided_by_them(tmp_path: Path) -> None:
+    """A task vector taken away and another added."""
+    a, b, c = (single("gpt2", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5), ("c", 6)))
+    how = {"align": False, "base_model": a, "weights": [1.0, -1.0]}
+    isomerge.merge([b, c], out=tmp_path / "out", method="task_arithmetic", **how)
+    wa, wb, wc = (load_file(f / "model.safetensors") for f in (a, b, c))
+    for name, found in load_file(tmp_path / "out" / "model.safetensors").items():
+        torch.testing.assert_close(found, wa[name] + wb[name] - wc[name])
+
+
+FEW_EXPERTS = """
+models:
+- {{model: {a}, parameters: {{weight: [{{filter: layers.1., value: 0}}, {{value: 1}}]}}}}
+- {{model: {b}, parameters: {{weight: [{{filter: layers.1., value: 0}}, {{value: 1}}]}}}}
+merge_method: linear
+align: {{enabled: false}}
+"""
+
+
+def test_filters_that_leave_a_tensor_without_weight(tmp_path: Path) -> None:
+    """Told before anything is written, with the tensor's name."""
+    a, b = (single("gpt2", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5)))
+    (tmp_path / "r.yml").write_text(FEW_EXPERTS.format(a=a, b=b).replace("layers.1.", "h.1."))
+    with pytest.raises(IsomergeError, match=r"tensor h\.1\..*sum to zero"):
+        isomerge.merge(tmp_path / "r.yml", out=tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "r.yml"]
+
+
+@pytest.mark.parametrize("name", ["ties", "dare_ties", "slerp", "karcher"])
+def test_experts_are_merged_one_by_one(name: str, tmp_path: Path) -> None:
+    """A checkpoint's tensors are what a method sees, as in mergekit, whatever is one tensor to the spec; filters find experts."""
+    base, *tuned = (single("mixtral", tmp_path / str(k), k) for k in range(3))
+    chosen, parameters = methods()[name], {"density": 0.4} if "density" in methods()[name].options else {}
+    weights = [load_file(f / "model.safetensors") for f in (base, *tuned)]
+    experts = sorted(n for n in weights[0] if ".experts.1." in n)
+    assert len(experts) > 3
+    if name == "slerp":
+        parameters = {"t": [{"filter": "experts.1.", "value": 0.9}, {"value": 0.3}]}
+    how = {"base_model": base} if chosen.base == "required" else {}
+    used = weights if chosen.base == "none" else weights[1:]
+    models = [base, *tuned] if chosen.base == "none" else tuned
+    if name == "slerp":
+        models, used = models[:1], used[:1]
+    isomerge.merge(models, out=tmp_path / "out", method=name, align=False, seed=7, parameters=parameters, **how)
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    for tensor in experts:
+        flat = {**parameters, **({"t": 0.9} if name == "slerp" else {})}
+        rng = generator(7, name, canonical_of(base, tensor))
+        origin = weights[0][tensor] if how else None
+        alone = chosen.fuse([w[tensor] for w in used], flat, base=origin, rng=rng)
+        torch.testing.assert_close(found[tensor], alone, rtol=1e-5, atol=1e-6)
+
+
+def canonical_of(folder: Path, tensor: str) -> str:
+    """A stored tensor's name in its spec."""
+    names = recognise(folder).names
+    return next(canonical for canonical, stored in names.items() if stored == tensor)
+
+
+SHIFTED = """
+slices:
+- sources:
+  - {{model: {a}, layer_range: [1, 3], parameters: {{weight: [{{filter: h.1., value: 3}}, {{value: 1}}]}}}}
+  - {{model: {b}, layer_range: [0, 2], parameters: {{weight: [{{filter: h.1., value: 5}}, {{value: 1}}]}}}}
+merge_method: linear
+align: {{enabled: false}}
+"""
+
+
+def test_filters_of_a_source_count_its_own_layers(tmp_path: Path) -> None:
+    """The second of three layers is the first one taken of a, and the second one taken of b."""
+    a, b = (single("gpt2", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5)))
+    (tmp_path / "r.yml").write_text(SHIFTED.format(a=a, b=b))
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "out")
+    wa, wb, found = (load_file(f / "model.safetensors") for f in (a, b, tmp_path / "out"))
+    prefix = next(n.partition("h.")[0] for n in wa if "h.0." in n)
+    rest = "mlp.c_fc.weight"
+    for layer, (left, right) in enumerate(((0.75, 0.25), (1 / 6, 5 / 6))):
+        mean = left * wa[f"{prefix}h.{layer + 1}.{rest}"] + right * wb[f"{prefix}h.{layer}.{rest}"]
+        torch.testing.assert_close(found[f"{prefix}h.{layer}.{rest}"], mean)
+
+
 WRONG = [
     ({"method": "ties"}, "needs a base model"),
     ({"method": "tias"}, "did you mean ties"),
     ({"method": "linear", "parameters": {"wieght": 1}}, "did you mean `weight`"),
     ({"method": "linear", "parameters": {"normalize": "maybe"}}, "true or false"),
-    ({"method": "linear", "weights": [1.0]}, "2 numbers are needed"),
+    ({"method": "linear", "weights": [1.0]}, "2 finite numbers are needed"),
+    ({"method": "linear", "weights": [1.0, -1.0]}, "sum to zero"),
+    ({"method": "linear", "parameters": {"weight": [0.0, 0.0]}, "align": False}, "sum to zero"),
     ({"method": "regmean"}, "needs statistics"),
     ({"method": "regression"}, "runs the models: add --data"),
     ({"method": "slerp", "base_model": 0}, "needs `t`"),

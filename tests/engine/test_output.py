@@ -245,6 +245,24 @@ def test_half_precision_stays(name: str, dtype: torch.dtype, tmp_path: Path) -> 
     assert gap < (0.05 if dtype == torch.bfloat16 else 0.005)
 
 
+@pytest.mark.parametrize("align", [False, True])
+def test_eight_bits_stay_or_widen(align: bool, pair: Callable, tmp_path: Path) -> None:
+    """Floats of eight bits without scales are floats: rounded once when they are written, or written in another dtype."""
+    a, b = pair("gpt2")
+    narrow = Path(shutil.copytree(a, tmp_path / "narrow"))
+    edit(narrow, lambda t: t.update({n: x.to(torch.float8_e4m3fn) for n, x in t.items() if x.ndim == 2}))
+    isomerge.merge([narrow, b], out=tmp_path / "kept", align=align)
+    isomerge.merge([narrow, b], out=tmp_path / "wide", align=align, dtype="float32")
+    stored, kept, wide = (
+        load_file(f / "model.safetensors") for f in (narrow, tmp_path / "kept", tmp_path / "wide")
+    )
+    assert {n: t.dtype for n, t in kept.items()} == {n: t.dtype for n, t in stored.items()}
+    assert {t.dtype for t in wide.values()} == {torch.float32}
+    assert len({t.dtype for t in kept.values()}) == 2
+    for name, tensor in kept.items():
+        assert torch.equal(tensor.float(), wide[name].to(tensor.dtype).float())
+
+
 def test_mixed_dtypes(pair: Callable, tmp_path: Path) -> None:
     """The first model's dtypes count, tensor by tensor; float64 anywhere makes the work float64."""
     a, b = pair("gpt2")

@@ -1,7 +1,7 @@
 """The journal of a half-written checkpoint: which units of work are written, and the checksums of what they wrote.
 
 Nothing is flushed to the device for it. What a process has written outlives the process; what a power cut takes away, of the
-journal or of the files, is found by the checksums when the run goes on.
+journal or of the files, is found by the checksums when the run goes on. Units may depend on what was journalled before them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from zlib_ng.zlib_ng import crc32
 
 FORMAT = 3
 """Version of the journal's layout; another version is not resumed."""
@@ -27,7 +29,7 @@ class Unit:
 
 
 class Journal:
-    """Append-only JSON lines: the first says what is being written, each further one commits a unit.
+    """Append-only lines of a CRC-32 and JSON: the first says what is being written, each further one commits a unit.
 
     A line counts once its newline is in the file, so a process killed while it writes loses that line alone.
     """
@@ -50,29 +52,32 @@ class Journal:
         self._append(line, os.O_APPEND)
 
     def replay(self, identity: dict[str, str]) -> dict[str, Unit] | None:
-        """The committed units by key, the last of equal keys counting; a torn last line is cut off the file.
+        """The committed units by key, in their order; a torn last line is cut off the file.
 
-        None when the journal is missing, was begun for another ``identity``, or is damaged before its end.
+        None when the journal is missing, was begun for another ``identity``, is damaged before its end, or has a unit twice.
         Raises OSError.
         """
         if not self.path.is_file():
             return None
         raw = self.path.read_bytes()
         whole = raw[: raw.rfind(b"\n") + 1]
-        try:
-            lines = [json.loads(line) for line in whole.splitlines()]
-        except (ValueError, RecursionError):
-            return None
+        lines = [_checked(line) for line in whole.splitlines()]
         if not lines or lines[0] != {"format": FORMAT, **identity}:
             return None
         units = [_unit(line) for line in lines[1:]]
         if len(whole) < len(raw):
             os.truncate(self.path, len(whole))
         found = {pair[0]: pair[1] for pair in units if pair is not None}
-        return None if None in units else found
+        return found if len(found) == len(units) else None
+
+    def keep(self, count: int) -> None:
+        """Cuts off what comes after so many units. Raises OSError."""
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        os.truncate(self.path, sum(map(len, lines[: 1 + count])))
 
     def _append(self, content: dict[str, Any], flags: int) -> None:
-        line = memoryview((json.dumps(content) + "\n").encode())
+        text = json.dumps(content).encode()
+        line = memoryview(b"%08x %b\n" % (crc32(text), text))
         fd = os.open(self.path, os.O_WRONLY | flags, 0o666)
         try:
             start = os.fstat(fd).st_size
@@ -84,6 +89,15 @@ class Journal:
                 raise
         finally:
             os.close(fd)
+
+
+def _checked(line: bytes) -> Any:
+    """What a line says; None where it is not as it was written."""
+    crc, _, text = line.partition(b" ")
+    try:
+        return json.loads(text) if crc == b"%08x" % crc32(text) else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _unit(line: Any) -> tuple[str, Unit] | None:

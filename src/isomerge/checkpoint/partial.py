@@ -97,10 +97,16 @@ class PartialFolder:
         found = os.lstat(self.root)
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
+    def has_blobs(self) -> bool:
+        """Whether the folder of side files is there, or could be made. Raises OSError."""
+        if not os.path.lexists(self.blobs):
+            self.blobs.mkdir()
+        return self.blobs.is_dir() and not self.blobs.is_symlink()
+
     def begin(self) -> None:
         """Makes the folder anew and empty."""
         with disk_errors(self.root):
-            if os.path.islink(self.root):
+            if os.path.lexists(self.root) and not stat.S_ISDIR(os.lstat(self.root).st_mode):
                 self.root.unlink()
             elif os.path.lexists(self.root):
                 shutil.rmtree(self.root)

@@ -87,7 +87,8 @@ class CheckpointWriter:
     def _resume(self, observer: Callable[[str, int, int], None]) -> dict[str, Unit] | None:
         """The units of an earlier run with this identity whose files are all as planned, else None.
 
-        Units whose bytes are not those that the journal has, as after a power cut, are left out.
+        Where a unit's bytes are not those that the journal has, as after a power cut, it is left out, and so are all after
+        it: they may have been made from what it wrote.
         """
         with disk_errors(self._partial.root, "resuming"):
             if not os.path.lexists(self._partial.root) or not self._partial.is_ours():
@@ -95,19 +96,20 @@ class CheckpointWriter:
             units = self._journal.replay(self._identity)
             if units is None or not all(_as_planned(self._partial.model, shard) for shard in self.shards):
                 return None
-            self._partial.blobs.mkdir(exist_ok=True)
+            if not self._partial.has_blobs():
+                return None
         found = {name: crc for unit in units.values() for name, crc in unit.tensors.items()}
         if not found.keys() <= self._tensors.keys():
             return None
         size = {name: self._shard_of[name].spans[name][1] for name in found}
         checked, total = 0, sum(size.values())
-        for key, unit in list(units.items()):
+        for number, unit in enumerate(units.values()):
             observer("checking what was written", checked, total)
+            if not self._is_there(unit):
+                self._journal.keep(number)
+                return dict(list(units.items())[:number])
+            self._written |= unit.tensors
             checked += sum(size[name] for name in unit.tensors)
-            if self._is_there(unit):
-                self._written |= unit.tensors
-            else:
-                del units[key]
         return units
 
     def _is_there(self, unit: Unit) -> bool:

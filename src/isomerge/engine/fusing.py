@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -86,8 +86,8 @@ def fusion_of(
         raise IsomergeError("merge needs at least two models: name another one")
     if weights is not None:
         weights = [float(w) for w in weights]
-        if len(weights) != count or not all(map(isfinite, [*weights, sum(weights)])) or sum(weights) == 0:
-            raise IsomergeError(f"--weights: {count} numbers are needed that do not sum to zero, got {weights}")
+        if len(weights) != count or not all(map(isfinite, [*weights, sum(weights)])):
+            raise IsomergeError(f"--weights: {count} finite numbers are needed, got {weights}")
     found = of_models(chosen, count, weights=weights, given=parameters)
     return Fusion(chosen, found, first, seed)
 
@@ -155,26 +155,70 @@ class Fuser:
             if not tensors[0].is_floating_point():
                 found[block] = tensors[0]
             elif block not in found:
-                found[block] = self._by_tensor(block, tensors, by, form)
+                found[block] = self._by_block(block, tensors, by, form)
         return found
+
+    def check(self) -> None:
+        """Raises IsomergeError when parameters of some tensor, as filters and gradients give them, cannot be used together."""
+        import torch
+
+        method = self.fusion.method
+        if not method.elementwise or method.random or method.base == "required":
+            return
+        seen: set[str] = set()
+        for block in (block for unit in self.plan.units for block in unit.blocks):
+            given, count = self.parameters(block), self._count(block)
+            if repr((given, count)) not in seen:
+                seen.add(repr((given, count)))
+                with _told_of(block.key):
+                    method.fuse([torch.ones(1, dtype=self.dtype)] * count, given)
 
     def _working(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
-    def parameters(self, block: Block) -> dict[str, Any]:
-        """The method's parameters for a block."""
+    def parameters(self, block: Block, number: int = 0) -> dict[str, Any]:
+        """The method's parameters for a block, or for one of the stored tensors that it is made of."""
         stack, layer = layer_of(block)
-        name = self.donor.names.get(block.canonical[0], block.canonical[0])
+        canonical = block.canonical[number]
+        name = self.donor.names.get(canonical, canonical)
         after, depth = block.line.name in self._after, self._depths.get(stack, 1)
         return self.fusion.parameters.at(self.fusion.method, name, layer, after=after, depth=depth)
 
     def _count(self, block: Block) -> int:
         return self.fusion.parameters.count(layer_of(block)[1], after=block.line.name in self._after)
 
-    def _by_tensor(
+    def _by_block(
         self, block: Block, tensors: list[Tensor], by: list[Alignment | None], form: StoredForm | None
     ) -> Tensor | PlacedTensor:
-        fusion, given = self.fusion, self.parameters(block)
+        """A block: each of its stored tensors for itself, as mergekit does; all at once where that is the same."""
+        import torch
+
+        method, numbers = self.fusion.method, range(len(block.canonical))
+        given = [self.parameters(block, number) for number in numbers]
+        alike = all(g == given[0] for g in given[1:])
+        if (
+            not block.lead
+            or method.unit
+            or method.statistics
+            or (method.elementwise and not method.random and alike)
+        ):
+            return self._by_tensor(block, given[0], tensors, by, form)
+        each = [t.flatten(0, len(block.lead) - 1) for t in tensors]
+        parts = [self._by_tensor(block, given[k], [t[k] for t in each], by, form, k) for k in numbers]
+        dtype = self.dtype if any(p.dtype == self.dtype for p in parts) else parts[0].dtype
+        return torch.stack([p.to(dtype) for p in parts]).unflatten(0, block.lead)
+
+    def _by_tensor(
+        self,
+        block: Block,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        by: list[Alignment | None],
+        form: StoredForm | None,
+        number: int = 0,
+    ) -> Any:
+        """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was written."""
+        fusion = self.fusion
         here = tensors[fusion.start :][: self._count(block)]
         base = tensors[0] if fusion.first == "base" else None
         if fusion.method.unit:  # what a method of units leaves is averaged
@@ -184,7 +228,7 @@ class Fuser:
         if fusion.method.piecewise:
             return self._in_pieces(block, given, here, base, form)
         here, base = list(map(self._working, here)), None if base is None else self._working(base)
-        rng = generator(fusion.seed, fusion.method.name, block.key) if fusion.method.random else None
+        rng = generator(fusion.seed, fusion.method.name, block.canonical[number]) if fusion.method.random else None
         seen = None
         if self.statistics is not None and fusion.method.statistics is not None:
             seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
@@ -254,6 +298,15 @@ class Fuser:
             "kept_from_first": [block.key for block in self.plan.alone],
             "notes": [*self.plan.selection.notes, *fusion.notes],
         }
+
+
+@contextmanager
+def _told_of(tensor: str) -> Iterator[None]:
+    """Errors of a method say at which tensor."""
+    try:
+        yield
+    except IsomergeError as error:
+        raise IsomergeError(f"tensor {tensor}: {error}") from None
 
 
 def generator(seed: int, *names: str) -> Generator:

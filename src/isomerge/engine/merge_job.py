@@ -73,9 +73,7 @@ def job_of_models(
     listed = list(models)
     given = dict(parameters or {})
     if weights is not None and len(weights) != len(listed):
-        raise IsomergeError(
-            f"--weights: {len(listed)} numbers are needed that do not sum to zero, got {list(weights)}"
-        )
+        raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
     files = [str(file) for file in stats]
     if files and len(files) != len(listed):
         raise IsomergeError(f"--stats: {len(listed)} files are needed, one per model, got {len(files)}")

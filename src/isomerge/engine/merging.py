@@ -144,6 +144,7 @@ class _Merge:
             for source, origin in zip(self.sources, self.origins, strict=True)
         ]
         self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
+        self.fuser.check()
         # the anchor comes first in what solvers give; the fusion wants the run's order
         self.fuser.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(self.models))]
 

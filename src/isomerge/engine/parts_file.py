@@ -32,15 +32,18 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
 
 
 def load_parts(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
-    """What `save_parts` has written: parts and record; None without a file."""
-    from safetensors import safe_open
+    """What `save_parts` has written: parts and record; None without a file, or with one that is damaged."""
+    from safetensors import SafetensorError, safe_open
 
     if not path.exists():
         return None
     parts: dict[str, dict[str, Tensor]] = {}
-    with safe_open(str(path), "pt") as file:
-        about = json.loads((file.metadata() or {})["isomerge"])
-        for name in file.keys():  # noqa: SIM118
-            part, _, key = name.rpartition("/")
-            parts.setdefault(part, {})[key] = file.get_tensor(name)
+    try:
+        with safe_open(str(path), "pt") as file:
+            about = json.loads((file.metadata() or {})["isomerge"])
+            for name in file.keys():  # noqa: SIM118
+                part, _, key = name.rpartition("/")
+                parts.setdefault(part, {})[key] = file.get_tensor(name)
+    except (SafetensorError, OSError, KeyError, ValueError):  # what was saved is lost: begin again
+        return None
     return parts, about

@@ -131,6 +131,7 @@ def _arrange(
         part.parameters,
         tuple(places[id(s)] for s in sources),
         (lead.parameters, places[id(lead)]) if lead is not None and id(lead) in places else ({}, ""),
+        tuple(s.layer_range[0] for s in sources) if recipe.slices else (),
     )
     return lead, sources, settings
 

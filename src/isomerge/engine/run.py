@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.disk import disk_errors
-from isomerge.checkpoint.dtypes import FLOATS, torch_dtype
+from isomerge.checkpoint.dtypes import FLOATS, STORED_FLOATS, torch_dtype
 from isomerge.checkpoint.place import TensorPlace
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
@@ -58,7 +58,7 @@ class Output:
 
 def out_code(stored: str, dtype: str | None) -> str:
     """The safetensors dtype that a tensor is written in; integers are kept."""
-    return FLOATS[dtype] if dtype and stored in FLOATS.values() else stored
+    return FLOATS[dtype] if dtype and stored in STORED_FLOATS else stored
 
 
 def planned_tensors(donor: Model, dtype: str | None) -> list[OutTensor]:
@@ -206,7 +206,7 @@ class StreamWriter:
 
 def cast(tensor: Tensor, code: str, name: str) -> Tensor:
     """Convert to a stored dtype; a value that does not fit is an error, never an infinity."""
-    if code not in FLOATS.values() or tensor.dtype == torch_dtype(code):
+    if code not in STORED_FLOATS or tensor.dtype == torch_dtype(code):
         return tensor
     found = tensor.to(torch_dtype(code))
     if not all_finite(found):

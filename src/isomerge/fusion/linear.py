@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.errors import IsomergeError
 from isomerge.fusion.registry import elementwise_method, per_model
 
 if TYPE_CHECKING:
@@ -21,10 +22,17 @@ def linear(
         tensors: one tensor per model, of one shape, float32 or float64, aligned.
         weight: one weight per model.
         normalize: divide by the sum of the weights, as mergekit does by default.
+
+    Raises:
+        IsomergeError: the weights sum to zero, and should be divided by that.
     """
     import torch
 
     total = sum(weight) if normalize else 1.0
+    if total == 0:
+        raise IsomergeError(
+            "linear: the weights sum to zero, so there is no average: change one, or set normalize to false"
+        )
     shares = [share / total for share in weight]
     merged = torch.mul(tensors[0], shares[0])
     for tensor, share in zip(tensors[1:], shares[1:], strict=True):

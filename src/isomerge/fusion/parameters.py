@@ -7,6 +7,7 @@ counts: that of a slice's source (or of a model), of the slice, of the recipe; o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,8 @@ class SliceParameters:
     """Where the sources stand in the recipe, for messages."""
     of_base: tuple[Settings, str] = field(default_factory=lambda: ({}, ""))
     """What the base's own entry says, which only a method that fuses it reads, and where it stands."""
+    starts: tuple[int, ...] = ()
+    """The first layer that is taken of every source; empty where the output's layers are the sources' own."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,12 @@ class Parameters:
     ) -> dict[str, Any]:
         """The method's parameters for one tensor.
 
+        Filters of what has one value per model look into the name that the tensor has in that model, as mergekit's do: of
+        a slice's sources, with the number of their own layer.
+
         Args:
             method: what they are for.
-            name: the tensor's name, which filters look into.
+            name: the tensor's name in the output, which all other filters look into.
             layer: its layer in the output; None outside the stack.
             after: whether it comes after the stack (norms, heads) rather than before it.
             depth: the number of layers of its stack, where there is one slice alone.
@@ -54,8 +60,11 @@ class Parameters:
         Returns:
             By name; a list of one value per source where the parameter has one per model. Defaults are filled in.
         """
-        part, t = self._place(layer, after, depth)
-        return {name_: self._value(option, part, name, t) for name_, option in method.options.items()}
+        part, t, offset = self._place(layer, after, depth)
+        names = [name] * len(part.sources)
+        if layer is not None and part.starts:
+            names = [renumbered(name, layer, start + offset) for start in part.starts]
+        return {key: self._value(option, part, name, names, t) for key, option in method.options.items()}
 
     def count(self, layer: int | None, *, after: bool = False) -> int:
         """How many sources a layer has."""
@@ -110,19 +119,20 @@ class Parameters:
             for settings, place in (*zip(part.sources, places, strict=True), part.of_base):
                 yield settings, f"{place}.parameters", True
 
-    def _place(self, layer: int | None, after: bool, depth: int) -> tuple[SliceParameters, float]:
+    def _place(self, layer: int | None, after: bool, depth: int) -> tuple[SliceParameters, float, int]:
+        """The slice of a layer, where in it the layer lies (from 0 to 1), and how many of its layers come before."""
         if layer is None:  # as mergekit: what lies outside the layers takes a gradient's first value
-            return self.slices[-1 if after else 0], 0.0
+            return self.slices[-1 if after else 0], 0.0, 0
         if len(self.slices) == 1:
-            return self.slices[0], layer / (depth - 1) if depth > 1 else 1.0
+            return self.slices[0], layer / (depth - 1) if depth > 1 else 1.0, layer
         for part in self.slices:
             if layer < part.layers:
-                return part, layer / (part.layers - 1) if part.layers > 1 else 1.0
+                return part, layer / (part.layers - 1) if part.layers > 1 else 1.0, layer
             layer -= part.layers
         raise AssertionError("a layer beyond the last slice")
 
-    def _value(self, option: Option, part: SliceParameters, name: str, t: float) -> Any:
-        def first(*settings: Settings) -> Any:
+    def _value(self, option: Option, part: SliceParameters, name: str, names: Sequence[str], t: float) -> Any:
+        def first(*settings: Settings, name: str = name) -> Any:
             for here in settings:
                 if option.name in here:
                     found = resolve(here[option.name], name, t, numeric=option.kind in (int, float))
@@ -131,11 +141,19 @@ class Parameters:
             return option.default
 
         if option.per_model:
-            values = [first(settings, part.own, self.common) for settings in part.sources]
+            values = [
+                first(settings, part.own, self.common, name=own)
+                for settings, own in zip(part.sources, names, strict=True)
+            ]
             if None in values and option.required:
                 raise IsomergeError(f"`{option.name}` has no value for tensor {name}: add one without a filter")
             return values
         return first(part.own, self.common)
+
+
+def renumbered(name: str, layer: int, own: int) -> str:
+    """A tensor's name with another number of its layer, the first number of this value in it."""
+    return re.sub(rf"(?<![^.]){layer}(?![^.])", str(own), name, count=1)
 
 
 def resolve(setting: Any, name: str, t: float, *, numeric: bool) -> Any:
