@@ -42,7 +42,7 @@ LEARN: dict[str, dict[str, Any]] = {
 }
 # Wide models learn in fewer steps, of which each takes longer, and take their products in bfloat16.
 WIDE_FROM = 512
-WIDE: dict[str, Any] = {"steps": 1000, "precision": "bfloat16"}
+WIDE: dict[str, Any] = {"steps": 600, "precision": "bfloat16"}
 # The reach: the kind of target that served the family best, many more steps.
 THOROUGH: dict[str, dict[str, Any]] = {
     "vit-digits": {"steps": 8000, "learn_target": "distill"},

@@ -203,10 +203,16 @@ class Fuser:
             or (method.elementwise and not method.random and alike)
         ):
             return self._by_tensor(block, given[0], tensors, by, form)
-        each = [t.flatten(0, len(block.lead) - 1) for t in tensors]
-        parts = [self._by_tensor(block, given[k], [t[k] for t in each], by, form, k) for k in numbers]
-        dtype = self.dtype if any(p.dtype == self.dtype for p in parts) else parts[0].dtype
-        return torch.stack([p.to(dtype) for p in parts]).unflatten(0, block.lead)
+        each, out = [t.flatten(0, len(block.lead) - 1) for t in tensors], None
+        for k in numbers:
+            part = self._by_tensor(block, given[k], [t[k] for t in each], by, form, k)
+            if out is None:
+                out = torch.empty((len(numbers), *part.shape), dtype=part.dtype, device=part.device)
+            elif part.dtype != out.dtype:  # one that does not fit into what is written: told by whoever writes
+                out = out.to(self.dtype)
+            out[k] = part
+        assert out is not None
+        return out.unflatten(0, block.lead)
 
     def _by_tensor(
         self,
