@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from toy_gemmas import gemma4_inputs, gemma4_unified_inputs
 from toy_seeing import IMAGE
 
 
@@ -158,6 +159,8 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     "idefics3": _placed(4, tiled=True),
     "smolvlm": _placed(4, tiled=True),
     "aya_vision": _placed(4),
+    "gemma4": gemma4_inputs,
+    "gemma4_unified": gemma4_unified_inputs,
     "cohere2_vision": _placed(4),
     "llava_onevision": _placed(10, tiled=True, sized=True),
     "videomae": _video,

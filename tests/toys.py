@@ -28,6 +28,7 @@ from toy_composites import COMPOSITES
 from toy_decoders import COMBINED
 from toy_encoders import WIDER
 from toy_experts import ROUTED
+from toy_gemmas import GEMMAS, with_plain_scales
 from toy_hybrids import HYBRIDS
 from toy_inputs import OWN_INPUTS
 from toy_languages import LANGUAGES
@@ -144,6 +145,7 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **SEEING,
     **WIDER,
     **LANGUAGES,
+    **GEMMAS,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -162,6 +164,7 @@ LATEST = {
     **SEEING,
     **WIDER,
     **LANGUAGES,
+    **GEMMAS,
 }
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
@@ -245,7 +248,7 @@ def outputs(folder: Path) -> torch.Tensor:
         )
         else {}
     )
-    model = kind.from_pretrained(folder, dtype=dtype, **experts).eval()
+    model = with_plain_scales(kind.from_pretrained(folder, dtype=dtype, **experts).eval())
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
     with torch.no_grad():
         found = model(**given)

@@ -11,6 +11,7 @@ import pytest
 
 from archs.composed_mutants import COMPOSED_MUTANTS
 from archs.encoder_mutants import ENCODER_MUTANTS
+from archs.gemma_mutants import GEMMA_MUTANTS
 from archs.hybrid_mutants import HYBRID_MUTANTS
 from archs.language_mutants import LANGUAGE_MUTANTS
 from archs.later_mutants import LATER_MUTANTS
@@ -206,6 +207,7 @@ MUTANTS = [
     *LATER_MUTANTS,
     *ENCODER_MUTANTS,
     *LANGUAGE_MUTANTS,
+    *GEMMA_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

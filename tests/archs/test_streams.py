@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from archs.gemma_families import GEMMA_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.test_mutants import model_type_of
 from isomerge.archs import spec_texts
@@ -68,6 +69,7 @@ STREAMS = {
     **{name: {"res": "Perm", "emb": "Perm"} for name in ("electra", "albert", "albert-groups")},
     **STREAMS_WITHOUT_GAINS,
     **SEEN_STREAMS,
+    **GEMMA_STREAMS,
     "marian": {},
     "pegasus": {},
     "whisper": {"res_in": "Perm", "res": "Perm"},

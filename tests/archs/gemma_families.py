@@ -1,0 +1,24 @@
+"""Families of `toy_gemmas` whose saved names are tried with every toy alone (see `test_names`), and their streams (see `test_streams`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toy_gemmas import GEMMA4_EARS, GEMMA4_EYES, UNIFIED, UNIFIED_EARS, UNIFIED_EYES
+from toy_languages import GEMMA4
+
+SEEN = ["Model", "ForConditionalGeneration"]
+GEMMA_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "Gemma4": ({"text_config": GEMMA4, "vision_config": GEMMA4_EYES, "audio_config": GEMMA4_EARS}, SEEN),
+    "Gemma4Vision": (GEMMA4_EYES, ["Model"]),
+    "Gemma4Audio": (GEMMA4_EARS, ["Model"]),
+    "Gemma4Unified": ({"text_config": UNIFIED, "vision_config": UNIFIED_EYES, "audio_config": UNIFIED_EARS}, SEEN),
+    "Gemma4UnifiedText": (UNIFIED, ["Model"]),
+}
+GEMMA_STREAMS: dict[str, dict[str, str]] = {
+    "gemma4": dict.fromkeys(["res", "vision_res", "audio_res"], "SignedPerm"),
+    "gemma4-clipped": {"res": "SignedPerm", "vision_res": "Perm", "audio_res": "Perm"},
+    "gemma4-routed": dict.fromkeys(["res", "vision_res"], "SignedPerm"),
+    "gemma4_unified": {"res": "SignedPerm"},
+}
+"""The largest groups of the streams of every toy."""

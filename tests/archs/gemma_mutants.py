@@ -1,0 +1,47 @@
+"""Plausible wrong specs of the architectures in `toy_gemmas`, which the law must refute (see `test_mutants`)."""
+
+from __future__ import annotations
+
+from archs.mutants import mutant
+
+EYES, EARS = "gemma4_vision", "gemma4_audio"
+GEMMA_MUTANTS = [
+    # gemma4
+    mutant("gemma4", "the tower's coordinates read in another order", "vision_res", "projection.weight res vision_res' => projection.weight res other"),
+    mutant("gemma4", "patches written in other coordinates", "res", "res vision_res' => rows vision_res'"),
+    mutant("gemma4", "sounds not turned back", "audio_out", "res audio_out' => res columns"),
+    mutant("gemma4-routed", "patches written in other coordinates", "res", "res vision_res' => rows vision_res'"),
+    # what sees
+    mutant("gemma4", "one part for rows and columns", "vision_sg", "(kv g part c pair sg) => (kv g c part pair sg)", "(kv part c pair sg) => (kv c part pair sg)", part=EYES),
+    mutant("gemma4", "interleaved pairs", "vision_t", "(part c pair t) => (part pair c t)", "(part c pair t') => (part pair c t')", part=EYES),
+    mutant("gemma4", "gains not dual", "vision_t", "(part c pair t') => (part c pair t)", part=EYES),
+    mutant("gemma4", "any matrix behind the norm of values", "vision_ov", "space ov: O[l, kv] => space ov: GL[l, kv]", part=EYES),
+    mutant("gemma4", "groups fast", "vision_kv", "(kv g part => (g kv part", "(kv g ov') => (g kv ov')", part=EYES),
+    mutant("gemma4", "the shift behind the tower forgotten", "vision_res", "std_bias res => std_bias rows", part=EYES),
+    mutant("gemma4", "positions forgotten", "vision_res", "2 pos res => 2 pos other", part=EYES),
+    mutant("gemma4-clipped", "signs past bounds", "vision_res", "res: Perm if clip => res: SignedPerm if clip", part=EYES),
+    mutant("gemma4-clipped", "signs of keys past bounds", "vision_sg", "part, pair] if not clip => part, pair]", part=EYES),
+    mutant("gemma4-clipped", "gains past bounds", "vision_n1", "n1: Scale[l, res] if not clip => n1: Scale[l, res]", part=EYES),
+    mutant("gemma4-clipped", "rotations past bounds", "vision_ov", "ov: Perm[l, kv] if clip => ov: O[l, kv] if clip", part=EYES),
+    mutant("gemma4-clipped", "factors past bounds", "vision_u", "Scale[l, ff] if not clip => Scale[l, ff]", part=EYES),
+    # what hears
+    mutant("gemma4", "positions of keys forgotten", "audio_t", "relative_k_proj.weight (h qk t') => relative_k_proj.weight (h qk)", part=EARS),
+    mutant("gemma4", "keys of positions in another order", "audio_h", "relative_k_proj.weight (h qk t') => relative_k_proj.weight rows", part=EARS),
+    mutant(
+        "gemma4", "any matrix under factors per coordinate", "audio_qk", "space t as qk: Scale[l, h, qk] if not clip => space qk: GL[l, h]",
+        "(h qk t') => (h qk')", "(h qk t) => (h qk)", "per_dim_scale qk => per_dim_scale rows", part=EARS,
+    ),
+    mutant("gemma4", "gate and value mistaken", "audio_u", "[channel u | channel] => [channel | channel u]", part=EARS),
+    mutant("gemma4", "the norm of channels forgotten", "audio_channel", "conv_norm.weight channel => conv_norm.weight rows", part=EARS),
+    mutant("gemma4", "channels slow", "audio_c1", "(frequency c1 u1)' => (c1 u1 frequency)'", part=EARS),
+    mutant("gemma4", "negative factor through ReLU", "audio_u0", "u0 as scale: PositiveScale => u0 as scale: Scale", part=EARS),
+    mutant("gemma4", "the norm at a layer's end forgotten", "audio_res", "norm_out.weight diag(res) => norm_out.weight rows", part=EARS),
+    mutant("gemma4-clipped", "signs past bounds", "audio_res", "res: Perm if clip => res: SignedPerm if clip", part=EARS),
+    mutant("gemma4-clipped", "any matrix past bounds", "audio_ov", "ov: Perm[l, h] if clip => ov: GL[l, h] if clip", part=EARS),
+    mutant("gemma4-clipped", "factors past bounds", "audio_t", "Scale[l, h, qk] if not clip => Scale[l, h, qk]", part=EARS),
+    # gemma4_unified
+    mutant("gemma4_unified", "positions forgotten", "patch", "pos_embedding pos 2 patch => pos_embedding pos 2 other"),
+    mutant("gemma4_unified", "the norm's bias forgotten", "patch", "pos_norm.bias patch => pos_norm.bias rows"),
+    mutant("gemma4_unified", "signs under norms that centre", "patch", "patch as ff: Perm => patch as ff: SignedPerm"),
+    mutant("gemma4_unified", "sounds written in other coordinates", "res", "res frame => rows frame"),
+]  # fmt: skip

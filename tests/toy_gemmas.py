@@ -1,0 +1,132 @@
+"""Constructors of tiny Gemmas that see and hear, and their inputs (see `toys.TOYS`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers as tf
+
+from toy_languages import GEMMA4, GEMMA4_ROUTED
+from toy_seeing import IMAGE
+
+SOUND = 64
+"""The id of the token that stands for a piece of a sound."""
+SIDE = 4
+"""Patches along each side of an image."""
+LENGTH = 20
+"""Frames of a sound."""
+WORDS = 18
+"""Tokens of a text."""
+GEMMA4_EYES: dict[str, Any] = {
+    "hidden_size": 60, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
+    "pooling_kernel_size": 2, "patch_size": 2, "position_embedding_size": 8,
+}  # fmt: skip
+GEMMA4_EARS: dict[str, Any] = {
+    "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "subsampling_conv_channels": [8, 6], "conv_kernel_size": 3,
+    "attention_chunk_size": 3, "attention_context_left": 3, "attention_context_right": 1, "output_proj_dims": 22,
+}  # fmt: skip
+UNIFIED: dict[str, Any] = {
+    **{k: v for k, v in GEMMA4.items() if "per_layer" not in k}, "attention_k_eq_v": True, "num_global_key_value_heads": 3,
+}  # fmt: skip
+UNIFIED_EYES: dict[str, Any] = {"patch_size": 2, "pooling_kernel_size": 3, "mm_embed_dim": 22, "mm_posemb_size": 8, "output_proj_dims": 22}  # fmt: skip
+UNIFIED_EARS: dict[str, Any] = {"audio_embed_dim": 10}
+TOKENS: dict[str, Any] = {"image_token_id": IMAGE, "audio_token_id": SOUND, "video_token_id": 65}
+
+
+def _filled(model: Any) -> Any:
+    """With buffers that are stored drawn at random: bounds of clipped maps, unlike in both signs, and factors."""
+    rng = torch.Generator().manual_seed(5)
+    for name, b in model.named_buffers():
+        if name.endswith(("put_min", "put_max")):
+            b.fill_((1.0 if name.endswith("max") else -1.6) * float(0.4 + torch.rand((), generator=rng)))
+        elif name.endswith(("std_bias", "std_scale", "layer_scalar")):
+            b.copy_(float("bias" not in name) + torch.randn(b.shape, generator=rng) * 0.3)
+    return model
+
+
+def with_plain_scales(model: Any) -> Any:
+    """Gemma 4's queries of sounds are float32 whatever the weights are: so must be what they are multiplied by."""
+    for name, p in model.named_parameters():
+        if name.endswith("per_dim_scale"):
+            p.data = p.data.float()
+    return model
+
+
+def _gemma4(text: dict[str, Any], eyes: dict[str, Any], ears: dict[str, Any] | None, *, tied: bool) -> Any:
+    ears = None if ears is None else {**GEMMA4_EARS, **ears}
+    config = tf.Gemma4Config(
+        text_config=text,
+        vision_config={**GEMMA4_EYES, **eyes},
+        audio_config=ears,
+        tie_word_embeddings=tied,
+        **TOKENS,
+    )
+    return _filled(tf.Gemma4ForConditionalGeneration(config))
+
+
+def _gemma4_unified() -> Any:
+    config = tf.Gemma4UnifiedConfig(
+        text_config=UNIFIED,
+        vision_config=UNIFIED_EYES,
+        audio_config=UNIFIED_EARS,
+        tie_word_embeddings=False,
+        **TOKENS,
+    )
+    return _filled(tf.Gemma4UnifiedForConditionalGeneration(config))
+
+
+# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.
+GEMMAS: dict[str, tuple[Callable[[], Any], float]] = {
+    "gemma4": (lambda: _gemma4(GEMMA4, {"standardize": True}, {"use_clipped_linears": False}, tied=False), 1e-4),
+    "gemma4-clipped": (lambda: _gemma4(GEMMA4, {"use_clipped_linears": True}, {}, tied=True), 1e-4),
+    "gemma4-routed": (lambda: _gemma4({**GEMMA4_ROUTED, "use_bidirectional_attention": "vision"}, {"standardize": True}, None, tied=True), 1e-5),
+    "gemma4_unified": (_gemma4_unified, 1e-5),
+}  # fmt: skip
+
+
+def _text(rng: torch.Generator, images: list[int], sounds: list[int]) -> dict[str, torch.Tensor]:
+    """Texts in which so many tokens stand for an image, behind the first one, and then so many for a sound."""
+    ids = torch.randint(4, 60, (len(images), WORDS), generator=rng)
+    for row, (seen, heard) in enumerate(zip(images, sounds, strict=True)):
+        ids[row, 1 : 1 + seen] = IMAGE
+        ids[row, 2 + seen : 2 + seen + heard] = SOUND
+    return {"input_ids": ids, "mm_token_type_ids": (ids == IMAGE).int()}
+
+
+def _places(kernel: int) -> torch.Tensor:
+    """Columns and rows of the patches of three images, of which the last has but the upper half."""
+    side = SIDE // kernel
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    places = torch.stack([columns.flatten(), rows.flatten()], -1).repeat(3, 1, 1)
+    places[2, side * side // 2 :] = -1
+    return places
+
+
+def gemma4_inputs(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Images of two sizes as patches, sounds of two lengths as spectra, and texts."""
+    heard = torch.ones((3, LENGTH), dtype=torch.bool)
+    heard[2, LENGTH // 2 :] = False
+    found = _text(rng, [4, 4, 2], [5, 5, 3] if config.audio_config else [0, 0, 0])
+    found["pixel_values"] = torch.rand((3, SIDE * SIDE, 3 * 2 * 2), generator=rng, dtype=torch.float64)
+    found["image_position_ids"] = _places(1)
+    if config.audio_config:
+        bands = config.audio_config.subsampling_conv_channels[0]
+        found["input_features"] = torch.randn((3, LENGTH, bands), generator=rng, dtype=torch.float64)
+        found["input_features_mask"] = heard
+    return found
+
+
+def gemma4_unified_inputs(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Images of two sizes as large patches, sounds of two lengths as waves, and texts."""
+    heard = torch.ones((3, 5), dtype=torch.bool)
+    heard[2, 3:] = False
+    width = config.audio_config.audio_embed_dim
+    return {
+        **_text(rng, [4, 4, 2], [5, 5, 3]),
+        "pixel_values": torch.rand((3, 4, 3 * 6 * 6), generator=rng, dtype=torch.float64),
+        "image_position_ids": _places(2),
+        "input_features": torch.randn((3, 5, width), generator=rng, dtype=torch.float64),
+        "input_features_mask": heard,
+    }
