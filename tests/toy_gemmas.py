@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import transformers as tf
+from torch.nn import functional
 
 from toy_languages import GEMMA4, GEMMA4_ROUTED
 from toy_seeing import IMAGE
@@ -19,6 +21,8 @@ LENGTH = 20
 """Frames of a sound."""
 WORDS = 18
 """Tokens of a text."""
+GEMMA_TYPES = {"gemma4", "gemma4_unified"}
+"""The types of models whose toys compute in float64 (see `in_double`)."""
 GEMMA4_EYES: dict[str, Any] = {
     "hidden_size": 60, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
     "pooling_kernel_size": 2, "patch_size": 2, "position_embedding_size": 8,
@@ -27,6 +31,7 @@ GEMMA4_EARS: dict[str, Any] = {
     "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "subsampling_conv_channels": [8, 6], "conv_kernel_size": 3,
     "attention_chunk_size": 3, "attention_context_left": 3, "attention_context_right": 1, "output_proj_dims": 22,
 }  # fmt: skip
+GEMMA4_WIDE: dict[str, Any] = {**GEMMA4, "use_double_wide_mlp": True}
 UNIFIED: dict[str, Any] = {
     **{k: v for k, v in GEMMA4.items() if "per_layer" not in k}, "attention_k_eq_v": True, "num_global_key_value_heads": 3,
 }  # fmt: skip
@@ -46,12 +51,25 @@ def _filled(model: Any) -> Any:
     return model
 
 
-def with_plain_scales(model: Any) -> Any:
-    """Gemma 4's queries of sounds are float32 whatever the weights are: so must be what they are multiplied by."""
-    for name, p in model.named_parameters():
-        if name.endswith("per_dim_scale"):
-            p.data = p.data.float()
-    return model
+@contextmanager
+def in_double(config: Any) -> Iterator[None]:
+    """Where a Gemma with towers computes in float32 whatever its weights are, let it compute in float64.
+
+    Its norms do so, one behind the other in two towers and the language model, and its attention to sounds runs in no other way.
+    """
+    if config.model_type not in GEMMA_TYPES:
+        yield
+        return
+    single, rounded = torch.Tensor.float, functional.softmax
+
+    def softmax(x: torch.Tensor, dim: int | None = None, **_: Any) -> torch.Tensor:
+        return rounded(x, dim)
+
+    torch.Tensor.float, functional.softmax = torch.Tensor.double, softmax  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.Tensor.float, functional.softmax = single, rounded  # type: ignore[method-assign]
 
 
 def _gemma4(text: dict[str, Any], eyes: dict[str, Any], ears: dict[str, Any] | None, *, tied: bool) -> Any:
@@ -77,12 +95,12 @@ def _gemma4_unified() -> Any:
     return _filled(tf.Gemma4UnifiedForConditionalGeneration(config))
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.
+# name -> (constructor, largest relative change of outputs that rounding explains).
 GEMMAS: dict[str, tuple[Callable[[], Any], float]] = {
-    "gemma4": (lambda: _gemma4(GEMMA4, {"standardize": True}, {"use_clipped_linears": False}, tied=False), 1e-4),
-    "gemma4-clipped": (lambda: _gemma4(GEMMA4, {"use_clipped_linears": True}, {}, tied=True), 1e-4),
-    "gemma4-routed": (lambda: _gemma4({**GEMMA4_ROUTED, "use_bidirectional_attention": "vision"}, {"standardize": True}, None, tied=True), 1e-5),
-    "gemma4_unified": (_gemma4_unified, 1e-5),
+    "gemma4": (lambda: _gemma4(GEMMA4, {"standardize": True}, {"use_clipped_linears": False}, tied=False), 1e-9),
+    "gemma4-clipped": (lambda: _gemma4(GEMMA4_WIDE, {"use_clipped_linears": True}, {}, tied=True), 1e-9),
+    "gemma4-routed": (lambda: _gemma4({**GEMMA4_ROUTED, "use_bidirectional_attention": "vision"}, {"standardize": True}, None, tied=True), 1e-9),
+    "gemma4_unified": (_gemma4_unified, 1e-9),
 }  # fmt: skip
 
 

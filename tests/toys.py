@@ -28,7 +28,7 @@ from toy_composites import COMPOSITES
 from toy_decoders import COMBINED
 from toy_encoders import WIDER
 from toy_experts import ROUTED
-from toy_gemmas import GEMMAS, with_plain_scales
+from toy_gemmas import GEMMAS, in_double
 from toy_hybrids import HYBRIDS
 from toy_inputs import OWN_INPUTS
 from toy_languages import LANGUAGES
@@ -248,9 +248,9 @@ def outputs(folder: Path) -> torch.Tensor:
         )
         else {}
     )
-    model = with_plain_scales(kind.from_pretrained(folder, dtype=dtype, **experts).eval())
+    model = kind.from_pretrained(folder, dtype=dtype, **experts).eval()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
-    with torch.no_grad():
+    with torch.no_grad(), in_double(config):
         found = model(**given)
     names = (
         "logits",

@@ -9,8 +9,11 @@ GEMMA_MUTANTS = [
     # gemma4
     mutant("gemma4", "the tower's coordinates read in another order", "vision_res", "projection.weight res vision_res' => projection.weight res other"),
     mutant("gemma4", "patches written in other coordinates", "res", "res vision_res' => rows vision_res'"),
-    mutant("gemma4", "sounds not turned back", "audio_out", "res audio_out' => res columns"),
+    mutant("gemma4-clipped", "sounds not turned back", "audio_out", "res audio_out' => res columns"),
     mutant("gemma4-routed", "patches written in other coordinates", "res", "res vision_res' => rows vision_res'"),
+    # the language model
+    mutant("gemma4-clipped", "gate of a wide layer forgotten", "wff", ":depth-wide..depth}.mlp.gate_proj.weight wff => :depth-wide..depth}.mlp.gate_proj.weight rows", part="gemma4_text"),
+    mutant("gemma4-clipped", "a factor on a wide layer's gate", "wu", "mlp.gate_proj.weight wff => mlp.gate_proj.weight (wff wu)", part="gemma4_text"),
     # what sees
     mutant("gemma4", "one part for rows and columns", "vision_sg", "(kv g part c pair sg) => (kv g c part pair sg)", "(kv part c pair sg) => (kv c part pair sg)", part=EYES),
     mutant("gemma4", "interleaved pairs", "vision_t", "(part c pair t) => (part pair c t)", "(part c pair t') => (part pair c t')", part=EYES),

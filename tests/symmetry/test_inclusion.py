@@ -99,6 +99,7 @@ def test_a_symmetry_can_be_left_out() -> None:
         ("include part", {"width": "six"}, r"whole.spec, line 1: tower.spec, line \d+: config.json: size res"),
         ("default width", {}, r"default 'width' is not understood: write KEY = EXPR"),
         ("a.{l:k}.weight x", {}, r"line 1: config.json: k is 'two', not the number of a layer"),
+        ("a.{l:1..k}.weight x", {}, r"line 1: config.json: 1..k is 1..'two', not the numbers of two layers"),
     ],
 )  # fmt: skip
 def test_refused(text: str, part: dict[str, Any], says: str) -> None:
@@ -130,6 +131,15 @@ def test_layers_of_two_shapes(some: Any) -> None:
     assert spec.match("4.bias").binding == {"l": 4}
     with pytest.raises(IsomergeError, match="not described"):
         spec.match("3.bias")
+
+
+@pytest.mark.parametrize(("wide", "chosen"), [(2, {3, 4}), (0, set()), (5, {0, 1, 2, 3, 4})])
+def test_the_last_layers(wide: int, chosen: set[int]) -> None:
+    """A range of layers, which may be empty."""
+    text = "size a = 2\n{l:deep-wide..deep}.weight  [a | a]\n{l!deep-wide..deep}.weight  a\n"
+    spec = parse_spec(text, {"wide": wide, "deep": 5})
+    for layer in (0, 1, 2, 3, 4, 13):
+        assert isinstance((spec.match(f"{layer}.weight").line.axes or ())[0], Concat) == (layer in chosen)
 
 
 def test_gains_stored_less_one() -> None:

@@ -20,7 +20,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ==============================================  ==========================================================
 
 In names, ``{l}`` is an index, ``{a,b}`` one number that factors (``a`` slow, ``b`` fast; both are axes), ``{l:E}``
-and ``{l!E}`` a number that must or must not be (in) E, and ``(a|b)`` are alternatives. ``?`` marks tensors that one of two models may lack
+and ``{l!E}`` a number that must or must not be (in) E (``E..E``: from one up to another), and ``(a|b)`` are alternatives. ``?`` marks tensors that one of two models may lack
 (task heads, poolers, buffers); ``= TIED`` names the tensor that stands in when the config ties them. A ``BIAS``
 may end in ``#1``: the second block of a concatenation. An index with a ``size`` is an axis; one without (``l``) is
 a scope: it numbers the layers.
@@ -242,11 +242,17 @@ class _Reader:
         return re.sub(r"\{(\w+),(\w+)\}", sized, self._chosen(name))
 
     def _chosen(self, name: str) -> str:
-        """A name with the layers that it stands for written into it: ``{l:EXPR}`` these alone, ``{l!EXPR}`` all others."""
+        """A name with the layers that it stands for written into it: ``{l:EXPR}`` these alone, ``{l!EXPR}`` all others.
+
+        ``{l:EXPR..EXPR}`` are the layers from one up to but without another.
+        """
 
         def listed(found: re.Match[str]) -> str:
             index, which, expression = found.groups()
-            value = evaluate(expression, self.names())
+            first, upto, last = expression.partition("..")
+            value = evaluate(first, self.names())
+            if upto:
+                value = self._range(expression, value, evaluate(last, self.names()))
             values = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
             if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
                 raise IsomergeError(
@@ -255,6 +261,13 @@ class _Reader:
             return f"{{{index}{'=' if which == ':' else '!'}{'|'.join(map(str, values))}}}"
 
         return re.sub(r"\{(\w+)([:!])([^}]+)\}", listed, name)
+
+    @staticmethod
+    def _range(expression: str, first: Any, last: Any) -> list[int]:
+        """The layers from ``first`` up to but without ``last``."""
+        if not all(isinstance(v, int) and not isinstance(v, bool) for v in (first, last)):
+            raise IsomergeError(f"config.json: {expression} is {first!r}..{last!r}, not the numbers of two layers")
+        return list(range(first, last))
 
     def finish(self) -> Spec:
         missing = [s.name for s in self.spaces.values() if not self.sizes[s.name]]
