@@ -68,3 +68,18 @@ def test_aliases_that_do_not_explode(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yml"
     path.write_text("p: &p {weight: [1, 2]}\nq: [*p, *p]\n")
     assert yaml_text.read_yaml(path)["q"] == [{"weight": [1, 2]}] * 2
+
+
+@pytest.mark.parametrize("how", [["--dry-run"], []])
+@pytest.mark.parametrize("key", ["data", "learn", "repair"])
+def test_functions_as_data(
+    key: str, how: list[str], stored: Callable, refuses: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recipe runs no code, in a dry run neither; the sentence says how to give a function."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('hacked', 'w')\ndef examples(): return []\n")
+    a, b = stored("gpt2", 0), stored("gpt2", 5)
+    text = f"models: [{{model: {a}}}, {{model: {b}}}]\nmerge_method: linear\nalign: {{{key}: 'evil:examples'}}\n"
+    (tmp_path / "recipe.yml").write_text(text)
+    words = [f"recipe.yml: `align.{key}` is evil:examples", f"--{key} evil:examples on the command line"]
+    refuses("merge", "recipe.yml", "out", *how, words=words)

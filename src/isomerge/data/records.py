@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -88,7 +89,9 @@ def dataset_records(ref: str, class_ids: Mapping[str, int]) -> Iterator[Record]:
     name, split = (ref, "") if os.path.isdir(ref) else (*ref.split(":", 1), "")[:2]
     try:
         found = (
-            package.load_from_disk(ref) if os.path.isdir(ref) else package.load_dataset(name, split=split or None)
+            package.load_from_disk(ref)
+            if os.path.isdir(ref)
+            else package.load_dataset(name, split=split or None, **_without_code(package.load_dataset))
         )
     except Exception as error:  # files, network, formats: as many types as there are data sets
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -104,6 +107,11 @@ def dataset_records(ref: str, class_ids: Mapping[str, int]) -> Iterator[Record]:
             raise IsomergeError(f"--data {ref} has the splits {', '.join(found)}: name one, as in name:split")
         found = found[chosen]
     yield from _rows(ref, found, class_ids)
+
+
+def _without_code(load: Any) -> dict[str, Any]:
+    """How a version of the package that still runs scripts of data sets (before 4) is told not to, nor to ask."""
+    return {"trust_remote_code": False} if "trust_remote_code" in inspect.signature(load).parameters else {}
 
 
 def _rows(ref: str, found: Any, class_ids: Mapping[str, int]) -> Iterator[Record]:
@@ -130,11 +138,18 @@ def _current_folder_importable() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def is_function(ref: str) -> bool:
-    """Whether ``ref`` is written ``module:function`` with a module that Python finds (the current folder counts)."""
+def may_be_function(ref: str) -> bool:
+    """Whether ``ref`` is written ``module:function``; nothing is looked up."""
     module, colon, function = ref.partition(":")
-    if not colon or not function.isidentifier() or not all(p.isidentifier() for p in module.split(".")):
+    return bool(colon) and function.isidentifier() and all(p.isidentifier() for p in module.split("."))
+
+
+def is_function(ref: str) -> bool:
+    """Whether ``ref`` is written ``module:function`` with a module that Python finds (the current folder counts; packages
+    around the module are imported)."""
+    if not may_be_function(ref):
         return False
+    module = ref.partition(":")[0]
     with _current_folder_importable():
         try:
             importlib.invalidate_caches()

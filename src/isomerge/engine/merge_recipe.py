@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.data.records import may_be_function
 from isomerge.engine.merge_job import MergeJob
+from isomerge.engine.recipe_align import DATA
 from isomerge.engine.solutions import matching_of
 from isomerge.fusion.parameters import Settings, SliceParameters
 from isomerge.fusion.recipe import AlignBlock
 from isomerge.fusion.registry import Method, Option
 
+FUNCTIONS = "# Data were given by Python functions, and a recipe runs no code: run this one with {}.\n"
 OBJECTS = "# Models or data were given as Python objects: name folders or files of them to run this recipe.\n"
 
 
@@ -41,7 +44,10 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
         content["align"] = True if align == {"enabled": True} else align
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
     named = all(isinstance(model, (str, Path, Checkpoint)) for model in job.models)
-    return text if complete and named else OBJECTS + text
+    text = text if complete and named else OBJECTS + text
+    functions = {name: how.get(name) or matching.get(name) for name in DATA}
+    said = [f"--{name} {ref}" for name, ref in functions.items() if isinstance(ref, str) and may_be_function(ref)]
+    return FUNCTIONS.format(" ".join(said)) + text if said else text
 
 
 def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
@@ -130,6 +136,8 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
     for name in AlignBlock.model_fields:
         value = given.get(name)
         if value is None or name == "enabled":
+            continue
+        if name in DATA and isinstance(value, str) and may_be_function(value):
             continue
         if isinstance(value, list):
             value = [str(v) for v in value]

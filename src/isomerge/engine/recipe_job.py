@@ -8,6 +8,7 @@ from typing import Any
 
 from isomerge.engine.fusing import Fusion, role_of_base
 from isomerge.engine.merge_job import MergeJob
+from isomerge.engine.recipe_align import check_no_code
 from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import Parameters, SliceParameters
 from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
@@ -19,9 +20,10 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     """The merge that a recipe describes.
 
     Raises:
-        IsomergeError: the recipe is wrong.
+        IsomergeError: the recipe is wrong, or asks for code.
     """
     recipe = read_recipe(path)
+    check_no_code(recipe.align, path)
     method = _method(recipe, path)
     if recipe.models is not None:
         parts = [SliceEntry(sources=[_whole(entry) for entry in recipe.models])]

@@ -92,7 +92,8 @@ class AlignBlock(_Strict):
     """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``.
 
     The keys are the options of the command line. ``onto`` is a model of the recipe, by its name there; ``stats`` has one
-    file per model, in their order, the base first where there is one; ``permutations`` is ``--learn-permutations``.
+    file per model, in their order, the base first where there is one; ``permutations`` is ``--learn-permutations``. ``data``, ``learn``
+    and ``repair`` are no Python functions: a recipe runs no code.
     """
 
     enabled: bool = True
