@@ -100,6 +100,8 @@ def test_a_symmetry_can_be_left_out() -> None:
         ("default width", {}, r"default 'width' is not understood: write KEY = EXPR"),
         ("a.{l:k}.weight x", {}, r"line 1: config.json: k is 'two', not the number of a layer"),
         ("a.{l:1..k}.weight x", {}, r"line 1: config.json: 1..k is 1..'two', not the numbers of two layers"),
+        ("a.{l:0..9**9}.weight x", {}, r"line 1: .*not"),
+        ("a.{l:0..20000}.weight x", {}, r"line 1: config.json: 0..20000 is 0..20000, not the numbers of two layers"),
     ],
 )  # fmt: skip
 def test_refused(text: str, part: dict[str, Any], says: str) -> None:

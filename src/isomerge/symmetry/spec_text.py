@@ -55,6 +55,8 @@ _SPACE = re.compile(
 )
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?\s*(?:if\s+(.+))?$")
 _OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
+MOST_LAYERS = 10_000
+"""What a range of layers in a name may have: they are written out, and configs are not to be trusted."""
 _DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
 Texts = Mapping[str, tuple[str, str]]
 """From every known ``model_type`` to the file name and the text of its spec."""
@@ -265,7 +267,8 @@ class _Reader:
     @staticmethod
     def _range(expression: str, first: Any, last: Any) -> list[int]:
         """The layers from ``first`` up to but without ``last``."""
-        if not all(isinstance(v, int) and not isinstance(v, bool) for v in (first, last)):
+        numbers = all(isinstance(v, int) and not isinstance(v, bool) for v in (first, last))
+        if not numbers or last - first > MOST_LAYERS:
             raise IsomergeError(f"config.json: {expression} is {first!r}..{last!r}, not the numbers of two layers")
         return list(range(first, last))
 
