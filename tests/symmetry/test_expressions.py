@@ -115,10 +115,10 @@ def test_refuses_what_is_no_expression(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "blames"),
-    [("d // heads", "heads"), ("act * d", "its keys"), ("d + 0.5", "its keys"), ("d // 0.5", "its keys"), ("none + 1", "none"), ("heads > 3", "heads"), ("d // 0", "its keys")],
+    [("d // heads", "heads is missing"), ("act * d", "act is 'relu'"), ("d + 0.5", "d is 48"), ("d // 0.5", "d is 48"), ("none + 1", "none is missing"), ("heads > 3", "heads is missing"), ("d // 0", "d is 48")],
 )  # fmt: skip
 def test_missing_and_mistyped_keys_are_named(text: str, blames: str) -> None:
     """The message quotes the expression and the key."""
     with pytest.raises(IsomergeError) as caught:
         evaluate(text, CONFIG)
-    assert f"config.json: the spec needs {text!r}, but {blames} is missing" in str(caught.value)
+    assert f"config.json: the spec needs {text!r}, but {blames}; correct it" in str(caught.value)

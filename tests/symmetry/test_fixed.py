@@ -66,6 +66,10 @@ def test_a_statement_that_is_not_true_is_refused(fixed: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+MOVED = ("encoder.conv", "subsample_conv", "lconv1d")
+"""Convolutions whose channels have spaces of their own."""
+
+
 def test_no_state_space_is_fixed_in_silence() -> None:
     """Every packaged line of a state space, a delta rule or a short convolution is of a part that its text says is fixed."""
     words = (".mamba.", "mamba_decoder.mamba)", "A_log", "linear_attn", "conv1d", ".conv.", "mtp.")
@@ -75,9 +79,8 @@ def test_no_state_space_is_fixed_in_silence() -> None:
         names = [
             line.lstrip("? ").split(" ")[0] for line in text.splitlines() if not line.startswith(("#", "fixed"))
         ]
-        inside = [
-            name for name in names if any(word in name for word in words) and not name.startswith("encoder.conv")
-        ]
+        inside = [name for name in names if any(word in name for word in words)]
+        inside = [name for name in inside if not any(word in name for word in MOVED)]
         if inside:
             origins[origin] = said
     assert {"jamba.spec", "bamba.spec", "lfm2.spec", "qwen3_next.spec", "nemotron_h.spec", "mamba.spec"} <= set(

@@ -47,11 +47,18 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
     try:
         return _value(tree.body, names)
     except (TypeError, ZeroDivisionError):
-        keys = sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and names.get(n.id) is None})
-        wrong = ", ".join(keys) or "its keys"
         raise IsomergeError(
-            f"config.json: the spec needs {text.strip()!r}, but {wrong} is missing or of the wrong type"
+            f"config.json: the spec needs {text.strip()!r}, but {_wrong(tree, names)}; correct it"
         ) from None
+
+
+def _wrong(tree: ast.AST, names: Mapping[str, Any]) -> str:
+    """Which names of an expression that cannot be computed are not there, or else what they are."""
+    used = sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)})
+    missing = [key for key in used if names.get(key) is None]
+    strange = [key for key in used if type(names[key]) is not int] if not missing else []
+    told = [f"{key} is missing" for key in missing] or [f"{key} is {names[key]!r:.80}" for key in strange or used]
+    return " and ".join(told) or "it has no value"
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
