@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import transformers as tf
 from torch.nn import functional
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from toy_languages import GEMMA4, GEMMA4_ROUTED
+from toy_languages import GEMMA3N, GEMMA4, GEMMA4_ROUTED
 from toy_seeing import IMAGE
 
 SOUND = 64
@@ -21,7 +22,7 @@ LENGTH = 20
 """Frames of a sound."""
 WORDS = 18
 """Tokens of a text."""
-GEMMA_TYPES = {"gemma4", "gemma4_unified"}
+GEMMA_TYPES = {"gemma3n", "gemma4", "gemma4_unified"}
 """The types of models whose toys compute in float64 (see `in_double`)."""
 GEMMA4_EYES: dict[str, Any] = {
     "hidden_size": 60, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
@@ -37,6 +38,18 @@ UNIFIED: dict[str, Any] = {
 }  # fmt: skip
 UNIFIED_EYES: dict[str, Any] = {"patch_size": 2, "pooling_kernel_size": 3, "mm_embed_dim": 22, "mm_posemb_size": 8, "output_proj_dims": 22}  # fmt: skip
 UNIFIED_EARS: dict[str, Any] = {"audio_embed_dim": 10}
+GEMMA3N_EARS: dict[str, Any] = {
+    "hidden_size": 36, "conf_num_hidden_layers": 2, "conf_num_attention_heads": 3, "sscp_conv_channel_size": [8, 6], "input_feat_size": 12,
+    "conf_conv_kernel_size": 3, "conf_attention_chunk_size": 3, "conf_attention_context_left": 3, "conf_attention_context_right": 1,
+    "conf_reduction_factor": 2, "vocab_offset": 64, "vocab_size": 3,
+}  # fmt: skip
+GEMMA3N_EYES: dict[str, Any] = {
+    "hidden_size": 22,
+    "vocab_offset": 60,
+    "vocab_size": 4,
+    "label_names": [],
+    "num_labels": 0,
+}
 TOKENS: dict[str, Any] = {"image_token_id": IMAGE, "audio_token_id": SOUND, "video_token_id": 65}
 
 
@@ -49,6 +62,39 @@ def _filled(model: Any) -> Any:
         elif name.endswith(("std_bias", "std_scale", "layer_scalar")):
             b.copy_(float("bias" not in name) + torch.randn(b.shape, generator=rng) * 0.3)
     return model
+
+
+class StandIn(tf.PreTrainedModel):
+    """In place of timm's MobileNetV5, which is left fixed: a map of patches under two of its names (timm is not needed)."""
+
+    config_class = tf.Gemma3nVisionConfig
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.timm_model = torch.nn.ModuleDict(
+            {
+                "conv_stem": torch.nn.ModuleDict({"conv": torch.nn.Conv2d(3, config.hidden_size, 4, 4)}),
+                "msfa": torch.nn.ModuleDict({"norm": torch.nn.RMSNorm(config.hidden_size, eps=1e-6)}),
+            }
+        )
+        self.post_init()
+
+    def forward(self, pixel_values: torch.Tensor, **_: Any) -> BaseModelOutputWithPooling:
+        """One vector for every patch."""
+        found = self.timm_model["conv_stem"]["conv"](pixel_values).movedim(1, -1)  # type: ignore[index]
+        return BaseModelOutputWithPooling(last_hidden_state=self.timm_model["msfa"]["norm"](found).movedim(-1, 1))  # type: ignore[index]
+
+
+tf.AutoModel.register(tf.Gemma3nVisionConfig, StandIn, exist_ok=True)
+
+
+def _gemma3n(*, tied: bool) -> Any:
+    config = tf.Gemma3nConfig(
+        text_config=GEMMA3N, vision_config=GEMMA3N_EYES, audio_config=GEMMA3N_EARS, tie_word_embeddings=tied, image_token_id=61,
+        audio_token_id=65, vision_soft_tokens_per_image=4, audio_soft_tokens_per_image=4,
+    )  # fmt: skip
+    return tf.Gemma3nForConditionalGeneration(config)
 
 
 @contextmanager
@@ -95,8 +141,10 @@ def _gemma4_unified() -> Any:
     return _filled(tf.Gemma4UnifiedForConditionalGeneration(config))
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains).
+# name -> (constructor, largest relative change of outputs that rounding explains). A norm of Gemma 3n computes in float32 all the same.
 GEMMAS: dict[str, tuple[Callable[[], Any], float]] = {
+    "gemma3n": (lambda: _gemma3n(tied=False), 1e-5),
+    "gemma3n-tied": (lambda: _gemma3n(tied=True), 1e-5),
     "gemma4": (lambda: _gemma4(GEMMA4, {"standardize": True}, {"use_clipped_linears": False}, tied=False), 1e-9),
     "gemma4-clipped": (lambda: _gemma4(GEMMA4_WIDE, {"use_clipped_linears": True}, {}, tied=True), 1e-9),
     "gemma4-routed": (lambda: _gemma4({**GEMMA4_ROUTED, "use_bidirectional_attention": "vision"}, {"standardize": True}, None, tied=True), 1e-9),
@@ -146,5 +194,21 @@ def gemma4_unified_inputs(config: Any, rng: torch.Generator) -> dict[str, torch.
         "pixel_values": torch.rand((3, 4, 3 * 6 * 6), generator=rng, dtype=torch.float64),
         "image_position_ids": _places(2),
         "input_features": torch.randn((3, 5, width), generator=rng, dtype=torch.float64),
+        "input_features_mask": heard,
+    }
+
+
+def gemma3n_inputs(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Images, sounds of two lengths as spectra, and texts with further tokens of both towers."""
+    ids = torch.randint(4, 60, (3, WORDS), generator=rng)
+    ids[:, 1:5], ids[:, 6:10] = config.image_token_id, config.audio_token_id
+    ids[:, 11:14] = torch.tensor([60, 62, 64])
+    heard = torch.ones((3, LENGTH + 4), dtype=torch.bool)
+    heard[2, LENGTH // 2 :] = False
+    bands = config.audio_config.input_feat_size
+    return {
+        "input_ids": ids,
+        "pixel_values": torch.randn((3, 3, 8, 8), generator=rng, dtype=torch.float64),
+        "input_features": torch.randn((3, LENGTH + 4, bands), generator=rng, dtype=torch.float64),
         "input_features_mask": heard,
     }

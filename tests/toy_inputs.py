@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from toy_gemmas import gemma4_inputs, gemma4_unified_inputs
+from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
 from toy_seeing import IMAGE
 
 
@@ -159,6 +159,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     "idefics3": _placed(4, tiled=True),
     "smolvlm": _placed(4, tiled=True),
     "aya_vision": _placed(4),
+    "gemma3n": gemma3n_inputs,
     "gemma4": gemma4_inputs,
     "gemma4_unified": gemma4_unified_inputs,
     "cohere2_vision": _placed(4),

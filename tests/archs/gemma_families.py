@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from toy_gemmas import GEMMA4_EARS, GEMMA4_EYES, UNIFIED, UNIFIED_EARS, UNIFIED_EYES
-from toy_languages import GEMMA4
+from toy_gemmas import (
+    GEMMA3N_EARS,
+    GEMMA3N_EYES,
+    GEMMA4_EARS,
+    GEMMA4_EYES,
+    UNIFIED,
+    UNIFIED_EARS,
+    UNIFIED_EYES,
+)
+from toy_languages import GEMMA3N, GEMMA4
 
 SEEN = ["Model", "ForConditionalGeneration"]
 GEMMA_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "Gemma3n": ({"text_config": GEMMA3N, "vision_config": GEMMA3N_EYES, "audio_config": GEMMA3N_EARS}, SEEN),
+    "Gemma3nAudio": (GEMMA3N_EARS, ["Encoder"]),
     "Gemma4": ({"text_config": GEMMA4, "vision_config": GEMMA4_EYES, "audio_config": GEMMA4_EARS}, SEEN),
     "Gemma4Vision": (GEMMA4_EYES, ["Model"]),
     "Gemma4Audio": (GEMMA4_EARS, ["Model"]),
@@ -16,6 +26,11 @@ GEMMA_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Gemma4UnifiedText": (UNIFIED, ["Model"]),
 }
 GEMMA_STREAMS: dict[str, dict[str, str]] = {
+    **{
+        name: dict.fromkeys(["eres", "dres"], "SignedPerm")
+        for name in ("t5gemma", "t5gemma-tied", "t5gemma-labels")
+    },
+    **{name: dict.fromkeys(["res", "audio_res"], "SignedPerm") for name in ("gemma3n", "gemma3n-tied")},
     "gemma4": dict.fromkeys(["res", "vision_res", "audio_res"], "SignedPerm"),
     "gemma4-clipped": {"res": "SignedPerm", "vision_res": "Perm", "audio_res": "Perm"},
     "gemma4-routed": dict.fromkeys(["res", "vision_res"], "SignedPerm"),

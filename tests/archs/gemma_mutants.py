@@ -5,7 +5,19 @@ from __future__ import annotations
 from archs.mutants import mutant
 
 EYES, EARS = "gemma4_vision", "gemma4_audio"
+SPOKEN = "gemma3n_audio"
 GEMMA_MUTANTS = [
+    # gemma3n
+    mutant("gemma3n", "tokens of sounds in other coordinates", "audio_res", "embed_audio.embedding.weight token audio_res => embed_audio.embedding.weight token other"),
+    mutant("gemma3n", "sounds read in another order", "audio_res", "res audio_res' => res other"),
+    mutant("gemma3n", "one gain folded where two are read", "ns", "embed_vision.embedding.weight => residual ns: Scale[audio_res]\nembed_vision.embedding.weight",
+           "soft_embedding_norm.weight diag(audio_res) => soft_embedding_norm.weight diag(audio_res ns)", "res audio_res' => res (audio_res ns)'"),
+    mutant("gemma3n-tied", "patches written in other coordinates", "res", "embed_vision.embedding_projection.weight res piece => embed_vision.embedding_projection.weight rows piece"),
+    mutant("gemma3n", "positions of keys forgotten", "audio_t", "pos_proj.weight (h qk t') => pos_proj.weight (h qk)", part=SPOKEN),
+    mutant("gemma3n", "gate and value mistaken", "audio_u", "[channel u | channel] => [channel | channel u]", part=SPOKEN),
+    mutant("gemma3n", "channels slow", "audio_c1", "(frequency c1 u1)' => (c1 u1 frequency)'", part=SPOKEN),
+    mutant("gemma3n", "negative factor through ReLU", "audio_u1", "u1 as scale: PositiveScale => u1 as scale: Scale", part=SPOKEN),
+    mutant("gemma3n", "the norm at a layer's end forgotten", "audio_res", "{l}.norm.weight diag(res) => {l}.norm.weight rows", part=SPOKEN),
     # gemma4
     mutant("gemma4", "the tower's coordinates read in another order", "vision_res", "projection.weight res vision_res' => projection.weight res other"),
     mutant("gemma4", "patches written in other coordinates", "res", "res vision_res' => rows vision_res'"),

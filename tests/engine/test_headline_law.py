@@ -9,6 +9,7 @@ import torch
 
 import isomerge
 from engine.disguises import disguise, single
+from toy_gemmas import GEMMAS
 from toys import SAMPLE, STREAMS_ALONE, outputs, relative, save_toy
 
 
@@ -30,7 +31,8 @@ def merged_outputs(
 @pytest.mark.parametrize("name", [n for n in SAMPLE if n not in STREAMS_ALONE])
 def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
     """For every toy, by random elements of every block-local space and shift."""
-    aligned, plain = merged_outputs(name, tmp_path, 4.0)
+    # the rounding of float32, through two towers and a language model, comes to 2e-5
+    aligned, plain = merged_outputs(name, tmp_path, 4.0, torch.float64 if name in GEMMAS else torch.float32)
     assert plain > 0.1
     assert aligned <= 1e-5
 
