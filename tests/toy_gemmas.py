@@ -11,7 +11,8 @@ import transformers as tf
 from torch.nn import functional
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from toy_languages import GEMMA3N, GEMMA4, GEMMA4_ROUTED
+from toy_languages import GEMMA3N, GEMMA4, GEMMA4_ROUTED, TWO
+from toy_models import LAYERS
 from toy_seeing import IMAGE
 
 SOUND = 64
@@ -22,7 +23,7 @@ LENGTH = 20
 """Frames of a sound."""
 WORDS = 18
 """Tokens of a text."""
-GEMMA_TYPES = {"gemma3n", "gemma4", "gemma4_unified"}
+GEMMA_TYPES = {"t5gemma", "gemma3n", "gemma4", "gemma4_unified"}
 """The types of models whose toys compute in float64 (see `in_double`)."""
 GEMMA4_EYES: dict[str, Any] = {
     "hidden_size": 60, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,
@@ -50,6 +51,14 @@ GEMMA3N_EYES: dict[str, Any] = {
     "label_names": [],
     "num_labels": 0,
 }
+READ: dict[str, Any] = {
+    **TWO, "hidden_size": 60, "num_attention_heads": 4, "head_dim": 10, "intermediate_size": 44, "layer_types": LAYERS, "sliding_window": 4,
+    "query_pre_attn_scalar": 9, "attn_logit_softcapping": 2.0, "attention_bias": True,
+}  # fmt: skip
+WRITTEN: dict[str, Any] = {
+    **TWO, "layer_types": LAYERS, "sliding_window": 4, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+    "attention_bias": True,
+}  # fmt: skip
 TOKENS: dict[str, Any] = {"image_token_id": IMAGE, "audio_token_id": SOUND, "video_token_id": 65}
 
 
@@ -95,6 +104,11 @@ def _gemma3n(*, tied: bool) -> Any:
         audio_token_id=65, vision_soft_tokens_per_image=4, audio_soft_tokens_per_image=4,
     )  # fmt: skip
     return tf.Gemma3nForConditionalGeneration(config)
+
+
+def _t5gemma(kind: str = "ForConditionalGeneration", **changes: Any) -> Any:
+    config = tf.T5GemmaConfig(encoder=READ, decoder=WRITTEN, vocab_size=67, **changes)
+    return getattr(tf, f"T5Gemma{kind}")(config)
 
 
 @contextmanager
@@ -143,6 +157,9 @@ def _gemma4_unified() -> Any:
 
 # name -> (constructor, largest relative change of outputs that rounding explains). A norm of Gemma 3n computes in float32 all the same.
 GEMMAS: dict[str, tuple[Callable[[], Any], float]] = {
+    "t5gemma": (lambda: _t5gemma(tie_word_embeddings=False), 1e-9),
+    "t5gemma-tied": (lambda: _t5gemma(tie_word_embeddings=True), 1e-9),
+    "t5gemma-labels": (lambda: _t5gemma("ForSequenceClassification", num_labels=5), 1e-9),
     "gemma3n": (lambda: _gemma3n(tied=False), 1e-5),
     "gemma3n-tied": (lambda: _gemma3n(tied=True), 1e-5),
     "gemma4": (lambda: _gemma4(GEMMA4, {"standardize": True}, {"use_clipped_linears": False}, tied=False), 1e-9),

@@ -9,14 +9,20 @@ from toy_gemmas import (
     GEMMA3N_EYES,
     GEMMA4_EARS,
     GEMMA4_EYES,
+    READ,
     UNIFIED,
     UNIFIED_EARS,
     UNIFIED_EYES,
+    WRITTEN,
 )
 from toy_languages import GEMMA3N, GEMMA4
 
 SEEN = ["Model", "ForConditionalGeneration"]
 GEMMA_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "T5Gemma": (
+        {"encoder": READ, "decoder": WRITTEN, "vocab_size": 67},
+        ["Model", "ForConditionalGeneration", "ForSequenceClassification", "ForTokenClassification"],
+    ),
     "Gemma3n": ({"text_config": GEMMA3N, "vision_config": GEMMA3N_EYES, "audio_config": GEMMA3N_EARS}, SEEN),
     "Gemma3nAudio": (GEMMA3N_EARS, ["Encoder"]),
     "Gemma4": ({"text_config": GEMMA4, "vision_config": GEMMA4_EYES, "audio_config": GEMMA4_EARS}, SEEN),

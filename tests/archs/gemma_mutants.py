@@ -7,6 +7,15 @@ from archs.mutants import mutant
 EYES, EARS = "gemma4_vision", "gemma4_audio"
 SPOKEN = "gemma3n_audio"
 GEMMA_MUTANTS = [
+    # t5gemma
+    mutant("t5gemma", "cross-attention reads the decoder's gain past the encoder's", "enf", "k_proj.weight (xkv xqk') (eres enf)' => k_proj.weight (xkv xqk') eres'"),
+    mutant("t5gemma", "any matrix under rotary positions", "ec", "space ec as qk: Complex[l, ekv, epair] => space ec as qk: GL[l, ekv, epair]"),
+    mutant("t5gemma", "key not dual", "xqk", "(xkv xqk') => (xkv xqk)"),
+    mutant("t5gemma", "key bias free under caps", "xkb", "shift xvb: => shift xkb: decoder.layers.{l}.cross_attn.k_proj.bias\nshift xvb:"),
+    mutant("t5gemma", "gains stored as they act", "dn2", "diag(dres dn2) - 1 => diag(dres dn2)"),
+    mutant("t5gemma", "the encoder read in another order", "eres", "v_proj.weight (xkv xov) (eres enf)' => v_proj.weight (xkv xov) other"),
+    mutant("t5gemma-tied", "groups fast", "xkv", "(xkv xg xqk) => (xg xkv xqk)", "(xkv xg xov') => (xg xkv xov')"),
+    mutant("t5gemma-labels", "labels read in another order", "dres", "labels (dres dnf)' => labels other", "residual dnf: Scale[dres]\n => ", "diag(dres dnf) => diag(dres)", "vocab (dres dnf)' => vocab dres'"),
     # gemma3n
     mutant("gemma3n", "tokens of sounds in other coordinates", "audio_res", "embed_audio.embedding.weight token audio_res => embed_audio.embedding.weight token other"),
     mutant("gemma3n", "sounds read in another order", "audio_res", "res audio_res' => res other"),
