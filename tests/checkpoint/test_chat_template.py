@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -70,28 +71,65 @@ def test_every_name_has_its_format() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_formats(name: str) -> None:
+def test_formats(name: str, tmp_path: Path) -> None:
     """With and without a system message, to be answered and answered."""
-    template = template_text(name)
+    template = template_text(name, tmp_path)
     whole, answered = EXPECTED[name]
     assert render(template, [*SYSTEM, *TALK], answer=True) == whole
     assert render(template, TALK[:2], answer=False) == answered
 
 
 @pytest.mark.parametrize("name", ["alpaca", "mistral"])
-def test_unknown_roles_are_refused(name: str) -> None:
+def test_unknown_roles_are_refused(name: str, tmp_path: Path) -> None:
     """A role that the format has no words for does not vanish."""
     with pytest.raises(TemplateError, match="roles of this chat template"):
-        render(template_text(name), [{"role": "tool", "content": "3"}], answer=False)
+        render(template_text(name, tmp_path), [{"role": "tool", "content": "3"}], answer=False)
 
 
 def test_texts_and_files(tmp_path: Path) -> None:
-    """What has a brace is a template, what exists is a file, what is neither is an error."""
+    """What has a brace is a template, what ends in .jinja a file of the folder, what is neither is an error."""
     (tmp_path / "mine.jinja").write_text("{{ messages }}é", encoding="utf-8")
-    assert template_text("{% if a %}b{% endif %}") == "{% if a %}b{% endif %}"
-    assert template_text(str(tmp_path / "mine.jinja")) == "{{ messages }}é"
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "link.jinja").symlink_to(tmp_path / "mine.jinja")
+    assert template_text("inner/link.jinja", tmp_path) == "{{ messages }}é"
+    assert template_text("{% if a %}b{% endif %}", tmp_path) == "{% if a %}b{% endif %}"
+    assert template_text("mine.jinja", tmp_path) == "{{ messages }}é"
     with pytest.raises(IsomergeError, match=r"`chat_template` is lama3: write auto .* one of alpaca, chatml"):
-        template_text("lama3")
+        template_text("lama3", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("absolute", "templates of its own folder alone"),
+        ("../outside.jinja", "templates of its own folder alone"),
+        ("link.jinja", "templates of its own folder alone"),
+        ("disguise.jinja", "templates of its own folder alone"),
+        ("secret.txt", "is secret.txt: write auto"),
+        ("lost.jinja", "has no such file"),
+        ("folder.jinja", "has no such file"),
+        ("pipe.jinja", "has no such file"),
+        ("binary.jinja", "no text in UTF-8"),
+        ("long.jinja", "longer than the 1000000 bytes"),
+        ("a\0b.jinja", "cannot be read"),
+        ("n" * 5000 + ".jinja", "cannot be read"),
+        ("word " * 5000, r"word \.\.\.: write auto"),
+    ],
+)
+def test_files_that_are_not_read(name: str, words: str, tmp_path: Path) -> None:
+    """What lies elsewhere, links out of the folder and to other kinds of files, what is no text, and what is no name."""
+    folder, outside = tmp_path / "recipes", tmp_path / "outside.jinja"
+    (folder / "folder.jinja").mkdir(parents=True)
+    outside.write_text("secret")
+    (folder / "secret.txt").write_text("secret")
+    (folder / "link.jinja").symlink_to(outside)
+    (folder / "disguise.jinja").symlink_to(folder / "secret.txt")
+    (folder / "binary.jinja").write_bytes(b"\xff\xfe{{")
+    (folder / "long.jinja").write_text("x" * 1_000_001)
+    os.mkfifo(folder / "pipe.jinja")
+    with pytest.raises(IsomergeError, match=words) as error:
+        template_text(str(outside) if name == "absolute" else name, folder)
+    assert len(str(error.value)) < 400
 
 
 def checkpoint(folder: Path, config: Any = None, file: str | None = None) -> Checkpoint:

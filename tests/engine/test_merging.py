@@ -348,6 +348,14 @@ def test_chat_templates_and_single_models(tmp_path: Path) -> None:
     (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t='"{{ messages }}"'))
     isomerge.merge(tmp_path / "r.yml", out=tmp_path / "out")
     assert (tmp_path / "out" / "chat_template.jinja").read_text() == "{{ messages }}"
+    (tmp_path / "file.jinja").write_text("{{ file }}")
+    (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t="file.jinja"))
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "file")
+    for said in ("out", "file"):  # the kept recipe says the same
+        isomerge.merge(tmp_path / said / "isomerge_recipe.yml", out=tmp_path / f"{said} again")
+        found, again = (tmp_path / tag / "chat_template.jinja" for tag in (said, f"{said} again"))
+        assert found.read_text() == again.read_text()
+    assert again.read_text() == "{{ file }}"
     (b / "chat_template.jinja").write_text("{{ b }}")
     (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t="auto"))
     isomerge.merge(tmp_path / "r.yml", out=tmp_path / "auto")  # that of the only model that has one
@@ -355,8 +363,10 @@ def test_chat_templates_and_single_models(tmp_path: Path) -> None:
     (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t="chatml"))
     isomerge.merge(tmp_path / "r.yml", out=tmp_path / "named")
     assert "<|im_start|>" in (tmp_path / "named" / "chat_template.jinja").read_text()
+    kept = [(tmp_path / tag / "isomerge_recipe.yml").read_text() for tag in ("auto", "named")]
+    assert ["chat_template: auto" in kept[0], "chat_template: chatml" in kept[1]] == [True, True]
     (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t="chatty"))
-    with pytest.raises(IsomergeError, match="`chat_template` is chatty"):
+    with pytest.raises(IsomergeError, match=r"r\.yml: `chat_template` is chatty"):
         isomerge.merge(tmp_path / "r.yml", out=tmp_path / "no")
     isomerge.merge([a], out=tmp_path / "same", method="passthrough")
     assert relative(outputs(tmp_path / "same"), outputs(a)) == 0

@@ -13,6 +13,14 @@ from isomerge.errors import IsomergeError
 
 FILE = "chat_template.jinja"
 """Where transformers looks first."""
+AUTO = "auto"
+"""What most of the models have."""
+SUFFIX = ".jinja"
+"""Of files that a recipe may name."""
+MAX_BYTES = 1_000_000
+"""Longest file that a recipe may name."""
+SHOWN = 80
+"""Characters of a template that messages show."""
 
 
 def named_templates() -> dict[str, str]:
@@ -22,23 +30,62 @@ def named_templates() -> dict[str, str]:
     return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
 
 
-def template_text(template: str) -> str:
-    """The Jinja text that a recipe's ``chat_template`` names: a known name, a file, or the text itself.
+def template_text(template: str, folder: Path) -> str:
+    """The Jinja text that a recipe's ``chat_template`` names: a known name, a file beside the recipe, or the text itself.
+
+    Args:
+        template: what the recipe says.
+        folder: the recipe's, which a file must lie in: the text goes into the output, and a recipe is not trusted with others.
 
     Raises:
-        IsomergeError: it is none of these.
+        IsomergeError: it is none of these, or a file that lies elsewhere, is longer than `MAX_BYTES` or no text.
     """
     named = named_templates()
     if template in named:
         return named[template]
     if "{" in template:
         return template
-    if Path(template).is_file():
-        return Path(template).read_text(encoding="utf-8")
+    if is_file_name(template):
+        return _file_text(template, folder)
     raise IsomergeError(
-        f"`chat_template` is {template}: write auto (what most of the models have), one of {', '.join(named)}, the Jinja "
-        "template itself, or the path of a file that holds it"
+        f"`chat_template` is {_short(template)}: write auto (what most of the models have), one of {', '.join(named)}, the "
+        "Jinja template itself, or the path of a .jinja file in the recipe's folder"
     )
+
+
+def is_file_name(template: str) -> bool:
+    """Whether a recipe's ``chat_template`` names a file."""
+    return "{" not in template and template.endswith(SUFFIX)
+
+
+def _file_text(template: str, folder: Path) -> str:
+    said = f"`chat_template` is {_short(template)}"
+    try:
+        path, home = (folder / template).resolve(), folder.resolve()
+        if Path(template).is_absolute() or not path.is_relative_to(home) or path.suffix != SUFFIX:
+            raise IsomergeError(
+                f"{said}, but a recipe reads templates of its own folder alone: copy the file beside the recipe, and name it "
+                "by its path from there"
+            )
+        if not path.is_file():
+            raise IsomergeError(f"{said}, but {home} has no such file: give its path from the recipe's folder")
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError, RuntimeError) as error:  # names too long, with zeros, links in circles
+        reason = getattr(error, "strerror", None) or error
+        raise IsomergeError(f"{said}, but this file cannot be read ({reason}): check its name") from None
+    if len(raw) > MAX_BYTES:
+        raise IsomergeError(f"{said}, a file longer than the {MAX_BYTES} bytes allowed for a template: shorten it")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise IsomergeError(
+            f"{said}, but this file is no text in UTF-8: write the template again in UTF-8"
+        ) from None
+
+
+def _short(template: str) -> str:
+    return template if len(template) <= SHOWN else f"{template[:SHOWN]}..."
 
 
 def own_template(checkpoint: Checkpoint) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.chat_template import AUTO, common_template, own_template
 from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
-from isomerge.checkpoint.chat_template import common_template, own_template, template_text
 from isomerge.engine.merge_job import MergeJob
 from isomerge.errors import IsomergeError
 
@@ -19,16 +19,15 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
         IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
     """
     found = _opened(job, spec, allow_pickle)
-    template = job.recipe.chat_template if job.recipe is not None else None
-    if template is None:
+    if job.chat_template is None:
         return found
+    template, text = job.chat_template
     donor = _open(found[0], allow_pickle)
-    if template == "auto":
-        text = common_template([donor, *(_open(model, allow_pickle) for model in found[1:])])
-        if text is None or text == own_template(donor):
+    if template == AUTO:
+        common = common_template([donor, *(_open(model, allow_pickle) for model in found[1:])])
+        if common is None or common == own_template(donor):
             return found
-    else:
-        text = template_text(template)
+        text = common
     files = {**donor.companions(), CHAT_TEMPLATE: text.encode()}
     return [donor.derive({}, origin=f"chat template {template}", companions=files), *found[1:]]
 

@@ -39,6 +39,9 @@ class MergeJob:
     """What the models that are fused were tuned from, in the run's order; None where it is the base. Empty: all of them."""
     tokenizer: Mapping[str, Any] | None = None
     """The output's vocabulary; None: all models have one."""
+    chat_template: tuple[str, str] | None = None
+    """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first model's
+    own."""
 
 
 def job_of_models(

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
+from isomerge.checkpoint.chat_template import is_file_name
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.data.records import may_be_function
 from isomerge.engine.merge_job import MergeJob
@@ -39,6 +41,9 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
     if how.get("dtype"):
         content["dtype"] = how["dtype"]
     content |= _tokenizer(job.tokenizer)
+    if job.chat_template is not None:  # a file's text is written beside the recipe
+        template = job.chat_template[0]
+        content["chat_template"] = CHAT_TEMPLATE if is_file_name(template) else template
     align, complete = _align(refs, how, matching)
     if align:
         content["align"] = True if align == {"enabled": True} else align

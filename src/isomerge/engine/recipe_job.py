@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.chat_template import AUTO, template_text
 from isomerge.engine.fusing import Fusion, role_of_base
 from isomerge.engine.merge_job import MergeJob
 from isomerge.engine.recipe_align import check_no_code
@@ -63,7 +64,18 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
         files,
         _origins(recipe, arranged[0][1]),
         tokenizer_of(recipe),
+        _chat_template(recipe.chat_template, Path(path)),
     )
+
+
+def _chat_template(template: str | None, path: Path) -> tuple[str, str] | None:
+    """How a recipe names its chat template, and its text."""
+    if template is None or template == AUTO:
+        return None if template is None else (template, "")
+    try:
+        return template, template_text(template, path.parent)
+    except IsomergeError as error:
+        raise IsomergeError(f"{path}: {error}") from None
 
 
 def _origins(recipe: Recipe, order: Sequence[SourceEntry]) -> tuple[str | None, ...]:
