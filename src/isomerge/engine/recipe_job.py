@@ -32,7 +32,7 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
         parts = list(recipe.slices or ())
     arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
     role = role_of_base(method, arranged[0][0] is not None)
-    parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters)
+    parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters).with_numbers(method)
     notes = parameters.check(method, str(path))
     fusion = Fusion(
         method, parameters, role, recipe.align.seed if recipe.align.seed is not None else seed, tuple(notes)

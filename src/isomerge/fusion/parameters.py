@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.numbers import numbers_of
 from isomerge.fusion.registry import Method, Option, methods
 
 Settings = Mapping[str, Any]
@@ -41,6 +42,16 @@ class Parameters:
 
     slices: tuple[SliceParameters, ...]
     common: Settings = field(default_factory=dict)
+
+    def with_numbers(self, method: Method) -> Parameters:
+        """The same with numbers where the recipe or the command line has texts that say one."""
+
+        def read(part: SliceParameters) -> SliceParameters:
+            sources = tuple(numbers_of(method, settings) for settings in part.sources)
+            of_base = (numbers_of(method, part.of_base[0]), part.of_base[1])
+            return replace(part, sources=sources, own=numbers_of(method, part.own), of_base=of_base)
+
+        return Parameters(tuple(map(read, self.slices)), numbers_of(method, self.common))
 
     def at(
         self, method: Method, name: str, layer: int | None, *, after: bool = False, depth: int
@@ -239,6 +250,6 @@ def of_models(
                 settings[name] = single
         else:
             common[name] = value
-    found = Parameters((SliceParameters(0, tuple(each)),), common)
+    found = Parameters((SliceParameters(0, tuple(each)),), common).with_numbers(method)
     found.check(method, "--parameter")
     return found
