@@ -26,15 +26,22 @@ from isomerge.evidence.plane import draw_planes, loss_plane, plane_corners, weig
 
 
 class Point(nn.Module):
-    """A model that is a point: two parameters, one of them used twice, and a buffer."""
+    """A model that is a point: two parameters, one of them used twice, and buffers of three kinds."""
 
     def __init__(self, *numbers: float) -> None:
         super().__init__()
         self.first = nn.Parameter(torch.tensor(numbers[:1], dtype=torch.float64))
         self.rest = nn.Parameter(torch.tensor(numbers[1:], dtype=torch.float64))
         self.tied = self.first
-        self.buffer: torch.Tensor
-        self.register_buffer("buffer", torch.tensor(numbers, dtype=torch.float64))
+        self.trained: torch.Tensor
+        self.register_buffer("trained", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("count", torch.tensor(len(numbers)))
+        self.register_buffer("computed", torch.tensor(numbers, dtype=torch.float64), persistent=False)
+
+    @property
+    def buffers_at(self) -> list[list[float]]:
+        """What its buffers are."""
+        return [buffer.flatten().tolist() for buffer in self.buffers()]
 
     @property
     def at(self) -> torch.Tensor:
@@ -91,13 +98,15 @@ def test_definitions_differ() -> None:
 
 
 def test_ends_buffers_and_ties() -> None:
-    """Both ends are met exactly, tied parameters move once, buffers and the models themselves stay."""
+    """Both ends are met exactly, tied parameters move once, stored numbers move, other buffers and the models stay."""
     a, b, seen = Point(0.1, 0.7), Point(0.3, -0.2), []
+    b.trained.fill_(3)
+    b.get_buffer("count").fill_(5)
 
     def watch(module: nn.Module) -> tuple[float, float]:
         assert isinstance(module, Point)
         assert module.tied is module.first
-        seen.append((module.at.tolist(), module.buffer.tolist()))
+        seen.append((module.at.tolist(), module.buffers_at))
         return 0.0, 0.0
 
     done: list[int] = []
@@ -105,7 +114,7 @@ def test_ends_buffers_and_ties() -> None:
     assert seen[0][0] == [0.1, 0.7]
     assert seen[2][0] == [0.3, -0.2]
     assert seen[1][0] == pytest.approx([0.2, 0.25])
-    assert {tuple(buffer) for _, buffer in seen} == {(0.1, 0.7)}
+    assert [buffers for _, buffers in seen] == [[[x], [2], [0.1, 0.7]] for x in (0, 1.5, 3)]
     assert (a.at.tolist(), b.at.tolist()) == ([0.1, 0.7], [0.3, -0.2])
     assert done == [1, 2, 3]
 

@@ -108,7 +108,7 @@ def test_refusals(tmp_path: Path) -> None:
     state = dict(module.named_parameters())
     with pytest.raises(IsomergeError, match=r"metric bleu.*loss, accuracy"):
         make_soup(module, [state], examples, metric="bleu")
-    with pytest.raises(IsomergeError, match=r"candidate 1: parameter classifier\.bias is missing"):
+    with pytest.raises(IsomergeError, match=r"candidate 1: tensor classifier\.bias is missing"):
         make_soup(module, [state, {k: v for k, v in state.items() if k != "classifier.bias"}], examples)
     with pytest.raises(IsomergeError, match=r"classifier\.bias is of shape \[2\].*\[5\]"):
         make_soup(module, [{**state, "classifier.bias": torch.zeros(2)}], examples)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.engine.models import Model, working_dtype
-from isomerge.engine.modules import parameter_names
+from isomerge.engine.modules import weight_names, weights_of
 from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
@@ -36,10 +36,10 @@ def aligned_module(model: Model, alignment: Alignment | None = None, device: str
     import torch
 
     module = untied_module(model, device)
-    names = parameter_names(module, model.spec)
+    names = weight_names(module, model.spec)
     if alignment is None:
         return module
-    places, dtype = dict(module.named_parameters(remove_duplicate=False)), working_dtype([model])
+    places, dtype = _every_weight(module), working_dtype([model])
     _check_places(module, places, names, model)
     with torch.no_grad():
         for unit in plan_units(alignment.spec, model.blocks):
@@ -53,27 +53,28 @@ def aligned_module(model: Model, alignment: Alignment | None = None, device: str
 
 
 def average(modules: Sequence[nn.Module], shares: Sequence[float]) -> nn.Module:
-    """A new module with ``sum_m share_m theta_m`` as its parameters, summed in float64.
+    """A new module with ``sum_m share_m theta_m`` as its weights, summed in float64.
 
     Args:
-        modules: of one class and of one basis; their buffers are equal, and the first one's are taken.
+        modules: of one class and of one basis; buffers that are not stored, or are no floating-point numbers, are the first
+            one's.
         shares: one per module; they sum to one.
     """
     import torch
 
     found = copy.deepcopy(modules[0])
-    parts = [dict(module.named_parameters()) for module in modules]
+    parts = [weights_of(module) for module in modules]
     with torch.no_grad():
-        for name, parameter in found.named_parameters():
-            total = torch.zeros_like(parameter, dtype=torch.float64)
+        for name, tensor in weights_of(found).items():
+            total = torch.zeros_like(tensor, dtype=torch.float64)
             for own, share in zip(parts, shares, strict=True):
                 total.add_(own[name].double(), alpha=share)
-            parameter.copy_(total)
+            tensor.copy_(total)
     return found
 
 
 def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
-    """A module's parameters under the names of a checkpoint: the inverse of `parameter_names`.
+    """A module's weights under the names of a checkpoint: the inverse of `isomerge.engine.modules.weight_names`.
 
     Args:
         module: of the model's class, such as `aligned_module` gives.
@@ -81,14 +82,12 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
 
     Returns:
         Stored tensor name -> tensor in the module's dtype, not copied. A head that is stored beside the embeddings that it
-        is tied to is there as well. What the module has no parameter for (buffers, a head that its class leaves unread)
-        is not.
+        is tied to is there as well. What the module has no weight for (integers, a head that its class leaves unread) is not.
 
     Raises:
         IsomergeError: the module stores tensors otherwise than the checkpoint does, such as experts that it keeps fused.
     """
-    names = parameter_names(module, model.spec)
-    own = dict(module.named_parameters(remove_duplicate=False))
+    names, own = weight_names(module, model.spec), _every_weight(module)
     _check_places(module, own, names, model)
     found = {}
     for canonical, stored in model.names.items():
@@ -99,10 +98,13 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
     return found
 
 
-def _check_places(
-    module: nn.Module, own: Mapping[str, nn.Parameter], names: Mapping[str, str], model: Model
-) -> None:
-    """Every parameter has a stored tensor of its shape behind it: none is left out, none is filled the wrong way around.
+def _every_weight(module: nn.Module) -> dict[str, Tensor]:
+    """`weights_of` under all names, tied ones as well."""
+    return {**dict(module.named_parameters(remove_duplicate=False)), **weights_of(module)}
+
+
+def _check_places(module: nn.Module, own: Mapping[str, Tensor], names: Mapping[str, str], model: Model) -> None:
+    """Every weight has a stored tensor of its shape behind it: none is left out, none is filled the wrong way around.
 
     Raises:
         IsomergeError: one has not.

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.learning import LearnSettings
-from isomerge.engine.modules import parameter_names
+from isomerge.engine.modules import weight_names
 from isomerge.engine.plan import Plan
 from isomerge.engine.substitution import enable_checkpointing, untied_module
 from isomerge.symmetry.alignment import Alignment
@@ -57,7 +57,7 @@ class MatchedSimplex:
         self.module.requires_grad_(False)
         if settings.checkpointing:
             enable_checkpointing(self.module)
-        self.names = parameter_names(self.module, first.spec)
+        self.names = weight_names(self.module, first.spec)
         self.corners: list[dict[Block, Tensor]] = [{} for _ in self.shares]
         for unit in units:
             for corner, tensors in zip(self.corners, unit, strict=True):
@@ -102,7 +102,7 @@ class MatchedSimplex:
         return random_point(len(self.shares), rng)
 
     def at(self, point: Sequence[float], stages: Sequence[Stage] | None) -> dict[str, Tensor]:
-        """The weights ``sum over m of point_m (learned_m theta_m)`` by parameter name, with gradients to the stages.
+        """The weights ``sum over m of point_m (learned_m theta_m)`` by the module's names, with gradients to the stages.
 
         Args:
             point: barycentric coordinates.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.engine.learning import batch_size_of, counted
-from isomerge.engine.modules import parameter_names
+from isomerge.engine.modules import weight_names, weights_of
 from isomerge.engine.streams import Canonical, StreamSolver
 from isomerge.engine.substitution import untied_module
 from isomerge.symmetry.alignment import Alignment
@@ -58,8 +58,8 @@ class Midpoint:
         anchor = solver.pair.anchor
         self.solver, self.device = solver, device
         self.module: nn.Module = untied_module(anchor, device).requires_grad_(False)
-        self.names = parameter_names(self.module, anchor.spec)
-        self.parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        self.names = weight_names(self.module, anchor.spec)
+        self.weights = {**dict(self.module.named_parameters(remove_duplicate=False)), **weights_of(self.module)}
         self.units = {unit.key: unit for unit in solver.pair.plan.units}
         self.t = 0.5
         self.placed: dict[str, Canonical] = {}
@@ -107,7 +107,7 @@ class Midpoint:
     def _write(self, block: Block, tensor: Tensor) -> None:
         for name, part in block.split(tensor):
             if name in self.names:
-                self.parameters[self.names[name]].copy_(part)
+                self.weights[self.names[name]].copy_(part)
 
     def at(self, t: float) -> None:
         """Move the whole module to another point of the line: 0 is the anchor, 1 the source."""

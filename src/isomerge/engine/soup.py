@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.engine.modules import weights_of
 from isomerge.errors import IsomergeError
 from isomerge.fusion.soup import Soup, greedy_soup
 
@@ -31,8 +32,8 @@ def make_soup(
     The examples decide, so a score on them is no estimate for others: measure the soup on data of its own.
 
     Args:
-        module: a live module of the candidates' class, in eval mode; its parameters are overwritten.
-        candidates: aligned weights by parameter name, as ``dict(module.named_parameters())`` gives them; never changed.
+        module: a live module of the candidates' class, in eval mode; its weights are overwritten.
+        candidates: aligned weights, as `isomerge.engine.modules.weights_of` gives them; never changed.
         examples: labelled, and held out from training.
         metric: ``loss`` (lower is better) or ``accuracy``.
         batch_size: examples that are run at a time.
@@ -41,7 +42,7 @@ def make_soup(
         Candidates by their number; scores are accuracies, or losses in nats with a minus.
 
     Raises:
-        IsomergeError: an unknown metric, no candidates, candidates with other parameters, or examples without labels.
+        IsomergeError: an unknown metric, no candidates, candidates with other weights, or examples without labels.
     """
     from isomerge.evidence.losses import evaluate
 
@@ -68,23 +69,23 @@ def make_soup(
 
 
 def put_average(module: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
-    """Overwrite a module's parameters by the plain average of weights, summed in float64."""
+    """Overwrite a module's weights (see `isomerge.engine.modules.weights_of`) by a plain average, summed in float64."""
     import torch
 
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            total = torch.zeros_like(parameter, dtype=torch.float64)
+        for name, tensor in weights_of(module).items():
+            total = torch.zeros_like(tensor, dtype=torch.float64)
             for state in states:
                 total += state[name].to(total)
-            parameter.copy_(total / len(states))
+            tensor.copy_(total / len(states))
 
 
 def _check(module: nn.Module, candidates: Sequence[Mapping[str, Tensor]]) -> None:
     for number, state in enumerate(candidates):
-        for name, parameter in module.named_parameters():
-            if name not in state or state[name].shape != parameter.shape:
+        for name, tensor in weights_of(module).items():
+            if name not in state or state[name].shape != tensor.shape:
                 found = "missing" if name not in state else f"of shape {list(state[name].shape)}"
                 raise IsomergeError(
-                    f"candidate {number}: parameter {name} is {found}, but the module has one of shape "
-                    f"{list(parameter.shape)}: give weights of one architecture, by parameter name"
+                    f"candidate {number}: tensor {name} is {found}, but the module has one of shape "
+                    f"{list(tensor.shape)}: give weights of one architecture, by the module's names"
                 )

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """While it lasts, parameters of a module are these tensors (by parameter name; tied places follow).
+    """While it lasts, weights of a module are these tensors (by their names, see `weights_of`; tied places follow).
 
     Unlike torch's functional call it may outlive the forward pass: recomputed activations see the same tensors.
     """
     places: dict[int, list[tuple[dict[str, Any], str]]] = {}
     for _, part in module.named_modules():
-        for name, parameter in part._parameters.items():
-            if parameter is not None:
-                places.setdefault(id(parameter), []).append((part._parameters, name))
-    by_name = dict(module.named_parameters(remove_duplicate=False))
+        for owner in (part._parameters, part._buffers):
+            for name, old in owner.items():
+                if old is not None:
+                    places.setdefault(id(old), []).append((owner, name))
+    by_name = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
     kept = []
     try:
         for name, tensor in tensors.items():

@@ -8,11 +8,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.modules import weights_of
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.nn import Parameter
+    from torch import Tensor, nn
 
 STYLES: list[dict[str, Any]] = [
     {"color": "#9a9a9a", "linestyle": "--"}, {"color": "#d1772e", "linestyle": "-."}, {"color": "#1f6fb4"}, {"color": "#2a8c4a"},
@@ -75,17 +75,17 @@ def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, f
     return {"entezari": above, "verma": max(values) - (first + last) / 2, "range": max(values) - min(values)}
 
 
-def paired(*modules: nn.Module) -> Iterator[tuple[Parameter, ...]]:
-    """The parameters of modules of one architecture side by side; tied ones once.
+def paired(*modules: nn.Module) -> Iterator[tuple[Tensor, ...]]:
+    """The weights of modules of one architecture side by side, as `isomerge.engine.modules.weights_of` gives them.
 
     Raises:
-        IsomergeError: their parameters have other names or shapes.
+        IsomergeError: their weights have other names or shapes.
     """
-    sets = [dict(module.named_parameters()) for module in modules]
+    sets = [weights_of(module) for module in modules]
     for name in sorted(set().union(*sets)):
         if not all(name in found and found[name].shape == sets[0][name].shape for found in sets):
             raise IsomergeError(
-                f"parameter {name} is not in all models alike: only models of one architecture have a line between them"
+                f"tensor {name} is not in all models alike: only models of one architecture have a line between them"
             )
     for name in sets[0]:
         yield tuple(found[name] for found in sets)
@@ -101,7 +101,8 @@ def loss_line(
     """Evaluate models on the line from ``a`` to ``b``; a third module is in memory.
 
     Args:
-        a, b: modules of one architecture; not changed. Buffers are those of ``a``.
+        a, b: modules of one architecture; not changed. Buffers that are not stored, or are no floating-point numbers,
+            are those of ``a``.
         evaluate: returns (loss in nats, accuracy in 0..1) of a module.
         points: how many, both ends included.
         observer: is told how many are done.

@@ -24,10 +24,11 @@ def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[
         run: the aligned models, live, and labelled examples that none of them was trained on.
         metric: ``loss`` or ``accuracy``.
     """
+    from isomerge.engine.modules import weights_of
     from isomerge.engine.soup import make_soup
 
     module = copy.deepcopy(run.endpoints[0])
-    states = [dict(endpoint.named_parameters()) for endpoint in run.endpoints]
+    states = [weights_of(endpoint) for endpoint in run.endpoints]
     soup = make_soup(module, states, run.examples, metric=metric, observer=run.observer)
     history = [{"model": t.candidate, "score": t.score, "taken": t.taken} for t in soup.history]
     return module, {"chosen": list(soup.chosen), "score": soup.score, "history": history}
