@@ -317,6 +317,7 @@ def test_refusals(tmp_path: Path) -> None:
         ({"models": [one, wide]}, ["lm_head.weight", "[5, 12]", "[5, 16]"]),
         ({"source": "nowhere"}, ["nowhere"]),
         ({"pad_to_multiple_of": 0}, ["pad_to_multiple_of"]),
+        ({"pad_to_multiple_of": 3_000_000_000}, ["pad_to_multiple_of", "up to 65536"]),
         ({"tokens": {"a": {"source": "nobody"}}}, ["tokenizer.tokens.a", "nobody"]),
         ({"tokens": {"a": {"sauce": one.ref}}}, ["tokenizer.tokens.a"]),
         ({"tokens": {"a": {"source": one.ref, "force": "yes"}}}, ["force", "yes"]),

@@ -86,6 +86,9 @@ RECIPES = {
     # vocabularies
     "a vocabulary of nobody": (TWO + LINEAR + "tokenizer_source: esperanto", ["esperanto"]),
     "padding": (TWO + LINEAR + "tokenizer: {pad_to_multiple_of: 0}", ["pad_to_multiple_of: 0", "1 or more"]),
+    "padding without end": (
+        TWO + LINEAR + "tokenizer: {pad_to_multiple_of: 3000000000}", ["recipe.yml: `tokenizer`: pad_to_multiple_of: 3000000000", "up to 65536"],
+    ),
     "a token without a source": (RULE % "{force: true}", ["tokens", "source"]),
     "a token of a stranger": (RULE % "{source: C}", ["'C' is none of the models"]),
     "an unknown token": (
@@ -203,3 +206,13 @@ def test_a_parameter_of_another_method_is_a_note(placed: Path, isomerge: Callabl
     said = isomerge("merge", recipe, tmp_path / "out")
     assert said.code == 0
     assert "linear has no parameter `density`: it is left out" in said.err
+
+
+def test_a_key_that_mergekit_does_nothing_with_is_a_note(placed: Path, isomerge: Callable, tmp_path: Path) -> None:
+    """Told, not refused."""
+    recipe = tmp_path / "recipe.yml"
+    sources = ", ".join(f"{{model: {placed / name}, layer_range: [0, 3]}}" for name in "AB")
+    recipe.write_text(f"slices: [{{sources: [{sources}], residual_weight: 0.5}}]\n{LINEAR}")
+    said = isomerge("merge", recipe, tmp_path / "out")
+    assert said.code == 0
+    assert "`slices.0.residual_weight` is left out" in said.err

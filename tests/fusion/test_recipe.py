@@ -55,6 +55,43 @@ def test_one_module_is_the_recipe(tmp_path: Path) -> None:
     assert (by_module.merge_method, by_module.base_model) == ("ties", "a")
 
 
+def test_parameters_of_a_module_and_beside_it(tmp_path: Path) -> None:
+    """The module's come first; what it does not say is the recipe's."""
+    inside = "modules: {default: {models: [{model: a}], parameters: {weight: 2}}}\n"
+    recipe = read_recipe(write(tmp_path, f"{inside}merge_method: ties\nparameters: {{weight: 1, density: 0.5}}\n"))
+    assert recipe.parameters == {"weight": 2, "density": 0.5}
+
+
+EMPTY = """
+{parts}
+merge_method: linear
+base_model:
+parameters:
+dtype:
+out_dtype:
+tokenizer: {{source: union, tokens:, pad_to_multiple_of:}}
+tokenizer_source:
+chat_template:
+align: {{enabled: true, data:, stats:, steps:, spaces:}}
+"""
+SLICE = "slices: [{sources: [{model: a, layer_range: [0, 1], parameters:}], base_model:, parameters:, residual_weight:}]"
+
+
+@pytest.mark.parametrize(
+    ("parts", "plain"),
+    [
+        ("models: [{model: a, parameters:, base_model:, stats:}]\nslices:", "models: [{model: a}]"),
+        (f"{SLICE}\nmodels:", "slices: [{sources: [{model: a, layer_range: [0, 1]}]}]"),
+        ("modules: {x: {models: [{model: a}], parameters:, slices:}}", "models: [{model: a}]"),
+    ],
+)
+def test_empty_keys_say_nothing(parts: str, plain: str, tmp_path: Path) -> None:
+    """As in mergekit, at every level."""
+    found = read_recipe(write(tmp_path, EMPTY.format(parts=parts)))
+    text = f"{plain}\nmerge_method: linear\ntokenizer: {{source: union}}\nalign: true\n"
+    assert found == read_recipe(write(tmp_path, text))
+
+
 def test_defaults(tmp_path: Path) -> None:
     """A recipe of the two keys that must be there: mergekit's, so nothing is aligned."""
     recipe = read_recipe(write(tmp_path, "models: [{model: a}, {model: b}]\nmerge_method: linear\n"))
@@ -114,6 +151,10 @@ WRONG = [
     (MODELS + "merge_method: linear\nalign: {layers: 3}", "`align.layers`: input should be a valid string"),
     (MODELS + "merge_method: linear\ndtype: int8", "`dtype`: input should be 'float32'"),
     (MODELS, "`merge_method`: field required"),
+    (MODELS + "merge_method:", "`merge_method`: field required"),
+    (MODELS + "merge_method: linear\nparameter:", "unknown key `parameter`: did you mean `parameters`?"),
+    (MODELS + "merge_method: linear\nalign:", "`align`: input should be a valid dictionary"),
+    ("slices: [{sources: [{model: a, layer_range: [0, 1]}], residual_weight: much}]\nmerge_method: linear", "`slices.0.residual_weight`"),
     ("merge_method: linear", "either `models` or `slices`"),
     (MODELS + "slices: []\nmerge_method: linear", "either `models` or `slices`"),
     ("models: []\nmerge_method: linear", "no model is named"),

@@ -33,6 +33,10 @@ Row = tuple[int, int]
 """A model's number and one of its rows."""
 
 
+MOST_PADDING = 65_536
+"""The largest number whose multiple rows are padded to."""
+
+
 @dataclass(frozen=True)
 class TokenRule:
     """Where the row of one token comes from: a model (its own token), a row of a model, or zeros (None, None).
@@ -96,12 +100,13 @@ def decide_vocabulary(
         base: the number of the base model among ``models``, whose rows come before means of several.
         tokens: for single tokens ``{source, force}`` as in mergekit's ``tokenizer.tokens``: ``source`` is a model's
             ``ref``, ``{kind: model_token, model, token | token_id}`` or ``{kind: zero}``. Unknown tokens are added.
-        pad_to_multiple_of: rows are added until their number is a multiple of this.
+        pad_to_multiple_of: rows are added until their number is a multiple of this, at most `MOST_PADDING`.
 
     Raises:
-        IsomergeError: a model has no tokenizer, ``source`` is none, or a rule is not understood or names a token or
-            model that is not there.
+        IsomergeError: a model has no tokenizer, ``source`` is none, a rule is not understood or names a token or model that
+            is not there, or the multiple is none.
     """
+    check_multiple(pad_to_multiple_of)
     loaded = [load_tokenizer(model) for model in models]
     theirs = [{t: at for t, at in token_ids(x).items() if at < size} for x, size in zip(loaded, sizes, strict=True)]
     rules = {token: _rule(token, rule, models, theirs, sizes) for token, rule in (tokens or {}).items()}
@@ -122,11 +127,21 @@ def decide_vocabulary(
     size = sizes[keeper] if keeper is not None and not grown else max(found.values(), default=-1) + 1
     size = max(size, sizes[keeper]) if keeper is not None else size
     multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
-    if multiple < 1:
-        raise IsomergeError(f"pad_to_multiple_of: {pad_to_multiple_of} is not a number of rows; give 1 or more")
     size = -(-size // multiple) * multiple
     rows = [_rows(m, found, size, theirs, sizes, rules, base, keeper) for m in range(len(models))]
     return Vocabulary(found, size, files, None if grown else keeper, theirs, rows)
+
+
+def check_multiple(pad_to_multiple_of: int | None) -> None:
+    """Refuse a multiple that is no number of rows, or so large that padding would fill time and memory.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if pad_to_multiple_of is not None and not 1 <= pad_to_multiple_of <= MOST_PADDING:
+        raise IsomergeError(
+            f"pad_to_multiple_of: {pad_to_multiple_of} is no number of rows to pad to; give 1 or more, up to {MOST_PADDING}"
+        )
 
 
 def _rows(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, template_text
+from isomerge.checkpoint.vocabulary import check_multiple
 from isomerge.engine.fusing import Fusion, role_of_base
 from isomerge.engine.merge_job import MergeJob
 from isomerge.engine.recipe_align import check_no_code
@@ -33,7 +34,7 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
     role = role_of_base(method, arranged[0][0] is not None)
     parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters).with_numbers(method)
-    notes = parameters.check(method, str(path))
+    notes = [*parameters.check(method, str(path)), *_left_out(parts)]
     fusion = Fusion(
         method, parameters, role, recipe.align.seed if recipe.align.seed is not None else seed, tuple(notes)
     )
@@ -63,7 +64,7 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
         block.matching(),
         files,
         _origins(recipe, arranged[0][1]),
-        tokenizer_of(recipe),
+        tokenizer_of(recipe, path),
         _chat_template(recipe.chat_template, Path(path)),
     )
 
@@ -76,6 +77,13 @@ def _chat_template(template: str | None, path: Path) -> tuple[str, str] | None:
         return template, template_text(template, path.parent)
     except IsomergeError as error:
         raise IsomergeError(f"{path}: {error}") from None
+
+
+def _left_out(parts: Sequence[SliceEntry]) -> list[str]:
+    """Notes on keys of mergekit's that change nothing, there or here."""
+    name = "residual_weight"
+    given = [f"slices.{k}.{name}" for k, part in enumerate(parts) if part.residual_weight is not None]
+    return [f"`{place}` is left out, as mergekit does nothing with it" for place in given]
 
 
 def _origins(recipe: Recipe, order: Sequence[SourceEntry]) -> tuple[str | None, ...]:
@@ -150,12 +158,20 @@ def _arrange(
     return lead, sources, settings
 
 
-def tokenizer_of(recipe: Recipe) -> dict[str, Any] | None:
-    """The vocabulary that a recipe asks for, as `isomerge.checkpoint.vocabulary_views.with_vocabulary` takes it."""
+def tokenizer_of(recipe: Recipe, path: str | Path) -> dict[str, Any] | None:
+    """The vocabulary that a recipe asks for, as `isomerge.checkpoint.vocabulary_views.with_vocabulary` takes it.
+
+    Raises:
+        IsomergeError: it is padded to a multiple that is none.
+    """
     if recipe.tokenizer_source is not None:
         return {"source": recipe.tokenizer_source}
     if recipe.tokenizer is None:
         return None
     entry = recipe.tokenizer
+    try:
+        check_multiple(entry.pad_to_multiple_of)
+    except IsomergeError as error:
+        raise IsomergeError(f"{path}: `tokenizer`: {error}") from None
     tokens = {name: token.model_dump(exclude_none=True) for name, token in entry.tokens.items()}
     return {"source": entry.source, "tokens": tokens, "pad_to_multiple_of": entry.pad_to_multiple_of}

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.yaml_text import read_yaml
@@ -20,6 +20,14 @@ Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_keys(cls, value: Any) -> Any:
+        """A key with nothing behind it says nothing, as in mergekit; but an empty ``align`` would leave open what it wants."""
+        if not isinstance(value, dict):
+            return value
+        return {k: v for k, v in value.items() if v is not None or k not in cls.model_fields or k == "align"}
 
 
 def _reference(value: Any) -> Any:
@@ -66,10 +74,12 @@ class SourceEntry(_Referring):
 
 
 class SliceEntry(_Referring):
-    """Layers of the output, made of as many layers of every source."""
+    """Layers of the output, made of as many layers of every source; ``residual_weight`` is left out with a note (mergekit reads
+    it and does nothing with it)."""
 
     sources: list[SourceEntry]
     base_model: str | None = None
+    residual_weight: float | None = None
     parameters: dict[str, Any] = {}
 
 
@@ -196,7 +206,11 @@ def _of_one_module(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
     beside = {name: value for name, value in content.items() if name != "modules"}
     if twice := sorted({"models", "slices"} & beside.keys()):
         raise IsomergeError(f"{path}: `{twice[0]}` stands beside `modules`: give one of them")
-    return {**beside, **module}
+    found = {**beside, **{name: value for name, value in module.items() if value is not None}}
+    both = [part.get("parameters") or {} for part in (beside, module)]
+    if all(isinstance(part, dict) for part in both):  # parameters of the module come before the recipe's, by name
+        found["parameters"] = {**both[0], **both[1]}
+    return found
 
 
 def _most_telling(errors: Sequence[Any]) -> Any:
