@@ -62,7 +62,7 @@ WRITTEN: dict[str, Any] = {
 TOKENS: dict[str, Any] = {"image_token_id": IMAGE, "audio_token_id": SOUND, "video_token_id": 65}
 
 
-def _filled(model: Any) -> Any:
+def filled(model: Any) -> Any:
     """With buffers that are stored drawn at random: bounds of clipped maps, unlike in both signs, and factors."""
     rng = torch.Generator().manual_seed(5)
     for name, b in model.named_buffers():
@@ -141,7 +141,7 @@ def _gemma4(text: dict[str, Any], eyes: dict[str, Any], ears: dict[str, Any] | N
         tie_word_embeddings=tied,
         **TOKENS,
     )
-    return _filled(tf.Gemma4ForConditionalGeneration(config))
+    return filled(tf.Gemma4ForConditionalGeneration(config))
 
 
 def _gemma4_unified() -> Any:
@@ -152,7 +152,7 @@ def _gemma4_unified() -> Any:
         tie_word_embeddings=False,
         **TOKENS,
     )
-    return _filled(tf.Gemma4UnifiedForConditionalGeneration(config))
+    return filled(tf.Gemma4UnifiedForConditionalGeneration(config))
 
 
 # name -> (constructor, largest relative change of outputs that rounding explains). A norm of Gemma 3n computes in float32 all the same.

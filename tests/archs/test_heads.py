@@ -14,6 +14,7 @@ import transformers as tf
 
 from depth import EVERY
 from isomerge.errors import IsomergeError
+from toy_gemmas import filled, in_double
 from toys import TOYS, inputs, load_toy, randomise, relative, write_toy
 
 FEW = ["bert", "nomic_bert", "xlm-roberta-xl"]
@@ -51,7 +52,7 @@ def asked(config: Any, kind: type) -> dict[str, torch.Tensor]:
 def answers(kind: Any, folder: Path, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The logits of a saved model."""
     model = kind.from_pretrained(folder, dtype=torch.float64, experts_implementation="eager").eval()
-    with torch.no_grad():
+    with torch.no_grad(), in_double(model.config):
         found = model(**given)
     return {name: value for name, value in found.items() if "logits" in name and torch.is_tensor(value)}
 
@@ -63,7 +64,7 @@ def saved_head(kind: Any, config: Any, folder: Path) -> dict[str, torch.Tensor] 
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = 0
     try:
-        model = kind(config).double().eval()
+        model = filled(kind(config).double().eval())
         randomise(model, 3)
         model.tie_weights()
         model.save_pretrained(folder)
