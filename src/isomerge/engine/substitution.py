@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.modules import load_module
@@ -42,17 +42,41 @@ def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[No
 
 
 def untied_module(model: Model, device: str) -> nn.Module:
-    """The module of a model; where the model was untied, the module's head has weights of its own."""
+    """The module of a model; where the model was untied, the module's head has weights of its own.
+
+    Raises:
+        IsomergeError: transformers cannot load it, or the module has no place for a head that is stored.
+    """
     import torch
 
     module = load_module(model, device=device)
-    for name in model.names:
-        for line in model.spec.lines:
-            if line.tied is not None and line.canonical({}) == name and model.names[name] == name:
-                owner, _, attribute = name.rpartition(".")
-                place: Any = module.get_submodule(owner)
-                setattr(place, attribute, torch.nn.Parameter(getattr(place, attribute).detach().clone()))
+    for line in model.spec.lines:
+        if line.tied is None or (canonical := line.canonical({})) not in model.names:
+            continue
+        for name in _live_names(module, model, canonical):
+            owner, _, attribute = name.rpartition(".")
+            place: Any = module.get_submodule(owner)
+            setattr(place, attribute, torch.nn.Parameter(getattr(place, attribute).detach().clone()))
     return module
+
+
+def _live_names(module: nn.Module, model: Model, canonical: str) -> list[str]:
+    """The module's names of a head that is stored; none where its class has no head.
+
+    Raises:
+        IsomergeError: it has a head, but not this one.
+    """
+    found = []
+    for name, _ in module.named_parameters(remove_duplicate=False):
+        with suppress(IsomergeError):  # what transformers keeps fused is no head
+            found += [name] if model.spec.match(name).canonical == canonical else []
+    head: Any = getattr(module, "get_output_embeddings", lambda: None)()
+    if not found and head is not None:
+        raise IsomergeError(
+            f"{model.ref} stores {model.names[canonical]}, but {type(module).__name__} of this version of transformers has "
+            "its head under a name that the spec does not know: update isomerge, or match without data"
+        )
+    return found
 
 
 def enable_checkpointing(module: nn.Module) -> None:
