@@ -133,9 +133,9 @@ def test_wrong_recipe(
 
 
 OPTIONS = {
-    "too few weights": (["--weights", "1"], ["--weights: 2 numbers are needed"]),
+    "too few weights": (["--weights", "1"], ["--weights: 2 finite numbers are needed"]),
     "weights that are no numbers": (["--weights", "1,b"], ["--weights 1,b", "0.7,0.3"]),
-    "weights that cancel": (["--weights", "1,-1"], ["--weights", "do not sum to zero"]),
+    "weights that cancel": (["--weights", "1,-1"], ["weights sum to zero", "normalize"]),
     "weights of no use": (["--method", "karcher", "--weights", "1,2"], ["karcher has no weights"]),
     "too few values": (
         ["--method", "ties", "--base-model", "NAKED", "-p", "density=1,1,1"],
