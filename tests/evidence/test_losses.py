@@ -17,7 +17,8 @@ from isomerge.data.examples import Examples
 from isomerge.engine.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble
-from isomerge.evidence.losses import batch_loss, divergence, evaluate, logits_of, mean_log_probability, targets_of
+from isomerge.evidence.losses import batch_loss, divergence, evaluate, logits_of, targets_of
+from isomerge.evidence.predictions import CLASSES
 
 
 class Fixed(nn.Module):
@@ -124,7 +125,7 @@ def test_divergence(rows: list[list[float]]) -> None:
     p = (a.softmax(-1) + b.softmax(-1)) / 2
     assert torch.allclose(found, (p * (p.log() - c.softmax(-1).log())).sum(-1), atol=1e-12)
     assert float(found) >= -1e-12
-    assert float(divergence([a, b], mean_log_probability([a, b]))) == pytest.approx(0, abs=1e-12)
+    assert float(divergence([a, b], CLASSES.mean([a, b]))) == pytest.approx(0, abs=1e-12)
 
 
 def test_divergence_of_tokens() -> None:

@@ -50,8 +50,9 @@ def barrier(
         png: where to draw it.
 
     Returns:
-        A report: ``lines`` (``barrier`` in nats by definition, ``midpoint``, ``highest``, ``losses``, ...) or
-        ``planes``, and ``ensemble``, the mean of the models' probabilities.
+        A report: ``lines`` (``barrier`` by definition, in ``unit``, ``midpoint``, ``highest``, ``losses``, ...) or
+        ``planes``, and ``ensemble``, the mean of the models' predictions. Of values
+        (regression) what tells of accuracy is None.
 
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong.

@@ -74,8 +74,8 @@ def barrier(
     write_json(json, report)
 
 
-def _percent(accuracy: float) -> str:
-    return f"{100 * accuracy:.1f} %"
+def _percent(accuracy: float | None) -> str:
+    return "-" if accuracy is None else f"{100 * accuracy:.1f} %"
 
 
 def _ends(voice: Voice, report: dict[str, Any]) -> None:

@@ -25,9 +25,10 @@ class Examples:
     ``forward``: ``pixel_values`` float32 [n, channels, height, width]; ``input_ids`` int64 [n, length], with
     ``attention_mask`` int64 (1: a token, 0: padding, on the right) only where something is padded.
 
-    ``labels`` int64 are the targets, and never given to ``forward``: class ids [n], or tokens [n, length] *aligned with
-    the logits*: logits at a position predict the label at that position, -100 is not predicted. A causal model has no
-    labels when every next token is predicted; when it has, they are shifted already.
+    ``labels`` are the targets, and never given to ``forward``: class ids int64 [n], or tokens int64 [n, length] *aligned
+    with the logits*: logits at a position predict the label at that position, -100 is not predicted. A causal model has
+    no labels when every next token is predicted; when it has, they are shifted already. Of several labels at once
+    (0 or 1 each) and of values they are float32 [n, outputs], [n] for a single output, [n, length] for one per token.
     """
 
     tensors: Mapping[str, Tensor]

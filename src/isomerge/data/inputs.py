@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from isomerge.errors import IsomergeError
 
-Task = Literal["classes", "tokens", "causal", "masked", "seq2seq"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Task = Literal["classes", "tokens", "causal", "masked", "replaced", "seq2seq"]
+Kind = Literal["classes", "labels", "values"]
+
+DISCRIMINATORS = ("ElectraForPreTraining", "FunnelForPreTraining")
+"""Heads with one logit [n, length] per token: whether it was replaced."""
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 BYTES = 256
@@ -23,18 +30,26 @@ class Inputs:
     config: Mapping[str, Any]
 
     @cached_property
+    def architecture(self) -> str:
+        """The class in ``architectures``; empty where there is none."""
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""
+
+    @cached_property
     def task(self) -> Task:
-        """What is predicted: one class per example (also where no head is known), a class or a token per position.
+        """What is predicted: one class per example (also where no head is known), a class or a token per position, or
+        for every token whether it was replaced.
 
         Decided by the ending of the class in ``architectures`` and ``is_encoder_decoder``.
         """
-        named = self.config.get("architectures")
-        name = str(named[0]) if isinstance(named, list) and named else ""
+        name = self.architecture
         if "Classification" in name:
             return "tokens" if "ForTokenClassification" in name else "classes"
         if self.config.get("is_encoder_decoder") and "vocab_size" in self.config:
             return "seq2seq"
-        if name.endswith(("ForMaskedLM", "ForPreTraining")):
+        if name in DISCRIMINATORS:
+            return "replaced"
+        if name.endswith("ForMaskedLM") or (name.endswith("ForPreTraining") and not self.images):
             return "masked"
         return "causal" if name.endswith(("ForCausalLM", "LMHeadModel", "LMHead")) else "classes"
 
@@ -57,6 +72,34 @@ class Inputs:
         if names:
             return {str(name): int(number) for name, number in names.items()}
         return {f"LABEL_{number}": number for number in range(int(self.config.get("num_labels", 2)))}
+
+    @cached_property
+    def outputs(self) -> int:
+        """How many numbers a classifier or regressor gives for an example (or a token), at least one."""
+        return max(1, len(self.config.get("id2label") or self.class_ids))
+
+    def kind(self, labels: Tensor | None = None) -> Kind:
+        """What the outputs are: one class of several, several labels that may hold at once, or values.
+
+        As the heads of transformers choose: by ``problem_type``; where it is missing, one output is a value, and labels
+        that are floating point are several at once. A single output is never one class of several, as its probability
+        would be 1 whatever the model.
+
+        Args:
+            labels: of the data, where there are some.
+        """
+        if self.task == "replaced":
+            return "labels"
+        if self.task == "tokens":
+            return "values" if self.outputs == 1 else "classes"
+        if self.task != "classes":
+            return "classes"
+        problem = self.config.get("problem_type")
+        if problem == "multi_label_classification":
+            return "labels"
+        if problem == "regression" or self.outputs == 1:
+            return "values"
+        return "labels" if problem is None and labels is not None and labels.is_floating_point() else "classes"
 
     def class_id(self, label: Any, where: str) -> int:
         """The id of a label: an id, its text, or a name in ``label2id``.

@@ -12,6 +12,7 @@ from isomerge.data.examples import Examples
 from isomerge.data.images import find_images, image_encoder, labelled_images
 from isomerge.data.inputs import Inputs
 from isomerge.data.records import SAVED, Record, dataset_records, function_records, is_function, json_records
+from isomerge.data.targets import plain, target_of
 from isomerge.data.tensors import ARGUMENTS, check_names, finish, read_tensors, stack
 from isomerge.data.text import VOCABULARIES, Encoder, read_chunks, text_encoder
 from isomerge.errors import IsomergeError
@@ -32,7 +33,7 @@ def open_data(
             - a folder or file of images (.png, .jpg); sub-folders are classes (names of ``label2id``, ids, or, when
               there is one for every class, in sorted order), and examples come from each class in turn;
             - .jsonl or .json: objects with ``text`` (or the first field that is a string), ``label`` or ``labels``
-              (id or name); or ``input_ids``, ``labels`` as they are;
+              (id or name; of several labels at once or several values a list of numbers, of one value a number); or ``input_ids``, ``labels`` as they are;
               ``target`` is what an encoder-decoder shall write;
             - any other file of text, or a folder of .txt: joined and cut into windows of ``length`` tokens, for an
               encoder-decoder the first half of a window to read and the second to write;
@@ -45,7 +46,7 @@ def open_data(
             normalised with mean 0.5 and deviation 0.5. Without a tokenizer, and with 256 tokens, text is read as bytes.
         limit: no more than so many examples, the first ones.
         length: tokens per example of text, special tokens included; less where the checkpoint reads less.
-        config: its parsed config.json, which tells the task: classes, next tokens, masked tokens (15 %, all replaced
+        config: its parsed config.json, which tells the task: classes, several labels, values, next tokens, masked tokens (15 %, all replaced
             by the mask token, positions fixed by the text itself) or an encoder-decoder's output.
 
     Raises:
@@ -59,6 +60,11 @@ def open_data(
     if not inputs.images and not inputs.vocabulary:
         raise IsomergeError(
             f"{folder}/config.json has neither vocab_size nor image_size: no data can be made for it"
+        )
+    if inputs.images and inputs.architecture.endswith("ForPreTraining"):
+        raise IsomergeError(
+            f"{folder}: {inputs.architecture} hides parts of every image at random, so no two models see the same: match it "
+            "by its weights alone, without data"
         )
     path = Path(os.path.expanduser(ref))
     try:
@@ -142,8 +148,14 @@ class _Reader:
             return None
         return (
             {"pixel_values": self.image(file, str(file)), **({} if label is None else {"labels": label})}
-            for file, label in labelled_images(path, found, self.inputs)
+            for file, label in self._labelled(path, found)
         )
+
+    def _labelled(self, path: Path, found: list[Path]) -> Iterator[tuple[Path, int | None]]:
+        """Images with their classes; without any where the checkpoint does not predict classes."""
+        if self.inputs.kind() == "classes":
+            return labelled_images(path, found, self.inputs)
+        return ((file, None) for file in found)
 
     def texts(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a text file or a folder of them, as windows; None when it is none."""
@@ -185,7 +197,7 @@ class _Reader:
         else:
             row = self._text(fields, where)
         if label is not None and self.inputs.task == "classes":
-            row["labels"] = self.inputs.class_id(_single(label), where)
+            row["labels"] = target_of(label, self.inputs, where)
         return row
 
     def _text(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -222,9 +234,11 @@ class _Reader:
         label = fields.get("label")
         if label is not None and "labels" not in row:
             row["labels"] = label
-        label = _single(row.get("labels"))
-        if isinstance(label, (str, int, float)):
-            row["labels"] = self.inputs.class_id(label, where) if self.inputs.task == "classes" else None
+        label = row.get("labels")
+        if label is not None and self.inputs.task == "classes":
+            row["labels"] = target_of(label, self.inputs, where)
+        elif isinstance(plain(label), (str, int, float)):
+            row["labels"] = None
         row = {name: value for name, value in row.items() if value is not None}
         check_names(row, where)
         try:
@@ -234,8 +248,3 @@ class _Reader:
         if "input_ids" in found and (found["input_ids"].ndim != 1 or not len(found["input_ids"])):
             raise IsomergeError(f"{where}: input_ids must be a list of at least one token")
         return found
-
-
-def _single(label: Any) -> Any:
-    """A tensor or array of one number as a number; anything else as it is."""
-    return label.item() if getattr(label, "shape", None) == () else label

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.header import read_header
 from isomerge.data.examples import IGNORED, Examples
 from isomerge.data.inputs import Inputs
+from isomerge.data.targets import check_targets
 from isomerge.data.text import masked
 from isomerge.errors import IsomergeError
 
@@ -75,6 +76,8 @@ def stack(rows: Sequence[Mapping[str, Any]], pad: int, where: str) -> dict[str, 
     fills = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
     for name in rows[0]:
         columns = [torch.as_tensor(row[name]) for row in rows]
+        if name == "labels" and any(c.is_floating_point() for c in columns):
+            columns = [c.to(torch.float32) for c in columns]
         if columns[0].ndim == 1:
             tensors[name] = torch.nn.utils.rnn.pad_sequence(columns, True, float(fills.get(name, pad)))
         elif len({tuple(c.shape) for c in columns}) == 1:
@@ -103,7 +106,7 @@ def finish(
     """
     import torch
 
-    tensors = {name: _plain(name, tensor, where) for name, tensor in tensors.items()}
+    tensors = {name: _plain(name, tensor, inputs, where) for name, tensor in tensors.items()}
     counts = {name: t.shape[0] for name, t in tensors.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
         text = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
@@ -122,10 +125,12 @@ def finish(
     return Examples(tensors, "labels" in tensors or inputs.task == "causal")
 
 
-def _plain(name: str, tensor: Tensor, where: str) -> Tensor:
-    """Pixels in float32, everything else in int64."""
+def _plain(name: str, tensor: Tensor, inputs: Inputs, where: str) -> Tensor:
+    """Pixels, values and labels of which several may hold in float32, everything else in int64."""
     import torch
 
+    if name == "labels" and inputs.kind(tensor if tensor.ndim > 1 else None) != "classes":
+        return tensor.to(torch.float32).contiguous()
     pixels = name == "pixel_values"
     if pixels != tensor.is_floating_point():
         kind = "floating point, scaled as the model wants them" if pixels else "whole numbers"
@@ -152,15 +157,14 @@ def check_fit(tensors: Mapping[str, Tensor], inputs: Inputs, where: str) -> None
     if labels is None:
         return
     if inputs.task == "classes":
-        if labels.ndim != 1:
-            raise IsomergeError(f"{where}: labels have shape {list(labels.shape)}, but must be one class id each")
-        for label in set(labels.tolist()) - set(inputs.class_ids.values()):
-            inputs.class_id(label, where)
+        check_targets(labels, inputs, where)
     elif inputs.task != "seq2seq" and ids is not None and labels.shape != ids.shape:
         raise IsomergeError(
             f"{where}: labels are {list(labels.shape)} and input_ids {list(ids.shape)}: a label is needed per token "
             f"({IGNORED} where there is none)"
         )
+    elif inputs.kind() != "classes":
+        check_targets(labels, inputs, where)
 
 
 def _check_ids(tensors: Mapping[str, Tensor], ids: Tensor, inputs: Inputs, where: str) -> None:
@@ -170,7 +174,7 @@ def _check_ids(tensors: Mapping[str, Tensor], ids: Tensor, inputs: Inputs, where
         if name in tensors and tensors[name].shape != ids.shape:
             raise IsomergeError(f"{where}: {name} and input_ids have unequal shapes: give a number per token")
     spoken = [n for n in ("input_ids", "decoder_input_ids", "labels") if n in tensors]
-    for name in spoken if inputs.task not in ("classes", "tokens") else spoken[:1]:
+    for name in spoken if inputs.task not in ("classes", "tokens", "replaced") else spoken[:1]:
         found = tensors[name][tensors[name] != IGNORED] if name == "labels" else tensors[name]
         if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < inputs.vocabulary:
             raise IsomergeError(

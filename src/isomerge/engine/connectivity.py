@@ -107,7 +107,7 @@ def run_barrier(
     others = [load_module(model, device=options.device) for model in models[1:]]
     together = ensemble([anchor, *others], examples, options.batch_size)
     report["ensemble"] = asdict(together)
-    report["unit"] = "nats" if together.perplexity is None else "nats per token"
+    report["unit"] = together.unit
     between = _between(anchor, run, options, len(names))
     found = [(STORED, between(STORED, others))]
     del others  # before the next modules are read

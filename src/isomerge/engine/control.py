@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.data.inputs import DISCRIMINATORS
 from isomerge.engine.live import average
 from isomerge.engine.regression import default_ridge, regress, shares_of
 from isomerge.engine.sequence import Rewritten
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from isomerge.data.examples import Examples
     from isomerge.engine.run import Observer
+    from isomerge.evidence.predictions import Prediction
 
 # The part of the examples that nothing is regressed on, and from how many on there is one.
 HELD_OUT, ENOUGH = 1 / 8, 16
@@ -83,13 +85,17 @@ def output_error(
 
     Returns:
         ``error``: ``|f - sum_m w_m f_m| / |sum_m w_m f_m|`` over logits (or last hidden states) of all tokens;
-        ``divergence``: the mean KL(equal mean of the parents' distributions || the module's) in nats, None without logits.
+        ``divergence``: the mean KL(equal mean of the parents' distributions || the module's) in nats, for values the mean
+        squared difference; None without logits.
     """
     import torch
+
+    from isomerge.evidence.predictions import prediction_of
 
     shares = shares_of(weights, len(endpoints))
     gap = size = total = 0.0
     count, logits = 0, True
+    kind = prediction_of(module, examples.tensors.get("labels"))
     with torch.no_grad():
         for batch in examples.batches(batch_size):
             kept: Any = None
@@ -103,14 +109,14 @@ def output_error(
             rows = (own - mean, mean) if kept is None else ((own - mean)[kept], mean[kept])
             gap, size = gap + float(rows[0].square().sum()), size + float(rows[1].square().sum())
             if logits:
-                total, count = total + _divergence(ends, own, kept), count + len(own)
+                total, count = total + _divergence(ends, own, kept, kind), count + len(own)
     return {"error": (gap / size) ** 0.5 if size else 0.0, "divergence": total / count if logits else None}
 
 
-def _divergence(ends: Sequence[Tensor], own: Tensor, kept: Tensor | None) -> float:
+def _divergence(ends: Sequence[Tensor], own: Tensor, kept: Tensor | None, kind: Prediction) -> float:
     from isomerge.evidence.losses import divergence
 
-    return float(divergence(ends, own, kept).sum())
+    return float(divergence(ends, own, kept, kind).sum())
 
 
 def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
@@ -120,5 +126,6 @@ def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bo
     found = outputs_of(module, batch)
     for name in ("logits", "prediction_logits", "last_hidden_state"):
         if (x := getattr(found, name, None)) is not None:
-            return x.double(), name != "last_hidden_state"
+            apart = type(module).__name__ in DISCRIMINATORS and x.ndim == 2  # one logit per token
+            return (x.unsqueeze(-1) if apart else x).double(), name != "last_hidden_state"
     raise IsomergeError(f"{type(module).__name__} gives neither logits nor hidden states: give another checkpoint")

@@ -69,13 +69,19 @@ def gather_fisher(
         seed: of the labels that are drawn; every example has its own, whatever comes before it.
 
     Raises:
-        IsomergeError: no head, labels that do not fit, nothing to predict, or gradients that are no finite numbers.
+        IsomergeError: no head, no distribution over classes, labels that do not fit, nothing to predict, or gradients that are no finite numbers.
     """
     import torch
 
     from isomerge.evidence.losses import logits_of
+    from isomerge.evidence.predictions import CLASSES, prediction_of
 
     labels = labels_for(examples, labels)
+    if prediction_of(module, examples.tensors.get("labels")) is not CLASSES:
+        raise IsomergeError(
+            f"{model.ref} predicts values, or several labels at once, and Fisher information is gathered of distributions "
+            "over classes or tokens only: leave fisher and kfac out of --kinds"
+        )
     sums = _Sums(model, module, diagonal=diagonal, factors=factors)
     samples = 0
     for index, example in enumerate(examples.batches(1)):

@@ -74,7 +74,10 @@ class Learner:
         Raises:
             IsomergeError: labels are asked for and not there, or there are too few examples.
         """
+        from isomerge.evidence.predictions import prediction_of
+
         settings = self.settings
+        self.kind = prediction_of(self.simplex.module, examples.tensors.get("labels"))
         self.target = settings.target
         if self.target == "auto":  # hard labels of a few images are learned by heart: predictions say more
             own_text = examples.labelled and "labels" not in examples.tensors
@@ -94,17 +97,14 @@ class Learner:
     # -------------------------------------------------------------------- loss
 
     def loss(self, batch: Mapping[str, Tensor], wanted: Tensor | None) -> Tensor:
-        """The mean loss in nats of the weights that are substituted now."""
-        import torch
-
-        from isomerge.evidence.losses import loss_of_logits, targets_of
+        """The mean loss of the weights that are substituted now: in nats, or in squared units of values."""
+        from isomerge.evidence.losses import targets_of
 
         logits = self.simplex.logits(batch)
         if wanted is None:
-            total, count, _ = loss_of_logits(logits, targets_of(batch, logits))
+            total, count, _ = self.kind.loss(logits, targets_of(batch, logits, self.kind))
             return total / max(count, 1)
-        gap = -(wanted * torch.log_softmax(logits, -1)).sum(-1)
-        kept = gap[counted(batch, logits)]
+        kept = self.kind.gap(logits, wanted)[counted(batch, logits)]
         return kept.sum() / max(kept.numel(), 1)
 
     def wanted(self, batch: Mapping[str, Tensor]) -> Tensor | None:
@@ -117,7 +117,7 @@ class Learner:
         with torch.no_grad():
             for corner, share in zip(self._corners(), self.simplex.shares, strict=True):
                 with substituted(self.simplex.module, self.simplex.at(corner, None)):
-                    found = share * self.simplex.logits(batch).softmax(-1)
+                    found = share * self.kind.outcome(self.simplex.logits(batch))
                 total = found if total is None else total + found
         return total
 
@@ -186,6 +186,7 @@ class Learner:
         self.elements.load(self.best[1])
         report = {
             "target": self.target,
+            "unit": self.kind.measure,
             "steps": steps,
             "batch_size": self.batch_size,
             "examples": len(self.examples),

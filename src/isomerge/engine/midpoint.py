@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from isomerge.data.examples import Examples
+    from isomerge.evidence.predictions import Prediction
 
 # Images in one batch.
 IMAGES = 64
@@ -29,12 +30,13 @@ SLACK = 1.01
 
 @dataclass(frozen=True)
 class Judged:
-    """Examples in batches with the mean of the parents' distributions on them."""
+    """Examples in batches with the mean of the parents' predictions on them."""
 
     batches: list[dict[str, Tensor]]
     targets: list[Tensor]
-    """Logarithms of the mean probabilities, per batch."""
+    """Logits of the mean prediction, per batch."""
     count: int
+    kind: Prediction
 
 
 class _SeenError(Exception):
@@ -119,7 +121,8 @@ class Midpoint:
 
     def judged(self, examples: Examples) -> Judged:
         """The first examples with their targets, from both ends of the line; as many as is affordable."""
-        from isomerge.evidence.losses import logits_of, mean_log_probability
+        from isomerge.evidence.losses import logits_of
+        from isomerge.evidence.predictions import prediction_of
 
         numbers = logits_of(self.module, next(examples.batches(1))).numel()
         examples = examples.head(max(1, min(len(examples), JUDGED, LARGEST // numbers)))
@@ -129,10 +132,11 @@ class Midpoint:
             self.at(t)
             ends.append([logits_of(self.module, batch) for batch in batches])
         self.at(0.5)
-        return Judged(batches, [mean_log_probability(pair) for pair in zip(*ends, strict=True)], len(examples))
+        kind = prediction_of(self.module, examples.tensors.get("labels"))
+        return Judged(batches, [kind.mean(pair) for pair in zip(*ends, strict=True)], len(examples), kind)
 
     def divergence(self, judged: Judged, known: Sequence[float] | None = None) -> list[float]:
-        """KL(mean of the parents || midpoint) in nats, summed over the examples of every batch.
+        """KL(mean of the parents || midpoint) in nats, or the squared difference of values, summed over the examples of every batch.
 
         With ``known``, what it was before: stops after a batch where it is clearly above that, and returns the batches
         up to there.
@@ -142,7 +146,7 @@ class Midpoint:
         sums: list[float] = []
         for batch, target in zip(judged.batches, judged.targets, strict=True):
             logits = logits_of(self.module, batch)
-            sums.append(float(divergence([target], logits, counted(batch, logits)).sum()))
+            sums.append(float(divergence([target], logits, counted(batch, logits), judged.kind).sum()))
             if known is not None and not sum(sums) <= sum(known[: len(sums)]) * SLACK:
                 break
         return sums

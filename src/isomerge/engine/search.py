@@ -1,6 +1,7 @@
 """Forward-only search: matchings are tried and kept when the midpoint comes closer to its parents, without gradients.
 
-What is lowered is KL(mean of the two models' distributions || midpoint) on examples that need no labels. Moves are other
+What is lowered is KL(mean of the two models' distributions || midpoint), or the squared difference of values, on examples
+that need no labels. Moves are other
 orders of heads (their fibres solved again), small steps of the residual stream, and feed-forward layers matched again by
 other evidence. A move is accepted when the divergence on one half of the examples falls; the state that is kept is the
 one where it is lowest on the other half, so that the search cannot lose to its start there. Every state is an exact
@@ -54,7 +55,7 @@ def search_forward(
         device: where the model runs.
 
     Returns:
-        A report: ``tried`` and ``accepted`` by kind, ``divergence`` in nats before and after on both halves.
+        A report: ``tried`` and ``accepted`` by kind, ``divergence`` (in ``unit``) before and after on both halves.
 
     Raises:
         IsomergeError: too few examples to split.
@@ -121,6 +122,7 @@ class Search:
             "tried": self.tried,
             "accepted": self.accepted,
             "examples": [self.judge.count, self.guard.count],
+            "unit": self.judge.kind.measure,
             "divergence": {"search": [before[0], value], "held_out": [before[1], guarded]},
         }
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from isomerge.evidence.losses import (
     Measure,
+    Tally,
     evaluate,
     logits_of,
-    loss_of_logits,
-    mean_log_probability,
-    measure,
-    targets_of,
 )
+from isomerge.evidence.predictions import prediction_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def evaluator(examples: Examples, batch_size: int = 32) -> Callable[[nn.Module], tuple[float, float]]:
-    """A function from a module to its loss (nats) and accuracy (0..1) on labelled examples."""
+    """A function from a module to its loss and accuracy (0..1; NaN where nothing is right or wrong) on labelled examples."""
 
     def run(module: nn.Module) -> tuple[float, float]:
         found = evaluate(module, examples, batch_size)
-        return found.loss, found.accuracy or 0.0
+        return found.loss, float("nan") if found.accuracy is None else found.accuracy
 
     return run
 
 
 def ensemble(modules: Sequence[nn.Module], examples: Examples, batch_size: int = 32) -> Measure:
-    """The mean of several modules' probabilities: what a merge could reach that kept what each of them knows.
+    """The mean of several modules' predictions (probabilities, or values): what a merge could reach that kept what each of them knows.
 
     Costs a run of every module, where a merge costs one.
 
@@ -43,51 +42,59 @@ def ensemble(modules: Sequence[nn.Module], examples: Examples, batch_size: int =
     """
     import torch
 
-    total, count, correct, tokens = 0.0, 0, 0, False
+    tally = Tally(prediction_of(modules[0], examples.tensors.get("labels")))
     with torch.no_grad():
         for batch in examples.batches(batch_size):
             logits = [logits_of(module, batch) for module in modules]
-            mean = mean_log_probability([x.to(logits[0].device) for x in logits])
-            loss, seen, right = loss_of_logits(mean, targets_of(batch, mean))
-            total, count, correct, tokens = total + float(loss), count + seen, correct + right, mean.ndim == 3
-    return measure(total, count, correct, len(examples), tokens=tokens)
+            tally.add(tally.kind.mean([x.to(logits[0].device) for x in logits]), batch)
+    return tally.measure(len(examples))
 
 
 def line_report(name: str, line: Line) -> dict[str, Any]:
-    """The figures of one line: ``barrier`` (nats) and ``accuracy_drop`` by definition, midpoint, worst point, all points."""
+    """The figures of one line: ``barrier`` and ``accuracy_drop`` by definition, midpoint, worst point, all points.
+
+    What tells of accuracy is None where there is none.
+    """
     at, highest = line.worst
     loss, accuracy = line.midpoint
     return {
         "name": name,
         "barrier": line.barriers,
-        "accuracy_drop": line.accuracy_drops,
-        "midpoint": {"loss": loss, "accuracy": accuracy},
+        "accuracy_drop": None if isnan(accuracy) else line.accuracy_drops,
+        "midpoint": {"loss": loss, "accuracy": _told(accuracy)},
         "highest": {"loss": highest, "at": at},
         "ends": [
-            {"loss": line.losses[k], "accuracy": line.accuracies[k]} for k in (0, -1)
+            {"loss": line.losses[k], "accuracy": _told(line.accuracies[k])} for k in (0, -1)
         ],
         "points": list(line.points),
         "losses": list(line.losses),
-        "accuracies": list(line.accuracies),
+        "accuracies": None if isnan(accuracy) else list(line.accuracies),
     }  # fmt: skip
 
 
 def plane_report(name: str, plane: Plane) -> dict[str, Any]:
-    """The figures of one plane: corners, centroid, lowest loss, highest loss in the triangle, and the grid."""
+    """The figures of one plane: corners, centroid, lowest loss, highest loss in the triangle, and the grid.
+
+    What tells of accuracy is None where there is none.
+    """
     lowest, highest = plane.lowest, plane.highest_inside
     return {
         "name": name,
         "corners": [
-            {"x": x, "y": y, "loss": loss, "accuracy": accuracy}
+            {"x": x, "y": y, "loss": loss, "accuracy": _told(accuracy)}
             for (x, y), loss, accuracy in zip(
                 plane.corners, plane.corner_losses, plane.corner_accuracies, strict=True
             )
         ],
-        "centroid": {"loss": plane.centroid[0], "accuracy": plane.centroid[1]},
+        "centroid": {"loss": plane.centroid[0], "accuracy": _told(plane.centroid[1])},
         "lowest": dict(zip(("loss", "x", "y"), lowest, strict=True)),
         "highest_inside": dict(zip(("loss", "x", "y"), highest, strict=True)),
         "xs": list(plane.xs),
         "ys": list(plane.ys),
         "losses": [list(row) for row in plane.losses],
-        "accuracies": [list(row) for row in plane.accuracies],
+        "accuracies": None if isnan(plane.centroid[1]) else [list(row) for row in plane.accuracies],
     }
+
+
+def _told(accuracy: float) -> float | None:
+    return None if isnan(accuracy) else accuracy

@@ -22,7 +22,7 @@ STYLES: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Line:
-    """Loss and accuracy at ``(1 - t) A + t B``."""
+    """Loss and accuracy (NaN where nothing is right or wrong) at ``(1 - t) A + t B``."""
 
     points: tuple[float, ...]
     losses: tuple[float, ...]
@@ -132,7 +132,7 @@ def draw_lines(
     loss: str = "test cross-entropy (nats)",
     ensemble: tuple[float, float] | None = None,
 ) -> None:
-    """A PNG of losses (left) and accuracies (right) along several lines.
+    """A PNG of losses (left) and accuracies (right, where there are some) along several lines.
 
     Args:
         lines: a name and a line each.
@@ -150,20 +150,27 @@ def draw_lines(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    judged = all(a == a for _, line in lines for a in line.accuracies)  # values are neither right nor wrong
+    figure, both = pyplot.subplots(
+        1, 1 + judged, figsize=(10 if judged else 5.4, 4.2), layout="constrained", squeeze=False
+    )
+    left, right = both[0, 0], both[0, 1] if judged else None
     for (name, line), style in zip(lines, cycle(STYLES), strict=False):
         left.plot(line.points, line.losses, label=f"{name} (barrier {line.barrier:.2f})", linewidth=2, **style)
-        right.plot(line.points, [100 * a for a in line.accuracies], linewidth=2, **style)
+        if right is not None:
+            right.plot(line.points, [100 * a for a in line.accuracies], linewidth=2, **style)
     if ensemble is not None:
         level = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 3))}
         left.axhline(ensemble[0], label="ensemble of the ends", **level)
-        right.axhline(100 * ensemble[1], **level)
+        if right is not None:
+            right.axhline(100 * ensemble[1], **level)
     left.set_ylabel(loss)
     left.legend(frameon=False, loc="upper left", fontsize=8)
     left.set_ylim(0, max(max(line.losses) for _, line in lines) * 1.35 or 1)
-    right.set_ylabel("test accuracy (%)" if loss.startswith("test") else "accuracy (%)")
-    right.set_ylim(0, 101)
-    for axes in (left, right):
+    if right is not None:
+        right.set_ylabel("test accuracy (%)" if loss.startswith("test") else "accuracy (%)")
+        right.set_ylim(0, 101)
+    for axes in both[0]:
         axes.set_xlabel("position on the line between the models")
         axes.set_xticks([0, 0.5, 1], [ends[0], "midpoint", ends[1]])
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,17 +1,20 @@
-"""Losses of a module on examples, in nats: classes, next tokens, masked tokens, what a decoder writes.
+"""Losses of a module on examples: classes, labels, values, next tokens, masked tokens, what a decoder writes.
 
-Which of them is decided by the keys of the batch and the shape of the logits, never by the architecture.
+What the outputs mean is decided by `isomerge.evidence.predictions.prediction_of`; what they shall be, by the keys of the
+batch and the shape of the logits, never by the architecture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.data.examples import IGNORED
+from isomerge.data.inputs import DISCRIMINATORS
 from isomerge.errors import IsomergeError
+from isomerge.evidence.predictions import CLASSES, Prediction, prediction_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,18 +27,20 @@ class Measure:
     """How well a module predicts."""
 
     loss: float
-    """Mean negative log-likelihood in nats, per example or, for language models, per predicted token."""
+    """Mean negative log-likelihood in nats, per example, label or predicted token; of values the mean squared error."""
     accuracy: float | None
-    """The share of classes, or of predicted tokens, that are the likeliest one."""
+    """The share of classes, labels or predicted tokens that are the likeliest one; None for values."""
     perplexity: float | None
-    """The exponential of the loss of a language model; None for classes. Infinite when it is beyond floats."""
+    """The exponential of the loss of a language model; None for others. Infinite when it is beyond floats."""
     examples: int
+    unit: str = "nats"
+    """Of the loss: ``nats``, ``nats per token``, ``nats per label``, ``squared units``, ``squared units per token``."""
 
 
 def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """The logits of a batch: [n, classes] or [n, length, vocabulary], at least float32, on the module's device.
 
-    ``labels`` are not given to the module. Gradients are kept when they are on.
+    Of a head with one logit per token they are [n, length, 1]. ``labels`` are not given to the module. Gradients are kept when they are on.
 
     Raises:
         IsomergeError: the module cannot read this batch, or has no head that predicts.
@@ -49,7 +54,8 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         raise IsomergeError(
             f"{type(module).__name__} predicts nothing, so it has no loss: give a checkpoint with a head"
         )
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits.unsqueeze(-1) if type(module).__name__ in DISCRIMINATORS and logits.ndim == 2 else logits
 
 
 def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
@@ -74,8 +80,10 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
         ) from error
 
 
-def targets_of(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:
+def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = CLASSES) -> Tensor:
     """What logits shall predict: class ids [n], or tokens [n, length] with -100 where nothing is predicted.
+
+    Of several labels and of values: floats of the shape of the logits, with -100 where a token is padding.
 
     Logits [n, length, vocabulary] without labels are those of a causal model: position i predicts token i + 1, where
     both are tokens and no padding.
@@ -86,22 +94,40 @@ def targets_of(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:
     import torch
 
     labels = batch.get("labels")
-    if labels is None and logits.ndim == 3 and "input_ids" in batch:
+    if labels is None and kind is CLASSES and logits.ndim == 3 and "input_ids" in batch:
         ids = batch["input_ids"]
         seen = batch.get("attention_mask", torch.ones_like(ids)) == 1
         labels = torch.full_like(ids, IGNORED)
         labels[:, :-1] = torch.where(seen[:, :-1] & seen[:, 1:], ids[:, 1:], IGNORED)
+    if kind is not CLASSES and labels is not None:
+        return _numbers_of(batch, labels, logits)
     if labels is None:
         raise IsomergeError("the data have no labels, so there is no loss: give a label with every example")
     if labels.shape != logits.shape[:-1]:
-        raise IsomergeError(
-            f"labels of shape {list(labels.shape)} do not fit logits of shape {list(logits.shape)}: "
-            "check that the data are made for this checkpoint"
-        )
+        raise _unfit(labels, logits)
     return labels.to(logits.device)
 
 
-def batch_loss(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, int, int]:
+def _numbers_of(batch: Mapping[str, Tensor], labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels as floats of the shape of the logits."""
+    if logits.shape[-1] == 1 and labels.shape == logits.shape[:-1]:
+        labels = labels.unsqueeze(-1)
+    if labels.shape != logits.shape:
+        raise _unfit(labels, logits)
+    mask = batch.get("attention_mask")
+    if logits.ndim == 3 and mask is not None and mask.shape == logits.shape[:-1]:
+        labels = labels.masked_fill(mask.unsqueeze(-1) == 0, IGNORED)
+    return labels.to(logits)
+
+
+def _unfit(labels: Tensor, logits: Tensor) -> IsomergeError:
+    return IsomergeError(
+        f"labels of shape {list(labels.shape)} do not fit logits of shape {list(logits.shape)}: "
+        "check that the data are made for this checkpoint"
+    )
+
+
+def batch_loss(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, int, int | None]:
     """The loss of one batch.
 
     Args:
@@ -109,24 +135,51 @@ def batch_loss(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, 
         batch: what `Examples.batches` yields.
 
     Returns:
-        The sum of negative log-likelihoods in nats (a scalar, with gradients when they are on), how many predictions
-        it is summed over, and how many of them are right.
+        The sum of losses (a scalar, with gradients when they are on), how many predictions it is summed over, and how
+        many of them are right; see `isomerge.evidence.predictions.Prediction.loss`.
 
     Raises:
         IsomergeError: see `logits_of` and `targets_of`.
     """
-    logits = logits_of(module, batch)
-    return loss_of_logits(logits, targets_of(batch, logits))
+    kind, logits = prediction_of(module, batch.get("labels")), logits_of(module, batch)
+    return kind.loss(logits, targets_of(batch, logits, kind))
 
 
-def loss_of_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, int, int]:
-    """As `batch_loss`, from logits [..., k] and targets [...] with -100 where nothing is predicted."""
-    import torch
+@dataclass
+class Tally:
+    """Sums over batches."""
 
-    kept = targets != IGNORED
-    logits, targets = logits[kept], targets[kept]
-    loss = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
-    return loss, len(targets), int((logits.argmax(-1) == targets).sum())
+    kind: Prediction
+    total: float = 0.0
+    count: int = 0
+    right: list[int] = field(default_factory=list)
+    tokens: bool = False
+
+    def add(self, logits: Tensor, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch.
+
+        Raises:
+            IsomergeError: see `targets_of`.
+        """
+        loss, seen, right = self.kind.loss(logits, targets_of(batch, logits, self.kind))
+        self.total, self.count, self.tokens = self.total + float(loss), self.count + seen, logits.ndim == 3
+        self.right += [] if right is None else [right]
+
+    def measure(self, examples: int) -> Measure:
+        """The means, of so many examples.
+
+        Raises:
+            IsomergeError: nothing was predicted, or the loss is no number.
+        """
+        if self.count == 0:
+            raise IsomergeError("the data leave nothing to predict: give longer texts, or labels")
+        loss = self.total / self.count
+        if not isfinite(loss):
+            raise IsomergeError(f"the loss is {loss}: the model's outputs are no numbers in this dtype")
+        accuracy = sum(self.right) / self.count if self.right else None
+        language = self.tokens and self.kind is CLASSES
+        perplexity = (exp(loss) if loss < 700 else float("inf")) if language else None
+        return Measure(loss, accuracy, perplexity, examples, self.kind.unit(tokens=self.tokens))
 
 
 def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Measure:
@@ -137,55 +190,31 @@ def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Mea
     """
     import torch
 
-    total, count, correct, tokens = 0.0, 0, 0, False
+    tally = Tally(prediction_of(module, examples.tensors.get("labels")))
     with torch.no_grad():
         for batch in examples.batches(batch_size):
-            logits = logits_of(module, batch)
-            loss, seen, right = loss_of_logits(logits, targets_of(batch, logits))
-            total, count, correct, tokens = total + float(loss), count + seen, correct + right, logits.ndim == 3
-    return measure(total, count, correct, len(examples), tokens=tokens)
+            tally.add(logits_of(module, batch), batch)
+    return tally.measure(len(examples))
 
 
-def measure(total: float, count: int, correct: int, examples: int, *, tokens: bool) -> Measure:
-    """A `Measure` from sums over ``count`` predictions.
-
-    Raises:
-        IsomergeError: nothing was predicted, or the loss is no number.
-    """
-    if count == 0:
-        raise IsomergeError("the data leave nothing to predict: give longer texts, or labels")
-    loss = total / count
-    if not isfinite(loss):
-        raise IsomergeError(f"the loss is {loss}: the model's outputs are no numbers in this dtype")
-    perplexity = (exp(loss) if loss < 700 else float("inf")) if tokens else None
-    return Measure(loss, correct / count, perplexity, examples)
-
-
-def mean_log_probability(logits: Sequence[Tensor]) -> Tensor:
-    """The logarithm of the mean of several models' distributions: [..., k], normalised."""
-    from math import log
-
-    import torch
-
-    stacked = torch.stack([x.log_softmax(-1) for x in logits])
-    return stacked.logsumexp(0) - log(len(logits))
-
-
-def divergence(ends: Sequence[Tensor], logits: Tensor, kept: Tensor | None = None) -> Tensor:
-    """KL(mean of the ends' distributions || the model's) in nats: how far a model is from its parents, without labels.
+def divergence(
+    ends: Sequence[Tensor], logits: Tensor, kept: Tensor | None = None, kind: Prediction = CLASSES
+) -> Tensor:
+    """How far a model is from its parents, without labels: KL(mean of the ends' distributions || the model's) in nats, or
+    the squared difference of values.
 
     Args:
         ends: logits of the parents on a batch, each of the shape of ``logits``.
         logits: the model's, [n, k] or [n, length, k]; gradients flow into them.
         kept: bool [n, length], the positions that count (no padding); all by default.
+        kind: what the logits mean.
 
     Returns:
         [n]: per example, averaged over its positions.
     """
     import torch
 
-    target = mean_log_probability(ends)
-    terms = (target.exp() * (target - logits.log_softmax(-1))).sum(-1)
+    terms = kind.divergence(kind.mean(ends), logits)
     if terms.ndim == 1:
         return terms
     weights = torch.ones_like(terms) if kept is None else kept.to(terms.dtype)

@@ -69,7 +69,7 @@ def tiles_of(written: Written, losses: Sequence[Losses]) -> list[tuple[str, str,
     elif facts.taught:
         worst = max(facts.taught, key=lambda t: t.kept)
         value = f"{nats(worst.barriers[0])} → {nats(worst.kept)}" if worst.barriers else nats(worst.kept)
-        found.append(("Barrier, held out", value, "nats, while learning"))
+        found.append(("Barrier, held out", value, f"{worst.unit}, while learning"))
     if written.size is not None:
         found.append(("Size", size_text(written.size.bytes), ", ".join(written.size.dtypes)))
     return found

@@ -67,6 +67,8 @@ class Taught:
     examples: int
     held_out: int
     target: str
+    unit: str = "nats"
+    """Of the barriers: ``nats``, or ``squared units`` of values."""
 
 
 @dataclass(frozen=True)
@@ -217,4 +219,5 @@ def _taught(learned: Mapping[str, Any]) -> Taught:
         int(learned.get("examples", 0)),
         int(learned.get("held_out", 0)),
         str(learned.get("target", "")),
+        str(learned.get("unit", "nats")),
     )

@@ -9,23 +9,26 @@ from isomerge.evidence.report.facts import Taught, short_names
 from isomerge.evidence.report.figure import Figure, Table
 from isomerge.evidence.report.heatmap import plane_map, scale_bar
 from isomerge.evidence.report.line_plot import Curve, Frame, Level, ends_of
-from isomerge.evidence.report.losses import STORED, Losses, LossLine
+from isomerge.evidence.report.losses import STORED, Losses, LossLine, Point
 from isomerge.evidence.report.numerals import count, figure, nats, percent
 
 
 def loss_figure(losses: Losses) -> Figure:
     """Loss and accuracy on the line between two models, as stored and aligned."""
     ends = short_names(losses.models)
-    curves = {"loss": [], "accuracy": []}
+    shown = [("loss", f"Loss ({losses.unit})")]
+    if all(line.accuracies is not None for line in losses.lines):
+        shown.append(("accuracy", "Accuracy"))
+    curves = {kind: [] for kind, _ in shown}
     style = 1
     for line in losses.lines:
         number = 0 if line.name == STORED else style
         style += line.name != STORED
-        curves["loss"].append(_curve(line, number, "loss"))
-        curves["accuracy"].append(_curve(line, number, "accuracy"))
+        for kind in curves:
+            curves[kind].append(_curve(line, number, kind))
     places = ((0.0, ends[0]), (0.5, "middle"), (1.0, ends[1]))
     plots = []
-    for kind, caption in (("loss", f"Loss ({losses.unit})"), ("accuracy", "Accuracy")):
+    for kind, caption in shown:
         levels = _levels(losses, kind)
         values = [y for c in curves[kind] for _, y in c.points] + [level.value for level in levels]
         low, high = ends_of(values)
@@ -44,18 +47,25 @@ def loss_figure(losses: Losses) -> Figure:
     return Figure("Loss along the line", lead, tuple(plots), tuple(legend), _line_table(losses, ends), wide=True)
 
 
+def share(point: Point) -> str:
+    """The accuracy of a point; a dash where there is none."""
+    return "–" if point.accuracy is None else percent(point.accuracy)
+
+
 def percent_tick(x: float) -> str:
     """An accuracy on an axis."""
     return f"{100 * x:.3g} %"
 
 
 def _curve(line: LossLine, style: int, kind: str) -> Curve:
-    values = line.losses if kind == "loss" else line.accuracies
+    rights = line.accuracies or ()
     tips = tuple(
-        f"{line.name}, at {at:.2f}: loss {nats(loss)}, accuracy {percent(right)}"
-        for at, loss, right in zip(line.at, line.losses, line.accuracies, strict=True)
+        f"{line.name}, at {at:.2f}: loss {nats(loss)}" + (f", accuracy {percent(rights[k])}" if rights else "")
+        for k, (at, loss) in enumerate(zip(line.at, line.losses, strict=True))
     )
-    return Curve(line.name, tuple(zip(line.at, values, strict=True)), tips, style)
+    return Curve(
+        line.name, tuple(zip(line.at, line.losses if kind == "loss" else rights, strict=True)), tips, style
+    )
 
 
 def _levels(losses: Losses, kind: str) -> list[Level]:
@@ -73,28 +83,23 @@ def _levels(losses: Losses, kind: str) -> list[Level]:
 
 
 def _course(line: LossLine, kind: str) -> str:
+    first, last = line.ends
     if kind == "loss":
-        first, last = line.ends
         return f"{nats(first.loss)}, in the middle {nats(line.midpoint.loss)}, {nats(last.loss)}; barrier {nats(line.barrier)}"
-    first, *_, last = line.accuracies
-    return f"{percent(first)}, in the middle {percent(line.midpoint.accuracy or 0.0)}, {percent(last)}"
+    return f"{share(first)}, in the middle {share(line.midpoint)}, {share(last)}"
 
 
 def _line_table(losses: Losses, ends: Sequence[str]) -> Table:
     """The ends, the middle and the barrier of every line; the output and the ensemble."""
     rows = [
-        (name, nats(point.loss), percent(point.accuracy or 0.0), "–")
-        for name, point in zip(ends, losses.lines[0].ends, strict=True)
+        (name, nats(point.loss), share(point), "–") for name, point in zip(ends, losses.lines[0].ends, strict=True)
     ]
     for line in losses.lines:
         middle = line.midpoint
-        rows.append(
-            (f"average, {line.name}", nats(middle.loss), percent(middle.accuracy or 0.0), nats(line.barrier))
-        )
+        rows.append((f"average, {line.name}", nats(middle.loss), share(middle), nats(line.barrier)))
     for name, point in (("the merged model", losses.merged), ("ensemble of the models", losses.ensemble)):
         if point is not None:
-            right = "–" if point.accuracy is None else percent(point.accuracy)
-            rows.append((name, nats(point.loss), right, "–"))
+            rows.append((name, nats(point.loss), share(point), "–"))
     head = ("model", f"loss ({losses.unit})", "accuracy", "barrier of the line")
     return Table("Loss and accuracy", head, tuple(rows))
 
@@ -132,25 +137,25 @@ def learning_figure(taught: Sequence[Taught], names: Sequence[str]) -> Figure | 
     shown = [(name, t) for name, t in zip(names, taught, strict=False) if len(t.steps) > 1]
     if not shown:
         return None
-    curves = []
+    curves, unit = [], shown[0][1].unit
     for number, (name, t) in enumerate(shown):
-        tips = tuple(f"{name}, step {s}: {nats(b)} nats" for s, b in zip(t.steps, t.barriers, strict=True))
+        tips = tuple(f"{name}, step {s}: {nats(b)} {unit}" for s, b in zip(t.steps, t.barriers, strict=True))
         points = tuple((float(s), b) for s, b in zip(t.steps, t.barriers, strict=True))
         curves.append(Curve(name, points, tips, number + 1))
     last = float(max(t.steps[-1] for _, t in shown))
     low, high = ends_of([0.0, *(b for _, t in shown for b in t.barriers)])
     frame = Frame(low, high, ((0.0, "step 0"), (last, f"step {last:.0f}")), high_x=last)
     words = " ".join(
-        f"{n}: from {nats(t.barriers[0])} to {nats(t.kept)} nats in {t.steps[-1]} steps." for n, t in shown
+        f"{n}: from {nats(t.barriers[0])} to {nats(t.kept)} {unit} in {t.steps[-1]} steps." for n, t in shown
     )
     plot = line_plot.line_plot(curves, frame, f"Barrier on held-out examples while the match is learned. {words}")
     held, seen = shown[0][1].held_out, shown[0][1].examples
     lead = (
-        f"The highest loss between the models in excess of their own, in nats, on {count(held)} examples that were held out of "
+        f"The highest loss between the models in excess of their own, in {unit}, on {count(held)} examples that were held out of "
         f"the {count(seen + held)} given. The best of these states was kept."
     )
     rows = tuple((n, str(s), nats(b)) for n, t in shown for s, b in zip(t.steps, t.barriers, strict=True))
-    table = Table("Barrier by step", ("model", "step", "barrier (nats)"), rows)
+    table = Table("Barrier by step", ("model", "step", f"barrier ({unit})"), rows)
     legend = line_plot.legend(curves, ()) if len(curves) > 1 else []
     return Figure(
         "While the match was learned",

@@ -19,7 +19,7 @@ STORED = "as stored"
 
 @dataclass(frozen=True)
 class Point:
-    """The loss (nats) and accuracy (0..1) of one model; accuracy None where there was none."""
+    """The loss and accuracy (0..1) of one model; accuracy None where there was none."""
 
     loss: float
     accuracy: float | None = None
@@ -32,23 +32,25 @@ class LossLine:
     name: str
     at: tuple[float, ...]
     losses: tuple[float, ...]
-    accuracies: tuple[float, ...]
+    accuracies: tuple[float, ...] | None
+    """None where nothing is right or wrong: of values."""
     barrier: float
-    """In nats, above the straight line between the ends (Entezari et al. 2022)."""
+    """In the unit of the loss, above the straight line between the ends (Entezari et al. 2022)."""
     drop: float
     """The same of the error rate, in 0..1."""
 
     @property
     def ends(self) -> tuple[Point, Point]:
         """The two models."""
-        first, last = (Point(self.losses[k], self.accuracies[k]) for k in (0, -1))
-        return first, last
+        return self._point(0), self._point(-1)
 
     @property
     def midpoint(self) -> Point:
         """Their average: the point in the middle of the list."""
-        k = len(self.at) // 2
-        return Point(self.losses[k], self.accuracies[k])
+        return self._point(len(self.at) // 2)
+
+    def _point(self, k: int) -> Point:
+        return Point(self.losses[k], None if self.accuracies is None else self.accuracies[k])
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Losses:
     models: tuple[str, ...]
     examples: int
     unit: str
-    """``nats`` per example, or ``nats per token``."""
+    """``nats`` per example, ``nats per token`` or ``per label``, or of values ``squared units``."""
     ensemble: Point | None
     lines: tuple[LossLine, ...] = ()
     planes: tuple[LossPlane, ...] = ()
@@ -146,8 +148,9 @@ def point_of(found: Mapping[str, Any]) -> Point:
 
 
 def _line(found: Mapping[str, Any]) -> LossLine:
-    at, losses, accuracies = (_finite(found[key]) for key in ("points", "losses", "accuracies"))
-    if not (2 <= len(at) == len(losses) == len(accuracies)):
+    at, losses = (_finite(found[key]) for key in ("points", "losses"))
+    accuracies = None if found["accuracies"] is None else _finite(found["accuracies"])
+    if not (2 <= len(at) == len(losses) == len(losses if accuracies is None else accuracies)):
         raise ValueError("a line needs as many losses and accuracies as points, and at least two")
     drop = float((found.get("accuracy_drop") or {}).get("entezari", 0.0))
     return LossLine(str(found["name"]), at, losses, accuracies, float(found["barrier"]["entezari"]), drop)

@@ -17,7 +17,7 @@ from isomerge.evidence.report.numerals import count, nats, percent, ratio
 CONNECTED = 0.02
 """Models are connected where the error rate rises by no more than this on the line (Frankle et al. 2020)."""
 SLIGHT = 0.1
-"""And where the loss rises by no more than so many nats: a tenth of the perplexity."""
+"""And where the loss rises by no more than so many nats: a tenth of the perplexity. Of values: so much of the loss."""
 FAIR = 3
 """A barrier of so many times the above is small; a larger one is a barrier."""
 
@@ -41,7 +41,7 @@ def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
     lines = [found for found in losses if found.lines]
     if lines:
         level, title, text = _by_loss(written, lines)
-    elif written.told.taught and relation is not Relation.SAME:
+    elif _in_nats(written.told.taught) and relation is not Relation.SAME:
         level, title, text = _by_learning(written.told.taught)
     else:
         level, title, text = _by_distance(written, relation)
@@ -85,7 +85,7 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
         models = [*losses[0].lines[0].ends[:1], *(each.lines[0].ends[1] for each in losses)]
         excess = merged.loss - sum(m.loss for m in models) / len(models)
         drop = _mean_accuracy(models) - (merged.accuracy or 0.0) if merged.accuracy is not None else 0.0
-    level = graded(excess, drop)
+    level = graded(excess, drop, _slight(found, line))
     middle = merged or line.midpoint
     what = "merged model" if merged is not None else "average of the two"
     title = {
@@ -102,9 +102,21 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
     return level, title, text
 
 
-def graded(excess: float, drop: float) -> Level:
-    """How good a merge is that costs ``excess`` nats and ``drop`` (0..1) of accuracy against its models."""
-    size = max(excess / SLIGHT, drop / CONNECTED)
+def _in_nats(taught: Sequence[Taught]) -> bool:
+    """Whether a match was learned, and its barriers can be graded: squared units have no scale of their own."""
+    return bool(taught) and all(t.unit == "nats" for t in taught)
+
+
+def _slight(found: Losses, line: LossLine) -> float:
+    """A rise of the loss that is slight: of values in parts of what the models themselves lose."""
+    squared = found.unit.startswith("squared")
+    return SLIGHT * max(sum(end.loss for end in line.ends) / 2, 1e-12) if squared else SLIGHT
+
+
+def graded(excess: float, drop: float, slight: float = SLIGHT) -> Level:
+    """How good a merge is that costs ``excess`` of loss (``slight`` is little of it) and ``drop`` (0..1) of accuracy
+    against its models."""
+    size = max(excess / slight, drop / CONNECTED)
     return Level.GOOD if size <= 1 else Level.FAIR if size <= FAIR else Level.POOR
 
 
@@ -125,7 +137,7 @@ def _rise(losses: Losses, line: LossLine) -> str:
     )
     if stored is None or line.name == STORED:
         return f"On the straight line between them the loss {highest}."
-    if stored.barrier <= SLIGHT and stored.drop <= CONNECTED:
+    if stored.barrier <= _slight(losses, stored) and stored.drop <= CONNECTED:
         return f"On the line between them the loss {highest}; it did not before alignment either, which was not needed."
     return f"On the line between them the loss {highest}; before alignment it rose by {nats(stored.barrier)}."
 
