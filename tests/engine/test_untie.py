@@ -187,3 +187,21 @@ def test_models_without_a_head_keep_their_basis(name: str, tmp_path: Path) -> No
     with pytest.raises(IsomergeError, match="no head"):
         isomerge.apply(g, a, out=tmp_path / "no")
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("name", ["gpt2", *more("llama-tied", "t5-gated")])
+def test_barrier_to_an_untied_alignment(name: str, tmp_path: Path) -> None:
+    """The two lines of docs/learned.md: what was learned with --untie is measured against the tied models."""
+    a, b = pair(name, tmp_path)
+    ids = torch.randint(1, 60, (4, 8), generator=torch.Generator().manual_seed(0))
+    save_file({"input_ids": ids}, tmp_path / "x.safetensors")
+    isomerge.align(b, onto=a, out=tmp_path / "out", spaces="all", untie=True)
+    options = {"data": str(tmp_path / "x.safetensors"), "points": 3, "spaces": "none"}
+    found = isomerge.barrier(a, b, aligned=[tmp_path / "out"], **options)
+    stored, aligned = found["lines"]
+    assert found["untied"] == [str(a), str(b)]
+    assert aligned["ends"] == [pytest.approx(end, rel=1e-4) for end in stored["ends"]]
+    assert aligned["midpoint"]["loss"] != pytest.approx(stored["midpoint"]["loss"], rel=1e-3)
+    plain = isomerge.barrier(a, b, **options)
+    assert plain["untied"] == []
+    assert plain["lines"][0]["losses"] == pytest.approx(stored["losses"], rel=1e-5)

@@ -118,6 +118,16 @@ def test_grades(excess: float, drop: float, level: Level) -> None:
     assert graded(excess, drop) is level
 
 
+def test_values_have_a_scale_of_their_own() -> None:
+    """A squared error rises slightly where it rises by a tenth; what was learned from values is not graded."""
+    for middle, level in ((210.0, Level.GOOD), (240.0, Level.FAIR), (400.0, Level.POOR)):
+        found = losses_of(barrier(line(MOVED, [200.0, middle, 200.0]), unit="squared units"))
+        assert verdict_of(written(1.3, 1.1), [found]).level is level
+    learned = {"barrier": 50.0, "history": [], "held_out": 7, "unit": "squared units"}
+    streams = [{"groups": {"res": "O"}, "learned": learned}]
+    assert "Learning" not in verdict_of(written(1.3, 1.4, streams=streams, spaces="all")).title
+
+
 def test_by_loss() -> None:
     """The line after alignment decides; a barrier asks for more alignment."""
     stored = line("as stored", [0.1, 2.0, 0.1], [0.9, 0.1, 0.9])

@@ -52,13 +52,14 @@ def barrier(
     Returns:
         A report: ``lines`` (``barrier`` by definition, in ``unit``, ``midpoint``, ``highest``, ``losses``, ...) or
         ``planes``, and ``ensemble``, the mean of the models' predictions. Of values
-        (regression) what tells of accuracy is None.
+        (regression) what tells of accuracy is None. ``untied`` are the models whose head was given weights of its own, as
+        that of another one has them: their functions are the same.
 
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
     from isomerge.data.opening import open_data
-    from isomerge.engine.connectivity import BarrierOptions, run_barrier
+    from isomerge.engine.connectivity import BarrierOptions, run_barrier, untied_alike
 
     given = [one, two] if third is None else [one, two, third]
     options = BarrierOptions(
@@ -71,12 +72,13 @@ def barrier(
         observer=observer,
     )
     with recognised([*given, *aligned], spec, allow_pickle) as found:
-        models, others = found[: len(given)], found[len(given) :]
+        alike, untied = untied_alike(found, spec)
+        models, others = alike[: len(given)], alike[len(given) :]
         options.check(models, others)
         anchor = models[0].checkpoint
         if not isinstance(data, Examples):
             data = open_data(str(data), anchor.folder, limit=limit, length=length, config=anchor.config)
-        return Report(run_barrier(models, data, options, others))
+        return Report({**run_barrier(models, data, options, others), "untied": untied})
 
 
 def report(

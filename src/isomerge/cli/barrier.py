@@ -64,6 +64,8 @@ def barrier(
             allow_pickle=allow_pickle, observer=observer,
         )  # fmt: skip
     warn_fixed(voice, report["fixed"])
+    if report["untied"]:
+        voice.say(f"Untied in memory, as another model has a head of its own: {', '.join(report['untied'])}.\n")
     _ends(voice, report)
     if "lines" in report:
         _lines(voice, report)

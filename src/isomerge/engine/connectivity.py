@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.commands import run_align
-from isomerge.engine.models import Model, check_compatible, working_dtype
+from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.modules import load_module
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Observer, Output
+from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
 from isomerge.evidence.line import Line, draw_lines, loss_line
@@ -73,6 +74,30 @@ class BarrierOptions:
         return [chosen for chosen in dict.fromkeys(self.spaces) if chosen != "none"]
 
 
+def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tuple[list[Model], list[str]]:
+    """Models with heads alike: where one has a head of its own, and others share it with the embeddings, theirs become
+    tensors of their own, in memory; their functions are the same.
+
+    Args:
+        models: of one architecture.
+        spec: the file that describes it, where one was given.
+
+    Returns:
+        The models, and what the user called those that were untied.
+
+    Raises:
+        IsomergeError: see `isomerge.engine.models.recognise`.
+    """
+    apart = [model.config.get("tie_word_embeddings") is False for model in models]
+    if not any(apart):
+        return list(models), []
+    found = [
+        model if own else recognise(model.checkpoint, spec_file=spec, untie=True)
+        for model, own in zip(models, apart, strict=True)
+    ]
+    return found, [new.ref for new, old in zip(found, models, strict=True) if len(new.names) > len(old.names)]
+
+
 def run_barrier(
     models: Sequence[Model],
     examples: Examples,
@@ -96,7 +121,7 @@ def run_barrier(
     if not examples.labelled:
         raise IsomergeError("--data has no labels, so there is no loss: give a label with every example")
     run = evaluator(examples, options.batch_size)
-    anchor = load_module(models[0], device=options.device)
+    anchor = _module(models[0], options.device)
     names = [STORED, *(f"aligned, {chosen}" for chosen in options.kinds), *(model.ref for model in aligned)]
     report: dict[str, Any] = {
         "command": "barrier",
@@ -104,7 +129,7 @@ def run_barrier(
         "data": {"examples": len(examples), "fingerprint": examples.fingerprint},
         "fixed": fixed_parts(models[0].spec, models[0].matches.values()) if options.kinds else [],
     }
-    others = [load_module(model, device=options.device) for model in models[1:]]
+    others = [_module(model, options.device) for model in models[1:]]
     together = ensemble([anchor, *others], examples, options.batch_size)
     report["ensemble"] = asdict(together)
     report["unit"] = together.unit
@@ -119,9 +144,15 @@ def run_barrier(
         distances.append(distance)
         del moved
     for model in aligned:
-        found.append((model.ref, between(model.ref, [load_module(model, device=options.device)])))
+        found.append((model.ref, between(model.ref, [_module(model, options.device)])))
         distances.append(None)
     return report | _summary(found, distances, models, together, report["unit"], options.png)
+
+
+def _module(model: Model, device: str) -> nn.Module:
+    """The module of a model, with a head of its own where the model has one, stored or in memory."""
+    own = model.config.get("tie_word_embeddings") is False
+    return untied_module(model, device) if own else load_module(model, device=device)
 
 
 def _between(
