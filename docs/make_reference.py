@@ -179,18 +179,34 @@ def methods_page() -> str:
             evidence = f"statistics (`{registry.STATISTICS[method.statistics]}`, see [stats](commands/stats.md))"
         facts = [f"base model: {needs[method.base]}"]
         facts += [f"needs {evidence}"] if evidence else []
+        facts += [f"{found}, the base not counted" for found in models_of(method)]
         facts += ["random"] if method.random else []
         parts += [f"## {name}", "", method.summary.replace("``", "`"), "", f"{'; '.join(facts)}.".capitalize(), ""]
         rows = [
             (
                 f"`{option.name}`" + (" (per model)" if option.per_model else ""),
-                option.kind.__name__,
+                option.kind.__name__ if option.values is None else values_of(option),
                 "required" if option.required else f"`{option.default}`",
             )
             for option in method.options.values()
         ]
         parts += table(("parameter", "type", "default"), *rows) if rows else []
     return "\n".join(parts).rstrip() + "\n"
+
+
+def values_of(option: Any) -> str:
+    """Which values of its kind an option takes."""
+    if isinstance(option.values, tuple):
+        return " or ".join(option.values)
+    return f"{option.kind.__name__} {option.values}"
+
+
+def models_of(method: Any) -> list[str]:
+    """How many models a method merges, where it does not take any number."""
+    least, most = method.models
+    if (least, most) == (1, None):
+        return []
+    return [f"merges {least} or more models" if most is None else f"merges {least} model{'s' if least > 1 else ''}"]
 
 
 def python_page() -> str:

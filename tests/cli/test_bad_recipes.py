@@ -30,6 +30,7 @@ RECIPES = {
         ["`slices.0` has no model but the base"],
     ),
     "method": (TWO + "merge_method: slurp", ["`merge_method`", "slurp", "did you mean slerp"]),
+    "a method in capitals": (TWO + "merge_method: SLERP", ["recipe.yml: `merge_method` SLERP: no such merge method (did you mean slerp?); there are"]),
     "a long reference": (
         "models: [{model: {model: {path: A, branch: x}}}, {model: B}]\n" + LINEAR,
         ["`models.0.model`", "a model is a name"],
@@ -101,11 +102,16 @@ RECIPES = {
     "no tokenizer": ("models: [{model: A}, {model: NAKED}]\n" + LINEAR + "tokenizer_source: union", ["NAKED", "has no tokenizer"]),
     # alignment
     "an unknown match": (TWO + LINEAR + "align: {match: hungarian}", ["hungarian", "git-rebasin"]),
-    "activations without data": (TWO + LINEAR + "align: {match: ot-acts}", ["ot-acts", "--data DATA"]),
+    "activations without data": (TWO + LINEAR + "align: {match: ot-acts}", ["`align.match` ot-acts", "--data DATA"]),
     "a method that runs models": (TWO + "merge_method: regression\nalign: true", ["regression runs the models", "--data"]),
     "an anchor": (TWO + LINEAR + "align: {anchor: second}", ["`align.anchor`"]),
     "onto a stranger": (TWO + LINEAR + "align: {onto: C}", ["`align.onto`", "C"]),
-    "data without alignment": (TWO + LINEAR + "align: {enabled: false, data: x}", ["--no-align"]),
+    "data without alignment": (TWO + LINEAR + "align: {enabled: false, data: x}", ["`align.enabled: false` leaves nothing"]),
+    "no time": (TWO + LINEAR + "align: {data: A, search: .nan}", ["recipe.yml: `align.search` nan: give a time in seconds"]),
+    "no steps": (TWO + LINEAR + "align: {learn: A, steps: -1}", ["recipe.yml: `align.steps` -1"]),
+    "no data": (TWO + LINEAR + "align: {data: lost.txt}", ["recipe.yml: `align.data` lost.txt"]),
+    "no such effort": (TWO + LINEAR + "align: {learn: A, learn_effort: none}", ["recipe.yml: `align.learn_effort` none"]),
+    "spaces": (TWO + LINEAR + "align: {spaces: qx}", ["recipe.yml: `align.spaces`", "qx"]),
 }  # fmt: skip
 
 
@@ -141,10 +147,13 @@ OPTIONS = {
         ["--method", "ties", "--base-model", "NAKED", "-p", "density=1,1,1"],
         ["--parameter density: 2 numbers are needed"],
     ),
+    "too few weights as a parameter": (["-p", "weight=1,2,3"], ["--parameter weight: 2 numbers are needed"]),
     "a parameter without a value": (["-p", "normalize"], ["--parameter normalize", "name=value"]),
     "a parameter of a wrong kind": (["-p", "normalize=7"], ["normalize", "true or false"]),
     "too few statistics": (["--method", "regmean", "--stats", "x"], ["--stats: 2 files are needed"]),
     "a base that is missing": (["--method", "ties"], ["ties needs a base model", "--base-model"]),
+    "a value of a wrong size": (["--method", "sce", "--base-model", "NAKED", "-p", "select_topk=3", "--dry-run"], ["from 0 to 1"]),
+    "too many models": (["--method", "slerp", "--base-model", "NAKED", "-p", "t=1", "--dry-run"], ["slerp merges exactly 1 model"]),
     "no such vocabulary": (["--tokenizer-source", "esperanto"], ["esperanto"]),
     "onto a stranger": (["--onto", "C"], ["--onto C", "A, B"]),
 }

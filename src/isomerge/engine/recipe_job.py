@@ -12,6 +12,7 @@ from isomerge.engine.fusing import Fusion, role_of_base
 from isomerge.engine.merge_job import MergeJob
 from isomerge.engine.recipe_align import check_no_code
 from isomerge.errors import IsomergeError
+from isomerge.fusion.arity import check_count
 from isomerge.fusion.parameters import Parameters, SliceParameters
 from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 from isomerge.fusion.registry import Method
@@ -32,6 +33,12 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     else:
         parts = list(recipe.slices or ())
     arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
+    for k, (_, sources, _) in enumerate(arranged):
+        try:
+            check_count(len(sources), method.name, method.models)
+        except IsomergeError as error:
+            where = f"`slices.{k}`" if recipe.slices else "`models`"
+            raise IsomergeError(f"{path}: {where}: {str(error).replace('--method ', 'the method ')}") from None
     role = role_of_base(method, arranged[0][0] is not None)
     parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters).with_numbers(method)
     notes = [*parameters.check(method, str(path)), *_left_out(parts)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
 from isomerge.fusion.inner_products import PIECE
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ EPS = 1e-8
 
 
 @merge_method
+@limited(models=(1, 1))
 def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
     """The other model's entries where their importance is an upper outlier, the base's elsewhere.
 
@@ -35,7 +37,7 @@ def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
     """
     import torch
 
-    check_number(tensors, "arcee_fusion", 1, 1)
+    check_number(tensors, arcee_fusion)
     if base.numel() == 0:
         return base.clone()
     delta = tensors[0] - base

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.options import CONSENSUS, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, middle_entries, sparse
 from isomerge.fusion.task_vectors import add_task_vectors
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @merge_method
+@limited(density=SHARE, gamma=SHARE)
 def breadcrumbs(
     tensors: Sequence[Tensor],
     base: Tensor,
@@ -49,6 +51,7 @@ def breadcrumbs(
 
 
 @merge_method
+@limited(density=SHARE, gamma=SHARE, consensus_method=CONSENSUS)
 def breadcrumbs_ties(
     tensors: Sequence[Tensor],
     base: Tensor,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.options import CONSENSUS, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, random_entries, sparse
 from isomerge.fusion.task_vectors import add_task_vectors
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @merge_method
+@limited(density=SHARE)
 def dare_linear(
     tensors: Sequence[Tensor],
     base: Tensor,
@@ -50,6 +52,7 @@ def dare_linear(
 
 
 @merge_method
+@limited(density=SHARE, consensus_method=CONSENSUS)
 def dare_ties(
     tensors: Sequence[Tensor],
     base: Tensor,

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.options import CONSENSUS, SHARE, Together, limited
 from isomerge.fusion.registry import merge_method, per_model
-from isomerge.fusion.sparsity import check_share, ranked_entries, sparse
+from isomerge.fusion.sparsity import check_share, check_window, ranked_entries, sparse
 from isomerge.fusion.task_vectors import add_task_vectors
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 
+def _check_drawn(density: float, epsilon: float) -> None:
+    """A density of 0 or 1 draws nothing."""
+    if 0 < density < 1:
+        check_window(density, epsilon)
+
+
+WINDOWS = Together(("density", "epsilon"), _check_drawn)
+
+
 @merge_method
+@limited(density=SHARE, consensus_method=CONSENSUS, together=WINDOWS)
 def della(
     tensors: Sequence[Tensor],
     base: Tensor,
@@ -55,6 +66,7 @@ def della(
 
 
 @merge_method
+@limited(density=SHARE, together=WINDOWS)
 def della_linear(
     tensors: Sequence[Tensor],
     base: Tensor,

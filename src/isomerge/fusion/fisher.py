@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.options import NOT_NEGATIVE, SHARE, Range, limited
 from isomerge.fusion.registry import merge_method, per_model
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class KroneckerFactors:
 
 
 @merge_method
+@limited(weight=NOT_NEGATIVE)
 def fisher(
     tensors: Sequence[Tensor],
     *,
@@ -76,6 +78,7 @@ def fisher(
 
 
 @merge_method
+@limited(weight=NOT_NEGATIVE, damping=SHARE, iterations=Range(least=1))
 def fisher_kfac(
     tensors: Sequence[Tensor],
     *,

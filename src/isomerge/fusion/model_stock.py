@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
 from isomerge.fusion.inner_products import combination, inner_products
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ SINGULAR = 1e-6
 
 
 @merge_method
+@limited(models=(2, None))
 def model_stock(tensors: Sequence[Tensor], base: Tensor, *, filter_wise: bool = False) -> Tensor:
     """Between the base and the average, as near to the average as the models agree.
 
@@ -37,7 +39,7 @@ def model_stock(tensors: Sequence[Tensor], base: Tensor, *, filter_wise: bool = 
     """
     import torch
 
-    check_number(tensors, "model_stock", 2)
+    check_number(tensors, model_stock)
     n = len(tensors)
     width = base.shape[-1] if filter_wise and base.ndim > 0 else base.numel()
     origin = base.reshape(-1, width)

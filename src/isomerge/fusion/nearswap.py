@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import elementwise_method
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ NEAREST = 1e-6
 
 
 @elementwise_method
+@limited(models=(1, 1))
 def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     """Every entry moves from the base to the other model by ``min(1, t / |theta - base|)`` of the way.
 
@@ -29,7 +31,7 @@ def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     Raises:
         IsomergeError: there is not exactly one model beside the base.
     """
-    check_number(tensors, "nearswap", 1, 1)
+    check_number(tensors, nearswap)
     other = tensors[0]
     share = (t / (base - other).abs_().clamp_min_(NEAREST)).clamp_(0, 1)
     return share * other + (1 - share) * base

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
 from isomerge.fusion.inner_products import combination, inner_products
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method, per_model
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ TOTAL = 1e-6
 
 
 @merge_method
+@limited(models=(2, 2))
 def nuslerp(
     tensors: Sequence[Tensor],
     base: Tensor | None = None,
@@ -47,7 +49,7 @@ def nuslerp(
     """
     import torch
 
-    check_number(tensors, "nuslerp", 2, 2)
+    check_number(tensors, nuslerp)
     total = weight[0] + weight[1]
     t = 0.5 if abs(total) < TOTAL else weight[1] / total
     ends = [_vectors(x, nuslerp_flatten, nuslerp_row_wise) for x in tensors]

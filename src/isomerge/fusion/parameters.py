@@ -13,8 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.arity import check_count
+from isomerge.fusion.checking import check_together
 from isomerge.fusion.numbers import numbers_of
-from isomerge.fusion.registry import Method, Option, methods
+from isomerge.fusion.options import Option
+from isomerge.fusion.registry import Method, methods
+from isomerge.fusion.resolving import resolve
 
 Settings = Mapping[str, Any]
 FILTER_KEYS = {"filter", "value"}
@@ -82,7 +86,7 @@ class Parameters:
         return len(self._place(layer, after, 1)[0].sources)
 
     def check(self, method: Method, where: str) -> list[str]:
-        """Refuse unknown parameters, values of the wrong kind, and missing ones.
+        """Refuse unknown parameters, values that the method does not take, alone or together, and missing ones.
 
         Returns:
             Notes on parameters that other methods have and this one does not: recipes often carry them along.
@@ -107,7 +111,19 @@ class Parameters:
                         f"{where}: `{at}` is one value for all models: put it under the recipe's own parameters"
                     )
         self._check_missing(method, where)
+        for levels in self._levels():
+            try:
+                check_together(method, levels)
+            except IsomergeError as error:
+                raise IsomergeError(f"{where}: {error}") from None
         return list(notes)
+
+    def _levels(self) -> Iterator[tuple[tuple[Settings, str], ...]]:
+        """For every model of every slice, the settings that count for it, the nearest first, and where they stand."""
+        for k, part in enumerate(self.slices):
+            wider = ((part.own, f"slices.{k}.parameters"), (self.common, "parameters"))
+            for settings, place in zip(part.sources, part.places or ["models"] * len(part.sources), strict=True):
+                yield (settings, f"{place}.parameters"), *wider
 
     def _check_missing(self, method: Method, where: str) -> None:
         for option in method.options.values():
@@ -167,27 +183,6 @@ def renumbered(name: str, layer: int, own: int) -> str:
     return re.sub(rf"(?<![^.]){layer}(?![^.])", str(own), name, count=1)
 
 
-def resolve(setting: Any, name: str, t: float, *, numeric: bool) -> Any:
-    """The value of a setting for a tensor at ``t`` in [0, 1] of its slice; None where no filter fits."""
-    if isinstance(setting, Mapping):
-        setting = [setting]
-    if not isinstance(setting, Sequence) or isinstance(setting, str):
-        return setting
-    if all(isinstance(entry, Mapping) for entry in setting):
-        for entry in setting:
-            wanted = entry.get("filter")
-            if wanted in (None, "*") or str(wanted) in name:
-                return resolve(entry["value"], name, t, numeric=numeric)
-        return None
-    if not numeric:  # flags and words are not interpolated
-        return setting[int(t * (len(setting) - 1))]
-    setting = [float(value) for value in setting]
-    place = t * (len(setting) - 1)
-    low = int(place)
-    high, share = min(len(setting) - 1, low + 1), place - low
-    return (1 - share) * setting[low] + share * setting[high]
-
-
 def scalars(setting: Any, where: str) -> Iterator[Any]:
     """Every scalar of a setting.
 
@@ -230,8 +225,10 @@ def of_models(
         given: by name; a list of ``count`` numbers is one per model where the parameter is.
 
     Raises:
-        IsomergeError: unknown parameters, wrong kinds, or another number of values.
+        IsomergeError: unknown parameters, values that the method does not take, another number of values, or too many or too
+            few models.
     """
+    check_count(count, method.name, method.models)
     given = dict(given or {})
     if weights is not None:
         if "weight" not in method.options:

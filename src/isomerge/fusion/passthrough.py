@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import elementwise_method, per_model
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 
 @elementwise_method
+@limited(models=(1, 1))
 def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model(1.0)) -> Tensor:
     """``scale theta``.
 
@@ -23,5 +25,5 @@ def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model
     Raises:
         IsomergeError: there is not exactly one model.
     """
-    check_number(tensors, "passthrough", 1, 1)
+    check_number(tensors, passthrough)
     return tensors[0] * scale[0]

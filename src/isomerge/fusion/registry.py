@@ -9,7 +9,8 @@
 parameters whose default is `per_model` have one value per model, the others one for all. A trailing underscore is dropped
 (``lambda_`` is mergekit's ``lambda``). ``rng`` makes a method random: it is seeded from the run's seed and the tensor's
 name, so that neither the order of tensors nor the number of workers matters. ``fishers``, ``grams`` and ``factors`` are
-statistics of the models (`isomerge.engine.fusion_statistics`).
+statistics of the models (`isomerge.engine.fusion_statistics`). Ranges, choices and the number of models are said by
+`isomerge.fusion.options.limited`.
 
 Adding a method is one file in this folder.
 """
@@ -23,17 +24,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.options import KINDS, Option, Together, check_kind, limits_of
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
-KINDS = (bool, int, float, str)
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,6 @@ class PerModel:
 def per_model(default: float | None = None) -> Any:
     """The default of a parameter that has one value per model."""
     return PerModel(default)
-
-
-@dataclass(frozen=True)
-class Option:
-    """One parameter of a method."""
-
-    name: str
-    """As users write it."""
-    keyword: str
-    """As the function has it."""
-    per_model: bool
-    default: Any
-    kind: type
-    required: bool
 
 
 @dataclass(frozen=True)
@@ -82,6 +68,10 @@ class Method:
     """Every entry of the result depends on that entry of the models alone, so that tensors are merged in pieces."""
     widening: bool = False
     """It takes tensors as they are stored: see `widening_method`."""
+    models: tuple[int, int | None] = (1, None)
+    """The least and the most models that it merges, the base not counted."""
+    together: Together | None = None
+    """What values of several options must fulfil together."""
 
     @property
     def piecewise(self) -> bool:
@@ -95,7 +85,7 @@ class Method:
         return " ".join(text.partition("\n\n")[0].split())
 
     def check_value(self, name: str, value: Any, place: str) -> None:
-        """Refuse a parameter that the method does not have, or a value of the wrong kind.
+        """Refuse a parameter that the method does not have, or a value that it does not take.
 
         Args:
             name, value: the parameter; a scalar.
@@ -187,20 +177,34 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
     """What a function's signature says."""
     parameters = inspect.signature(function).parameters
     options: dict[str, Option] = {}
+    limits = limits_of(function)
     for key, parameter in parameters.items():
         if parameter.kind is not parameter.KEYWORD_ONLY or key in ("rng", "out") or key in STATISTICS:
             continue
         name, default = key.rstrip("_"), parameter.default
+        values = limits.values.get(name)
         if isinstance(default, PerModel):
-            options[name] = Option(name, key, True, default.default, float, default.default is None)
+            options[name] = Option(name, key, True, default.default, float, default.default is None, values)
         else:
-            options[name] = Option(
-                name, key, False, default, kind_of(function, parameter), default is parameter.empty
-            )
+            kind = kind_of(function, parameter)
+            options[name] = Option(name, key, False, default, kind, default is parameter.empty, values)
+    if strange := sorted(limits.values.keys() - options.keys()):
+        raise TypeError(f"{function.__name__}: limits of {strange[0]}, which is no option")
     base = parameters.get("base")
     needs = "none" if base is None else ("optional" if "None" in str(base.annotation) else "required")
     statistics = next((key for key in STATISTICS if key in parameters), None)
-    return Method(function.__name__, function, options, needs, "rng" in parameters, statistics, unit, forward)
+    return Method(
+        function.__name__,
+        function,
+        options,
+        needs,
+        "rng" in parameters,
+        statistics,
+        unit,
+        forward,
+        models=limits.models,
+        together=limits.together,
+    )
 
 
 def kind_of(function: Callable[..., Any], parameter: inspect.Parameter) -> type:
@@ -210,28 +214,6 @@ def kind_of(function: Callable[..., Any], parameter: inspect.Parameter) -> type:
     if found is None:
         raise TypeError(f"{function.__name__}: {parameter.name} must be annotated as bool, int, float or str")
     return found
-
-
-def check_kind(option: Option, value: Any, place: str) -> None:
-    """Refuse a value of another kind than an option's; whole numbers are numbers, and 1 and 0 flags, as in mergekit.
-
-    Raises:
-        IsomergeError: naming the place.
-    """
-    if value is None and option.default is None and not option.required:
-        return
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    # texts can have whole numbers of any length; those that no tensor takes are no finite numbers either
-    number = number and (abs(value) < 2**63 if isinstance(value, int) else isfinite(float(value or 0)))
-    good = {
-        bool: isinstance(value, bool) or value in (0, 1),
-        float: number,
-        int: number and float(value or 0).is_integer(),
-        str: isinstance(value, str),
-    }
-    if not good[option.kind]:
-        words = {bool: "true or false", float: "a finite number", int: "a whole number", str: "a word"}
-        raise IsomergeError(f"`{place}` is {value!r}: give {words[option.kind]}")
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fisher import ROUNDING, checked_weights, pseudo_inverse, weighted_mean
+from isomerge.fusion.options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class InputGram:
 
 
 @merge_method
+@limited(weight=NOT_NEGATIVE, alpha=SHARE)
 def regmean(
     tensors: Sequence[Tensor],
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.fusion.options import NOT_NEGATIVE, limited
 from isomerge.fusion.registry import forward_method, per_model
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @forward_method
+@limited(ridge=NOT_NEGATIVE)
 def regression(
     run: Forward, *, weight: Sequence[float] = per_model(1.0), ridge: float | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
 from isomerge.fusion.inner_products import combination, inner_products
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ EPS = 1e-8
 
 
 @merge_method
+@limited(models=(1, 1))
 def slerp(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     """Spherical interpolation from the base to the other model.
 
@@ -34,7 +36,7 @@ def slerp(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     Raises:
         IsomergeError: there is not exactly one model beside the base.
     """
-    check_number(tensors, "slerp", 1, 1)
+    check_number(tensors, slerp)
     other = tensors[0]
     gram = inner_products([base.reshape(1, -1), other.reshape(1, -1)])[0]
     norms = [math.sqrt(float(gram[i, i])) for i in range(2)]

@@ -60,6 +60,19 @@ def check_share(name: str, value: float) -> None:
         )
 
 
+def check_window(density: float, epsilon: float) -> None:
+    """Refuse probabilities ``density +- epsilon`` that leave (0, 1).
+
+    Raises:
+        IsomergeError: naming the parameters.
+    """
+    if density - epsilon <= 0 or density + epsilon >= 1:
+        raise IsomergeError(
+            f"`epsilon` is {epsilon} with a density of {density}, but density - epsilon and density + epsilon must lie "
+            "between 0 and 1: choose a smaller epsilon"
+        )
+
+
 def middle_entries(delta: Tensor, density: float, gamma: float) -> Tensor:
     """Breadcrumbs: the mask of ``floor(density N)`` entries below the ``floor(gamma N)`` of largest magnitude.
 
@@ -89,11 +102,7 @@ def ranked_entries(delta: Tensor, density: float, epsilon: float, rng: Generator
     """
     import torch
 
-    if density - epsilon <= 0 or density + epsilon >= 1:
-        raise IsomergeError(
-            f"`epsilon` is {epsilon} with a density of {density}, but density - epsilon and density + epsilon must lie "
-            "between 0 and 1: choose a smaller epsilon"
-        )
+    check_window(density, epsilon)
     rows = delta.abs() if delta.ndim > 1 else delta.abs().reshape(1, -1)
     length = rows.shape[1]
     steps = torch.linspace(density - epsilon, density + epsilon, length) if length > 1 else torch.tensor([density])

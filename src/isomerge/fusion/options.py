@@ -1,0 +1,126 @@
+"""The options of merge methods: their kinds, and what a signature cannot say: which values they take, alone and together,
+and how many models a method merges.
+
+    @merge_method
+    @limited(density=SHARE, consensus_method=CONSENSUS, models=(2, None))
+    def ...
+
+A value outside of a method's limits is refused before anything is read (`isomerge.fusion.checking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any, TypeVar
+
+from isomerge.errors import IsomergeError
+
+KINDS = (bool, int, float, str)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers from ``least`` to ``most``, both included."""
+
+    least: float = -inf
+    most: float = inf
+
+    def __contains__(self, value: Any) -> bool:
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        return f"of at least {self.least:g}" if self.most == inf else f"from {self.least:g} to {self.most:g}"
+
+
+SHARE = Range(0, 1)
+NOT_NEGATIVE = Range(least=0)
+CONSENSUS = ("sum", "count")
+"""How TIES elects signs: `isomerge.fusion.task_vectors.elect_signs`."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One parameter of a method."""
+
+    name: str
+    """As users write it."""
+    keyword: str
+    """As the function has it."""
+    per_model: bool
+    default: Any
+    kind: type
+    required: bool
+    values: Range | tuple[str, ...] | None = None
+    """Which numbers or words it takes; None: all."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """What values of several options must fulfil together."""
+
+    options: tuple[str, ...]
+    check: Callable[..., None]
+    """Takes one value of each, in their order, and raises IsomergeError."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a method's signature cannot say."""
+
+    values: Mapping[str, Range | tuple[str, ...]] = field(default_factory=dict)
+    models: tuple[int, int | None] = (1, None)
+    """The least and the most models that it merges, the base not counted."""
+    together: Together | None = None
+
+
+def limited(
+    *,
+    models: tuple[int, int | None] = (1, None),
+    together: Together | None = None,
+    **values: Range | tuple[str, ...],
+) -> Callable[[Function], Function]:
+    """Give a function limits, before it is registered: values of its options by name, and the other fields of `Limits`."""
+
+    def put(function: Function) -> Function:
+        function.__dict__["limits"] = Limits(values, models, together)
+        return function
+
+    return put
+
+
+def limits_of(function: Callable[..., Any]) -> Limits:
+    """A function's limits; none where it was not given any."""
+    return getattr(function, "limits", Limits())
+
+
+def check_kind(option: Option, value: Any, place: str) -> None:
+    """Refuse a value of another kind than an option's, or one that it does not take; whole numbers are numbers, and 1 and 0
+    flags, as in mergekit.
+
+    Raises:
+        IsomergeError: naming the place.
+    """
+    if value is None and option.default is None and not option.required:
+        return
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # texts can have whole numbers of any length; those that no tensor takes are no finite numbers either
+    number = number and (abs(value) < 2**63 if isinstance(value, int) else isfinite(float(value or 0)))
+    good = {
+        bool: isinstance(value, bool) or value in (0, 1),
+        float: number,
+        int: number and float(value or 0).is_integer(),
+        str: isinstance(value, str),
+    }
+    if not good[option.kind]:
+        words = {bool: "true or false", float: "a finite number", int: "a whole number", str: "a word"}
+        raise IsomergeError(f"`{place}` is {value!r}: give {words[option.kind]}")
+    if isinstance(value, (int, float, str)) and option.values is not None and value not in option.values:
+        words = (
+            f"a number {option.values}"
+            if isinstance(option.values, Range)
+            else f"one of {', '.join(option.values)}"
+        )
+        raise IsomergeError(f"`{place}` is {value}: give {words}")
