@@ -152,8 +152,14 @@ OPTIONS = {
     "a parameter of a wrong kind": (["-p", "normalize=7"], ["normalize", "true or false"]),
     "too few statistics": (["--method", "regmean", "--stats", "x"], ["--stats: 2 files are needed"]),
     "a base that is missing": (["--method", "ties"], ["ties needs a base model", "--base-model"]),
-    "a value of a wrong size": (["--method", "sce", "--base-model", "NAKED", "-p", "select_topk=3", "--dry-run"], ["from 0 to 1"]),
-    "too many models": (["--method", "slerp", "--base-model", "NAKED", "-p", "t=1", "--dry-run"], ["slerp merges exactly 1 model"]),
+    "a value of a wrong size": (
+        ["--method", "sce", "--base-model", "NAKED", "-p", "select_topk=3", "--dry-run"],
+        ["from 0 to 1"],
+    ),
+    "too many models": (
+        ["--method", "slerp", "--base-model", "NAKED", "-p", "t=1", "--dry-run"],
+        ["slerp merges exactly 1 model"],
+    ),
     "no such vocabulary": (["--tokenizer-source", "esperanto"], ["esperanto"]),
     "onto a stranger": (["--onto", "C"], ["--onto C", "A, B"]),
 }
