@@ -231,3 +231,9 @@ def test_a_key_that_mergekit_does_nothing_with_is_a_note(placed: Path, isomerge:
     said = isomerge("merge", recipe, tmp_path / "out")
     assert said.code == 0
     assert "`slices.0.residual_weight` is left out" in said.err
+
+
+def test_a_report_that_cannot_be_written(placed: Path, isomerge: Callable, tmp_path: Path) -> None:
+    """A folder in its place is told before anything is done."""
+    how = ["merge", placed / "A", placed / "B", "-o", tmp_path / "out", "--json", tmp_path]
+    refuses(isomerge, tmp_path, *how, words=[f"--json {tmp_path}: this is a folder"])

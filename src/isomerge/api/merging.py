@@ -80,6 +80,7 @@ def merge(
     from isomerge.engine.merge_recipe import recipe_text
     from isomerge.engine.merging import run_merge
     from isomerge.engine.recipe_job import job_of_recipe
+    from isomerge.engine.recipe_words import told_in_keys
     from isomerge.engine.solutions import matching_of
 
     how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
@@ -105,30 +106,33 @@ def merge(
             seed=seed,
         )
         how["onto"] = number_of(onto, job)
-    match = matching_of(**matching)
-    how |= {"spaces": match.spaces(how["spaces"]), "repair": repair}
-    asked = {**how, "untie": untie, "dtype": dtype}
-    asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
-    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
-    models = opened(job, spec=spec, allow_pickle=allow_pickle)
-    bases = [base for base in job.source_bases if base is not None]
-    with recognised([*models, *bases], spec, allow_pickle, untie) as every, destination(out, options) as output:
-        found, rest = every[: len(models)], iter(every[len(models) :])
-        origins = [None if base is None else next(rest) for base in job.source_bases]
-        named = [str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)]
-        recipe = recipe_text(job, named, asked, matching)
-        report = run_merge(
-            found,
-            output,
-            fusion=job.fusion,
-            matching=match,
-            stats=job.stats,
-            source_bases=origins,
-            recipe=recipe,
-            **how,
-        )
-        return Report(report)
+    with told_in_keys(models, job.recipe, {**matching, "repair": repair}):
+        match = matching_of(**matching)
+        how |= {"spaces": match.spaces(how["spaces"]), "repair": repair}
+        asked = {**how, "untie": untie, "dtype": dtype}
+        asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
+        options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
+        options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
+        refs = opened(job, spec=spec, allow_pickle=allow_pickle)
+        bases = [base for base in job.source_bases if base is not None]
+        with recognised([*refs, *bases], spec, allow_pickle, untie) as every, destination(out, options) as output:
+            found, rest = every[: len(refs)], iter(every[len(refs) :])
+            origins = [None if base is None else next(rest) for base in job.source_bases]
+            named = [
+                str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)
+            ]
+            recipe = recipe_text(job, named, asked, matching)
+            report = run_merge(
+                found,
+                output,
+                fusion=job.fusion,
+                matching=match,
+                stats=job.stats,
+                source_bases=origins,
+                recipe=recipe,
+                **how,
+            )
+            return Report(report)
 
 
 def _alone_with_recipe(path: str | Path, said: Mapping[str, Any]) -> None:

@@ -53,6 +53,7 @@ def merge(
     """
     import isomerge
     from isomerge.cli.console import Voice, write_json
+    from isomerge.engine.recipe_words import told_in_keys
     from isomerge.evidence.report.page import PAGE
 
     voice = Voice(quiet, verbose)
@@ -64,9 +65,10 @@ def merge(
         from isomerge.errors import IsomergeError
 
         raise IsomergeError("merge needs a folder to write: add -o OUT")
-    if _prepare(
-        voice, job, how, matching, (spec, allow_pickle), (out, out_shard_size, dtype, overwrite), dry_run, json
-    ):
+    output = (out, out_shard_size, dtype, overwrite)
+    with told_in_keys(models[0], job.recipe, matching):
+        done = _prepare(voice, job, how, matching, (spec, allow_pickle), output, dry_run, json)
+    if done:
         return None
     with voice.progress("merging") as observer:
         found = isomerge.merge(

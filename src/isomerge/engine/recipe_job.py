@@ -126,7 +126,7 @@ def _method(recipe: Recipe, path: str | Path) -> Method:
     try:
         return merge_method(recipe.merge_method)
     except IsomergeError as error:
-        raise IsomergeError(f"{path}: {str(error).replace('--method ', '`merge_method`: ')}") from None
+        raise IsomergeError(f"{path}: {str(error).replace('--method ', '`merge_method` ')}") from None
 
 
 def _whole(entry: ModelEntry) -> SourceEntry:

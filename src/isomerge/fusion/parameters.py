@@ -241,7 +241,8 @@ def of_models(
         if option is not None and option.per_model and isinstance(value, (list, tuple)):
             if len(value) != count:
                 raise IsomergeError(
-                    f"--{'weights' if name == 'weight' else f'parameter {name}'}: {count} numbers are needed, got {list(value)}"
+                    f"--{'weights' if name == 'weight' and weights is not None else f'parameter {name}'}: {count} numbers are "
+                    f"needed, got {list(value)}"
                 )
             for settings, single in zip(each, value, strict=True):
                 settings[name] = single
