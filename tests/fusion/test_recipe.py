@@ -139,7 +139,7 @@ def test_every_option_of_the_match(tmp_path: Path) -> None:
     assert set(type(block).model_fields) == {*wanted - {"stats_src", "stats_anchor"}, "stats", *OWN}
 
 
-OWN = ("enabled", "anchor", "onto", "repair", "heads", "spaces", "layers", "untie")
+OWN = ("enabled", "anchor", "onto", "repair", "heads", "merge_base", "spaces", "layers", "untie")
 MODELS = "models: [{model: a}, {model: b}]\n"
 WRONG = [
     (MODELS + "merge_method: linear\nalign: {enbled: true}", "unknown key `align.enbled`: did you mean `enabled`?"),

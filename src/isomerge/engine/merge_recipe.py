@@ -45,6 +45,8 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
         template = job.chat_template[0]
         content["chat_template"] = CHAT_TEMPLATE if is_file_name(template) else template
     align, complete = _align(refs, how, matching)
+    if job.fusion.first == "donor" and not job.stacks:
+        align = {**(align or {"enabled": False}), "merge_base": False}
     if align:
         content["align"] = True if align == {"enabled": True} else align
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)

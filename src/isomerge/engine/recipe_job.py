@@ -42,6 +42,11 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
     role = role_of_base(method, arranged[0][0] is not None)
     parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters).with_numbers(method)
     notes = [*parameters.check(method, str(path)), *_left_out(parts)]
+    if len(arranged[0][1]) > len(parts[0].sources):
+        notes.append(
+            f"{recipe.base_model}, the `base_model`, is merged as one of the models, as mergekit does where `models` lacks it "
+            f"(`align: {{merge_base: false}}` takes its config and tokenizer alone)"
+        )
     fusion = Fusion(
         method, parameters, role, recipe.align.seed if recipe.align.seed is not None else seed, tuple(notes)
     )
@@ -145,6 +150,10 @@ def _arrange(
         if method.base != "none":
             sources = [s for s in sources if s.model != base]
             lead = listed or SourceEntry(model=base, layer_range=(first, last))
+        elif (
+            listed is None and recipe.slices is None and recipe.align.merge_base
+        ):  # as mergekit does, of whole models
+            sources = [SourceEntry(model=base, layer_range=(first, last)), *sources]
         elif listed is not None:  # one of the models, whose config and tokenizer are written
             sources = [listed, *(s for s in sources if s is not listed)]
         else:
@@ -158,7 +167,7 @@ def _arrange(
         last - first,
         tuple(s.parameters for s in sources),
         part.parameters,
-        tuple(places[id(s)] for s in sources),
+        tuple(places.get(id(s), "base_model") for s in sources),
         (lead.parameters, places[id(lead)]) if lead is not None and id(lead) in places else ({}, ""),
         tuple(s.layer_range[0] for s in sources) if recipe.slices else (),
     )

@@ -103,7 +103,8 @@ class AlignBlock(_Strict):
 
     The keys are the options of the command line. ``onto`` is a model of the recipe, by its name there; ``stats`` has one
     file per model, in their order, the base first where there is one; ``permutations`` is ``--learn-permutations``. ``data``, ``learn``
-    and ``repair`` are no Python functions: a recipe runs no code.
+    and ``repair`` are no Python functions: a recipe runs no code. With ``merge_base: false`` a ``base_model`` that is not among
+    ``models`` is not merged with them, by methods that know no base: it gives config and tokenizer alone.
     """
 
     enabled: bool = True
@@ -112,6 +113,7 @@ class AlignBlock(_Strict):
     match: str | None = None
     repair: str | None = None
     heads: str = "average"
+    merge_base: bool = True
     spaces: str | None = None
     layers: str | None = None
     untie: bool = False
@@ -135,7 +137,7 @@ class AlignBlock(_Strict):
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = {"enabled", "anchor", "onto", "repair", "heads", "spaces", "layers", "untie", "stats"}
+        own = {"enabled", "anchor", "onto", "repair", "heads", "merge_base", "spaces", "layers", "untie", "stats"}
         found = self.model_dump(exclude=own, exclude_none=True)
         if self.stats:
             found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
