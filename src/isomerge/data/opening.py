@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -66,6 +67,7 @@ def open_data(
             f"{folder}: {inputs.architecture} hides parts of every image at random, so no two models see the same: match it "
             "by its weights alone, without data"
         )
+    _check_reads(inputs, folder)
     path = Path(os.path.expanduser(ref))
     try:
         where = str(path) if path.exists() else f"--data {ref}"
@@ -80,6 +82,21 @@ def open_data(
         rows = (reader.row(record) for record in _records(ref, path, inputs))
     found = list(islice(rows, limit))  # the padding is known once the tokenizer is
     return finish(stack(found, reader.pad, where), inputs, where, mask=reader.mask, special=reader.special)
+
+
+def _check_reads(inputs: Inputs, folder: Path) -> None:
+    """Raise an IsomergeError where the class of a checkpoint reads neither text nor images."""
+    if not inputs.architecture:
+        return
+    import transformers
+
+    with contextlib.suppress(ImportError, RuntimeError):  # told by whoever loads the module
+        needed = getattr(getattr(transformers, inputs.architecture, None), "main_input_name", "input_ids")
+        if needed not in ("input_ids", "pixel_values"):
+            raise IsomergeError(
+                f"{folder}: {inputs.architecture} reads {needed}, and data are text or images: match it by its weights alone, "
+                "without data"
+            )
 
 
 def _records(ref: str, path: Path, inputs: Inputs) -> Iterator[Record]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from math import exp, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +68,11 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
     import torch
 
     device = next(module.parameters()).device
+    _check_reads(module, batch)
     given = {name: tensor.to(device) for name, tensor in batch.items() if name != "labels"}
     try:
         return module(**given)
-    except (IndexError, ValueError, TypeError, RuntimeError) as error:
+    except (IndexError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise IsomergeError("the device has too little memory: give a smaller --batch-size") from error
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -78,6 +80,16 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
             f"{type(module).__name__} cannot read these examples ({first[:160].rstrip('.')}): "
             "check that they are made for this checkpoint, or give shorter ones"
         ) from error
+
+
+def _check_reads(module: nn.Module, batch: Mapping[str, Tensor]) -> None:
+    """Raise an IsomergeError where a batch lacks what a module reads first."""
+    needed = getattr(module, "main_input_name", None)
+    if needed and needed not in batch and needed in signature(module.forward).parameters:
+        names = ", ".join(name for name in batch if name != "labels")
+        raise IsomergeError(
+            f"{type(module).__name__} reads {needed}, and the examples have {names}: give data that are made for this checkpoint"
+        )
 
 
 def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = CLASSES) -> Tensor:
