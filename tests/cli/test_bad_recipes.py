@@ -237,3 +237,27 @@ def test_a_report_that_cannot_be_written(placed: Path, isomerge: Callable, tmp_p
     """A folder in its place is told before anything is done."""
     how = ["merge", placed / "A", placed / "B", "-o", tmp_path / "out", "--json", tmp_path]
     refuses(isomerge, tmp_path, *how, words=[f"--json {tmp_path}: this is a folder"])
+
+
+def test_given_defaults_win_over_a_recipe(placed: Path, isomerge: Callable, tmp_path: Path) -> None:
+    """What is given on the command line wins also where it is the default."""
+    save_file({"pixel_values": torch.zeros(2, 3)}, tmp_path / "x.safetensors")
+    recipe, wrong = tmp_path / "recipe.yml", tmp_path / "x.safetensors"
+    models = f"models: [{{model: {placed / 'A'}}}, {{model: {placed / 'B'}}}]\n{LINEAR}"
+    for key, value, option, default in (
+        ("device", "nowhere", "--device", "cpu"),
+        ("length", "1", "--length", "128"),
+        ("seed", "-1", "--seed", "0"),
+        ("learn_target", "magic", "--learn-target", "auto"),
+        ("functional", "false", "--functional", None),
+        ("data", str(wrong), "--data", str(tmp_path / "good.safetensors")),
+    ):
+        save_file({"input_ids": torch.arange(1, 13).reshape(2, 6)}, tmp_path / "good.safetensors")
+        block = {"data": str(tmp_path / "good.safetensors")} | {key: value}
+        recipe.write_text(f"{models}align:\n" + "".join(f"  {k}: {v}\n" for k, v in block.items()))
+        silent = isomerge("merge", recipe, "-o", tmp_path / "out", "--dry-run")
+        assert silent.code == (0 if key == "functional" else 2), (key, silent.err)
+        said = isomerge(
+            "merge", recipe, "-o", tmp_path / "out", "--dry-run", *([option, default] if default else [option])
+        )
+        assert said.code == 0, (key, said.err)

@@ -87,10 +87,24 @@ def _declared(
     }
 
 
-def beside_recipe(block: Mapping[str, Any], matching: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a recipe's ``align:`` block, replaced by those that were given on the command line."""
-    silent = _declared()
-    return {**silent, **block, **{name: value for name, value in matching.items() if value != silent[name]}}
+def beside_recipe(block: Mapping[str, Any], matching: Mapping[str, Any], context: typer.Context) -> dict[str, Any]:
+    """The options of a recipe's ``align:`` block, replaced by those that were given on the command line.
+
+    Args:
+        block: of the recipe.
+        matching: the options of the command, with defaults where nothing was given.
+        context: of the command, which knows what was given: a value may be the default.
+    """
+    given = {"permutations" if name == "learn_permutations" else name for name in given_names(context)}
+    return {**_declared(), **block, **{name: value for name, value in matching.items() if name in given}}
+
+
+def given_names(context: typer.Context) -> set[str]:
+    """The parameters of a command that its user gave, whatever their values."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {
+        name for name, source in sources.items() if source is not None and not source.name.startswith("DEFAULT")
+    }
 
 
 def with_matching(command: Callable[..., None]) -> Callable[..., None]:

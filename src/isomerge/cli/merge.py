@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @with_method
 @with_running
 def merge(
+    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(help="Models (folders, hub ids, model+lora), the anchor first; or one RECIPE.yml and OUT."),
@@ -60,7 +61,7 @@ def merge(
     job, how = _job(models, given, int(matching["seed"]))
     if job.recipe is not None:
         out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]
-        given, matching = {}, beside_recipe(job.matching, matching)
+        given, matching = {}, beside_recipe(job.matching, matching, context)
     if out is None:
         from isomerge.errors import IsomergeError
 
