@@ -227,3 +227,9 @@ def test_models_that_do_not_fit(stored: Callable, isomerge: Callable, seen: Path
     options = ["--data", tmp_path / "x.txt"]
     words = ["gpt2", "no tokenizer", "copy"]
     refuses(isomerge, tmp_path, "barrier", stored("gpt2", 0), stored("gpt2", 5), *options, words=words)
+
+
+def test_empty_data(pair: tuple[Path, Path], refuses: Callable) -> None:
+    """No name of data is not the current folder."""
+    refuses("barrier", *pair, "--data", "", "--points", 3, words=["--data is empty"])
+    refuses("stats", pair[0], "--data", "", "-o", "x.safetensors", words=["--data is empty"])

@@ -75,6 +75,7 @@ def merge(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
+    from isomerge.data.opening import check_given
     from isomerge.engine.job_models import opened
     from isomerge.engine.merge_job import job_of_models, number_of
     from isomerge.engine.merge_recipe import recipe_text
@@ -84,6 +85,7 @@ def merge(
     from isomerge.engine.solutions import matching_of
 
     how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
+    check_given(repair, "--repair")
     seed = int(matching.get("seed", 0))
     if isinstance(models, (str, Path)):
         said = {**how, "method": method, "weights": weights, "parameters": parameters, "base_model": base_model}

@@ -54,10 +54,12 @@ def merge(
     """
     import isomerge
     from isomerge.cli.console import Voice, write_json
+    from isomerge.data.opening import check_given
     from isomerge.engine.recipe_words import told_in_keys
     from isomerge.evidence.report.page import PAGE
 
     voice = Voice(quiet, verbose)
+    check_given(repair, "--repair")
     job, how = _job(models, given, int(matching["seed"]))
     if job.recipe is not None:
         out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]

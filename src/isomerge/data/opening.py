@@ -53,6 +53,7 @@ def open_data(
     Raises:
         IsomergeError: nothing is there, it cannot be read, or it does not fit the checkpoint.
     """
+    check_given(ref, "--data")
     if limit is not None and limit < 1:
         raise IsomergeError(f"--limit {limit}: at least one example is needed")
     if length < 2:
@@ -82,6 +83,16 @@ def open_data(
         rows = (reader.row(record) for record in _records(ref, path, inputs))
     found = list(islice(rows, limit))  # the padding is known once the tokenizer is
     return finish(stack(found, reader.pad, where), inputs, where, mask=reader.mask, special=reader.special)
+
+
+def check_given(ref: Any, option: str) -> None:
+    """Refuse a name of data that is empty, which would be the current folder, or nothing.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if isinstance(ref, str) and not ref.strip():
+        raise IsomergeError(f"{option} is empty: {FORMS}, or leave it out")
 
 
 def _check_reads(inputs: Inputs, folder: Path) -> None:

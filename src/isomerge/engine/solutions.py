@@ -163,8 +163,11 @@ def matching_of(
     Raises:
         IsomergeError: an unknown or impossible value.
     """
+    from isomerge.data.opening import check_given
     from isomerge.engine.learning import settings_of
 
+    check_given(data, "--data")
+    check_given(learn, "--learn")
     sources = [stats_src] if isinstance(stats_src, (str, Path)) else list(stats_src or ())
     if bool(sources) != bool(stats_anchor):
         raise IsomergeError("--stats-src and --stats-anchor belong together: give both")
