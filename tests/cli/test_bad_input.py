@@ -587,7 +587,7 @@ RECIPES = [
     ("merge_method: linear\nalign: {enabled: maybe}", ["`align.enabled`", "boolean"]),
     ("merge_method: [linear]", ["`merge_method`", "string"]),
     ("merge_method: linaer", ["linaer", "did you mean linear"]),
-    ("merge_method: linear\nalign: {spaces: neurons}", ["--spaces neurons", "choose from"]),
+    ("merge_method: linear\nalign: {spaces: neurons}", ["`align.spaces` neurons", "choose from"]),
     ("merge_method: 'linear", ["not valid YAML"]),
     ("dtype: float32", ["`merge_method`", "required"]),
 ]
