@@ -474,7 +474,9 @@ def test_dry_run_checks_everything(
     ("options", "words"),
     [
         (["--data", "no.jsonl"], ["--data no.jsonl", "no such file"]),
-        (["--learn", "no.jsonl"], ["no.jsonl", "no such file"]),
+        (["--learn", "no.jsonl"], ["--learn no.jsonl", "no such file"]),
+        (["--learn", "math:nothing"], ["--learn math:nothing: the module math has no function nothing"]),
+        (["--learn", "no/such/set:train"], ["--learn no/such/set:train"]),
         (["--learn", "ids.safetensors", "--learn-target", "labels", "--device", "abacus"], ["--device abacus"]),
         (["--data", ""], ["--data is empty", "leave it out"]),
         (["--learn", " "], ["--learn is empty"]),

@@ -233,3 +233,11 @@ def test_empty_data(pair: tuple[Path, Path], refuses: Callable) -> None:
     """No name of data is not the current folder."""
     refuses("barrier", *pair, "--data", "", "--points", 3, words=["--data is empty"])
     refuses("stats", pair[0], "--data", "", "-o", "x.safetensors", words=["--data is empty"])
+
+
+@pytest.mark.parametrize("name", ["x.xyz", "x.txt", "folder.png"])
+def test_no_picture(name: str, pair: tuple[Path, Path], seen: Path, refuses: Callable, tmp_path: Path) -> None:
+    """Told before anything is measured."""
+    (tmp_path / "folder.png").mkdir()
+    files = ["--json", tmp_path / "x.json", "--png", tmp_path / name]
+    refuses("barrier", *pair, "--data", seen, "--points", 3, *files, words=[f"--png {tmp_path / name}", "line.png"])

@@ -159,3 +159,12 @@ def test_fisher_information_is_of_distributions(tmp_path: Path) -> None:
     examples = Examples({"input_ids": IDS, "labels": SEVERAL}, True)
     with pytest.raises(IsomergeError, match="several labels at once"):
         isomerge.stats(folder, data=examples, out=tmp_path / "x.safetensors", kinds="fisher")
+
+
+def test_questions_have_no_loss_here(tmp_path: Path) -> None:
+    """A head is there, of a kind that has no loss here: not that the model predicts nothing."""
+    a, b = (head(tmp_path / str(seed), seed, "BertForQuestionAnswering") for seed in (0, 1))
+    examples = Examples({"input_ids": IDS}, False)
+    with pytest.raises(IsomergeError, match="BertForQuestionAnswering tells where an answer starts and ends"):
+        isomerge.align(b, onto=a, out=tmp_path / "out", learn=examples, steps=1)
+    isomerge.align(b, onto=a, out=tmp_path / "out", data=examples)

@@ -75,7 +75,7 @@ def merge(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.data.opening import check_given
+    from isomerge.data.given import check_given
     from isomerge.engine.job_models import opened
     from isomerge.engine.merge_job import job_of_models, number_of
     from isomerge.engine.merge_recipe import recipe_text

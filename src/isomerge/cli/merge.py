@@ -54,7 +54,7 @@ def merge(
     """
     import isomerge
     from isomerge.cli.console import Voice, write_json
-    from isomerge.data.opening import check_given
+    from isomerge.data.given import check_given
     from isomerge.engine.recipe_words import told_in_keys
     from isomerge.evidence.report.page import PAGE
 

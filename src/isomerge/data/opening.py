@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.data.examples import Examples
+from isomerge.data.given import FORMS, check_given, check_reads
 from isomerge.data.images import find_images, image_encoder, labelled_images
 from isomerge.data.inputs import Inputs
 from isomerge.data.records import SAVED, Record, dataset_records, function_records, is_function, json_records
@@ -20,11 +20,16 @@ from isomerge.errors import IsomergeError
 
 TEXTS = (".txt", ".text", ".md")
 LINES = (".jsonl", ".json", ".ndjson")
-FORMS = "give images, text, JSON lines, safetensors, a data set of the package datasets, or a Python function module:function"
 
 
 def open_data(
-    ref: str, folder: Path, *, limit: int | None = None, length: int = 128, config: Mapping[str, Any]
+    ref: str,
+    folder: Path,
+    *,
+    limit: int | None = None,
+    length: int = 128,
+    config: Mapping[str, Any],
+    option: str = "--data",
 ) -> Examples:
     """Examples for the checkpoint in ``folder``, through its own tokenizer or image processor, all in memory.
 
@@ -49,10 +54,21 @@ def open_data(
         length: tokens per example of text, special tokens included; less where the checkpoint reads less.
         config: its parsed config.json, which tells the task: classes, several labels, values, next tokens, masked tokens (15 %, all replaced
             by the mask token, positions fixed by the text itself) or an encoder-decoder's output.
+        option: by which ``ref`` was given, as errors name it.
 
     Raises:
         IsomergeError: nothing is there, it cannot be read, or it does not fit the checkpoint.
     """
+    try:
+        return _opened(ref, folder, limit, length, config)
+    except IsomergeError as error:
+        if option == "--data" or "--data " not in error.sentence:
+            raise
+        raise IsomergeError(error.sentence.replace("--data ", f"{option} ")) from error.__cause__
+
+
+def _opened(ref: str, folder: Path, limit: int | None, length: int, config: Mapping[str, Any]) -> Examples:
+    """See `open_data`."""
     check_given(ref, "--data")
     if limit is not None and limit < 1:
         raise IsomergeError(f"--limit {limit}: at least one example is needed")
@@ -63,12 +79,7 @@ def open_data(
         raise IsomergeError(
             f"{folder}/config.json has neither vocab_size nor image_size: no data can be made for it"
         )
-    if inputs.images and inputs.architecture.endswith("ForPreTraining"):
-        raise IsomergeError(
-            f"{folder}: {inputs.architecture} hides parts of every image at random, so no two models see the same: match it "
-            "by its weights alone, without data"
-        )
-    _check_reads(inputs, folder)
+    check_reads(inputs, folder)
     path = Path(os.path.expanduser(ref))
     try:
         where = str(path) if path.exists() else f"--data {ref}"
@@ -83,31 +94,6 @@ def open_data(
         rows = (reader.row(record) for record in _records(ref, path, inputs))
     found = list(islice(rows, limit))  # the padding is known once the tokenizer is
     return finish(stack(found, reader.pad, where), inputs, where, mask=reader.mask, special=reader.special)
-
-
-def check_given(ref: Any, option: str) -> None:
-    """Refuse a name of data that is empty, which would be the current folder, or nothing.
-
-    Raises:
-        IsomergeError: naming the option.
-    """
-    if isinstance(ref, str) and not ref.strip():
-        raise IsomergeError(f"{option} is empty: {FORMS}, or leave it out")
-
-
-def _check_reads(inputs: Inputs, folder: Path) -> None:
-    """Raise an IsomergeError where the class of a checkpoint reads neither text nor images."""
-    if not inputs.architecture:
-        return
-    import transformers
-
-    with contextlib.suppress(ImportError, RuntimeError):  # told by whoever loads the module
-        needed = getattr(getattr(transformers, inputs.architecture, None), "main_input_name", "input_ids")
-        if needed not in ("input_ids", "pixel_values"):
-            raise IsomergeError(
-                f"{folder}: {inputs.architecture} reads {needed}, and data are text or images: match it by its weights alone, "
-                "without data"
-            )
 
 
 def _records(ref: str, path: Path, inputs: Inputs) -> Iterator[Record]:

@@ -19,7 +19,7 @@ from isomerge.engine.run import Observer, Output
 from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
-from isomerge.evidence.line import Line, draw_lines, loss_line
+from isomerge.evidence.line import Line, check_picture, draw_lines, loss_line
 from isomerge.evidence.plane import Plane, draw_planes, loss_plane
 from isomerge.symmetry.fixed import fixed_parts
 
@@ -60,6 +60,8 @@ class BarrierOptions:
             raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
         if self.png is not None and not self.png.absolute().parent.is_dir():
             raise IsomergeError(f"--png {self.png}: no such folder; make it first")
+        if self.png is not None:
+            check_picture(self.png)
         if aligned and len(models) > 2:
             raise IsomergeError("--aligned adds lines, and three models have a plane: leave one of them out")
         check_device(self.device)

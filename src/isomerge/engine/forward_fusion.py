@@ -49,7 +49,8 @@ def fuse_forward(
     if aligned:
         models, results = write_endpoints(stream, solvers, key)
         models, fuser.places = [models[k] for k in fuser.places], list(range(len(models)))
-    examples = open_given(repair if matching.data is None else matching.data, donor, matching)
+    option = "--repair" if matching.data is None else "--data"
+    examples = open_given(repair if matching.data is None else matching.data, donor, matching, option=option)
     run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, observer, aligned)
     if fusion.method.forward:
         module, fuser.report = fusion.method.function(run, **{o.keyword: v for o, v in fuser.options(None)})
@@ -66,7 +67,7 @@ def fuse_forward(
         from isomerge.engine.repair import repair as repaired
 
         found = repaired(
-            module, run.endpoints, fusion.weights(len(models))[fusion.start :], open_given(repair, donor, matching),
+            module, run.endpoints, fusion.weights(len(models))[fusion.start :], open_given(repair, donor, matching, option="--repair"),
             observer=observer,
         )  # fmt: skip
         fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}

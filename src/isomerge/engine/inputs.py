@@ -19,15 +19,30 @@ if TYPE_CHECKING:
     from isomerge.engine.solutions import Matching
 
 
-def open_given(ref: str | Path | Examples, anchor: Model, matching: Matching, limit: int | None = None) -> Examples:
-    """Examples through the anchor's tokenizer or image processor, no more than ``limit`` and the matching's own."""
+def open_given(
+    ref: str | Path | Examples,
+    anchor: Model,
+    matching: Matching,
+    limit: int | None = None,
+    *,
+    option: str | None = None,
+) -> Examples:
+    """Examples through the anchor's tokenizer or image processor, no more than ``limit`` and the matching's own.
+
+    Errors name ``option``; by default the one of the matching by which ``ref`` was given.
+
+    Raises:
+        IsomergeError: see `isomerge.data.opening.open_data`.
+    """
     from isomerge.data.opening import open_data
 
     bounds = [n for n in (limit, matching.limit) if n is not None]
     if isinstance(ref, Examples):
         return ref.head(min(bounds)) if bounds else ref
     folder, config = anchor.checkpoint.folder, anchor.config
-    return open_data(str(ref), folder, limit=min(bounds, default=None), length=matching.length, config=config)
+    option = option or ("--data" if ref is matching.data or ref is not matching.learn else "--learn")
+    least = min(bounds, default=None)
+    return open_data(str(ref), folder, limit=least, length=matching.length, config=config, option=option)
 
 
 def check_data(matching: Matching, anchor: Model) -> None:

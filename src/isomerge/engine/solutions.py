@@ -163,7 +163,7 @@ def matching_of(
     Raises:
         IsomergeError: an unknown or impossible value.
     """
-    from isomerge.data.opening import check_given
+    from isomerge.data.given import check_given
     from isomerge.engine.learning import settings_of
 
     check_given(data, "--data")

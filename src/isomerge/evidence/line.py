@@ -179,6 +179,19 @@ def draw_lines(
     save_figure(figure, path)
 
 
+def check_picture(path: Path) -> None:
+    """Refuse a file that no picture can be written to, before anything is measured for it.
+
+    Raises:
+        IsomergeError: a folder, or a name whose ending is no format of pictures.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.is_dir() or (path.suffix and path.suffix[1:].lower() not in known):
+        raise IsomergeError(f"--png {path}: no format of pictures; give a file such as line.png")
+
+
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure and close it.
 

@@ -51,6 +51,11 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     found = outputs_of(module, batch)
     logits = getattr(found, "logits", None)
     logits = getattr(found, "prediction_logits", None) if logits is None else logits
+    if logits is None and getattr(found, "start_logits", None) is not None:
+        raise IsomergeError(
+            f"{type(module).__name__} tells where an answer starts and ends, and its head has no loss here: match it by its "
+            "weights, or by activations with --data"
+        )
     if logits is None:
         raise IsomergeError(
             f"{type(module).__name__} predicts nothing, so it has no loss: give a checkpoint with a head"
