@@ -361,6 +361,15 @@ def test_a_base_of_methods_that_know_none(tmp_path: Path) -> None:
         assert (tmp_path / f"{tag} again" / "model.safetensors").read_bytes() == found[tag]
 
 
+def test_a_base_of_a_method_of_one_model(tmp_path: Path) -> None:
+    """It cannot be merged as a second one."""
+    a, c = (single("gpt2", tmp_path / tag, seed) for tag, seed in (("a", 0), ("c", 6)))
+    (tmp_path / "r.yml").write_text(f"models: [{{model: {a}}}]\nmerge_method: passthrough\nbase_model: {c}\n")
+    isomerge.merge(tmp_path / "r.yml", out=tmp_path / "out")
+    found, wanted = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", a))
+    assert all(torch.equal(found[name], wanted[name]) for name in found)
+
+
 def test_chat_templates_and_single_models(tmp_path: Path) -> None:
     """A template of the recipe is written where transformers looks for it; one model may pass through, aligned or not."""
     a, b = (single("llama", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5)))

@@ -53,7 +53,7 @@ def test_weights_for_every_model() -> None:
 def test_register() -> None:
     """Methods by name; a name that is none is told with what there is."""
     assert method("linear").function is linear
-    with pytest.raises(IsomergeError, match=r"--method liner: .*did you mean linear\?.*There are: .*linear"):
+    with pytest.raises(IsomergeError, match=r"--method liner: .*did you mean linear\?.*there are .*linear"):
         method("liner")
     with pytest.raises(IsomergeError, match=r"--method qqq: no such merge method"):
         method("qqq")

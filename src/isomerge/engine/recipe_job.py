@@ -150,9 +150,8 @@ def _arrange(
         if method.base != "none":
             sources = [s for s in sources if s.model != base]
             lead = listed or SourceEntry(model=base, layer_range=(first, last))
-        elif (
-            listed is None and recipe.slices is None and recipe.align.merge_base
-        ):  # as mergekit does, of whole models
+        elif listed is None and recipe.slices is None and recipe.align.merge_base and method.models[1] != 1:
+            # one of the models, as mergekit has it
             sources = [SourceEntry(model=base, layer_range=(first, last)), *sources]
         elif listed is not None:  # one of the models, whose config and tokenizer are written
             sources = [listed, *(s for s in sources if s is not listed)]
