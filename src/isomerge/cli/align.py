@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from isomerge.cli import options as o
-from isomerge.cli.matching_options import with_matching
+from isomerge.cli.matching_options import tell_files, with_matching
 from isomerge.cli.running_options import with_running
 
 
@@ -48,10 +48,11 @@ def align(
         raise IsomergeError(f"--save-alignment {save_alignment}: no such folder; make it first")
     how = matching_of(**matching)
     if dry_run:
-        return print_plan(
+        print_plan(
             voice, [source, onto], how.spaces(spaces), layers, spec, allow_pickle, json,
             (out, out_shard_size, dtype, overwrite), guard=True, untie=untie, matching=how,
         )  # fmt: skip
+        return tell_files(voice, matching)
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(
             source, onto=onto, out=out, spaces=spaces, layers=layers, untie=untie, spec=spec, allow_pickle=allow_pickle,
@@ -59,6 +60,7 @@ def align(
         )  # fmt: skip
     if save_alignment is not None:
         alignment.save(save_alignment)
+    tell_files(voice, matching)
     warn_fixed(voice, report["fixed"])
     stream_table(voice, report)
     distance_table(voice, report["distance"])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isomerge.cli.composed import with_options
+
+if TYPE_CHECKING:
+    from isomerge.cli.console import Voice
 
 DATA = "Folder or file of images, text, JSON lines or safetensors, a data set, or module:function."
 PANEL = "Matching with data"
@@ -28,7 +31,8 @@ def _declared(
     functional: Annotated[
         bool,
         _option(
-            "With data, match neurons once more by what averaging a pair would cost.",
+            "With --data or --learn, which run the models, match neurons once more by what averaging a pair would cost; files of statistics "
+            "do not tell that.",
             "--functional/--no-functional",
         ),
     ] = True,
@@ -105,6 +109,16 @@ def given_names(context: typer.Context) -> set[str]:
     return {
         name for name, source in sources.items() if source is not None and not source.name.startswith("DEFAULT")
     }
+
+
+def tell_files(voice: Voice, matching: Mapping[str, Any]) -> None:
+    """Say what a match by files of statistics leaves out beside one by data, where it leaves something out."""
+    by_data = matching["data"] is not None or matching["learn"] is not None
+    if matching["stats_src"] and matching["functional"] and matching["evidence"] == "both" and not by_data:
+        voice.say(
+            "Note: files of statistics do not tell what averaging a pair of neurons costs; neurons are matched as by --data "
+            "with --no-functional."
+        )
 
 
 def with_matching(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isomerge.cli import options as o
-from isomerge.cli.matching_options import beside_recipe, with_matching
+from isomerge.cli.matching_options import beside_recipe, tell_files, with_matching
 from isomerge.cli.merge_options import silent, with_method
 from isomerge.cli.running_options import with_running
 
@@ -72,13 +72,14 @@ def merge(
     with told_in_keys(models[0], job.recipe, matching):
         done = _prepare(voice, job, how, matching, (spec, allow_pickle), output, dry_run, json)
     if done:
-        return None
+        return tell_files(voice, matching)
     with voice.progress("merging") as observer:
         found = isomerge.merge(
             models[0] if job.recipe is not None else models, out=out, spec=spec, allow_pickle=allow_pickle,
             repair=repair, shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer,
             **given, **matching, **running,
         )  # fmt: skip
+    tell_files(voice, matching)
     _tell(voice, job, found, out)
     if report:
         voice.say(f"Report: {isomerge.report(out, spec=spec).save(out / PAGE)}")
