@@ -62,7 +62,7 @@ def test_weights_can_be_put_in(toy: Callable) -> None:
 
 @pytest.mark.parametrize("name", [n for n in CONVERTED if n in TRIED])
 def test_converted(name: str, toy: Callable) -> None:
-    """Experts, or halves of a gate, that are one tensor here and many there: loaded, but not by name."""
+    """Experts, or halves of a gate, that are one tensor here and many there: not by name alone (see `live_places`)."""
     made = toy(name)
     with pytest.raises(IsomergeError, match="does not describe"):
         parameter_names(load_module(made.folder), made.spec)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engine.disguises import single
+from isomerge.engine.live_places import places_of
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import weight_names
 from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.spec import by_canonical
@@ -22,7 +22,7 @@ def test_heads_are_found_under_the_modules_names(name: str, tmp_path: Path) -> N
     model = recognise(single(name, tmp_path / "m"))
     module = untied_module(model, "cpu")
     (head,) = {line.canonical({}) for line in model.spec.lines if line.tied} & model.names.keys()
-    live = module.get_parameter(weight_names(module, model.spec)[head])
+    live = module.get_parameter(places_of(module, model).names[head])
     assert torch.equal(live, model.read(model.names[head], torch.float32))
 
 

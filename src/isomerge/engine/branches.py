@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from isomerge.engine.live_places import places_of
 from isomerge.engine.models import Model
-from isomerge.engine.modules import parameter_names
 from isomerge.engine.taps import ROWS, Activations, Tap, pairing, plain, plan_taps, reading, spread_rows
 from isomerge.symmetry.axes import atoms
 
@@ -26,7 +26,7 @@ def plan_branches(model: Model, module: nn.Module) -> Iterator[tuple[Tap, str]]:
     Yields:
         The taps beside those of `isomerge.engine.taps.plan_taps`, with the names of their submodules.
     """
-    spec, names = model.spec, parameter_names(module, model.spec)
+    spec, names = model.spec, places_of(module, model).names
     for block in model.blocks:
         place = names.get(block.canonical[0], "")
         if block.lead or block.axes is None or not place.endswith(".weight"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.likelihoods import labels_for, log_likelihoods
 from isomerge.engine.linear_layers import is_mobile, plan_linears
-from isomerge.engine.modules import parameter_names
+from isomerge.engine.live_places import places_of, tied_names
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -102,10 +102,13 @@ class _Sums:
 
     def __init__(self, model: Model, module: nn.Module, *, diagonal: bool, factors: bool) -> None:
         self.model, self.module = model, module
-        self.names = parameter_names(module, model.spec)
-        by_name = dict(module.named_parameters(remove_duplicate=False))
-        floating = {c: by_name[n] for c, n in self.names.items() if by_name[n].is_floating_point()}
-        self.parameters = {c: p.requires_grad_() for c, p in floating.items()} if diagonal else {}
+        self.places = places_of(module, model)
+        known, own = (
+            {*self.places.names.values(), *self.places.fused},
+            module.named_parameters(remove_duplicate=False),
+        )
+        floating = {name: p for name, p in own if name in known and p.is_floating_point()}
+        self.parameters = {name: p.requires_grad_() for name, p in floating.items()} if diagonal else {}
         self.layers = plan_linears(model, module) if factors else []
         self.squares: dict[str, Tensor] = {}
         self.factors: dict[str, Tensor] = {}
@@ -148,9 +151,9 @@ class _Sums:
         outputs = [(key, probe) for key, found in probes.items() for probe in found]
         inputs = [*self.parameters.values(), *(probe for _, probe in outputs)]
         grads = torch.autograd.grad(likelihood, inputs, retain_graph=not last, allow_unused=True)
-        for canonical, grad in zip(self.parameters, grads, strict=False):
+        for name, grad in zip(self.parameters, grads, strict=False):
             if grad is not None:
-                _accumulate(self.squares, canonical, grad.double().square_(), share)
+                _accumulate(self.squares, name, grad.double().square_(), share)
         for (key, _), grad in zip(outputs, grads[len(self.parameters) :], strict=True):
             if grad is not None:
                 g = grad.reshape(-1, grad.shape[-1]).double()
@@ -160,16 +163,19 @@ class _Sums:
         """The means over samples, on the CPU; parameters without a gradient have zeros."""
         import torch
 
-        def mean(canonical: str) -> Tensor:
-            total = self.squares.get(canonical)
+        def mean(name: str) -> Tensor:
+            total = self.squares.get(name)
             if total is None:
-                return torch.zeros(self.parameters[canonical].shape, dtype=torch.float64)
+                return torch.zeros(self.parameters[name].shape, dtype=torch.float64)
             return total.cpu() / samples
 
+        means, places = {name: mean(name) for name in self.parameters}, self.places
+        known = {c for c, name in places.names.items() if name in means}
+        known |= {c for c, parts in places.parts.items() if all(name in means for name, _ in parts)}
         fishers = {
-            block.key: block.assemble(mean)
+            block.key: block.assemble(lambda canonical: places.read(means, canonical))
             for block in self.model.blocks
-            if all(c in self.parameters for c in block.canonical)
+            if known.issuperset(block.canonical)
         }
         factors = {key: total.cpu() / samples for key, total in self.factors.items()}
         for key, x in (*fishers.items(), *factors.items()):
@@ -185,14 +191,3 @@ def _accumulate(sums: dict[str, Tensor], key: str, x: Tensor, share: float) -> N
         sums[key].add_(x, alpha=share)
     else:
         sums[key] = x * share
-
-
-def tied_names(model: Model, module: nn.Module) -> dict[str, str]:
-    """From the canonical names of a module's tied parameters to the one under which `parameter_names` has them."""
-    owners = {id(module.get_parameter(name)): c for c, name in parameter_names(module, model.spec).items()}
-    found = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        canonical = model.spec.match(name).canonical
-        if owners[id(parameter)] != canonical:
-            found[canonical] = owners[id(parameter)]
-    return found

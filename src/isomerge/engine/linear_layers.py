@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from isomerge.engine.modules import parameter_names
+from isomerge.engine.live_places import places_of
 from isomerge.engine.taps import Tap, plain
 from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block
@@ -33,7 +33,7 @@ def plan_linears(model: Model, module: nn.Module) -> list[tuple[Tap, str, int]]:
         The tap of the layer's input, the name of its submodule, and which axis of the weight reads the input (1 of
         ``nn.Linear``, 0 of ``Conv1D``), in the order of the spec.
     """
-    names = parameter_names(module, model.spec)
+    names = places_of(module, model).names
     found = []
     for block in model.blocks:
         place = names.get(block.canonical[0], "")

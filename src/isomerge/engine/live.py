@@ -6,8 +6,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.engine.live_places import LivePlaces, every_weight, places_of
 from isomerge.engine.models import Model, working_dtype
-from isomerge.engine.modules import weight_names, weights_of
+from isomerge.engine.modules import weights_of
 from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
@@ -30,25 +31,22 @@ def aligned_module(model: Model, alignment: Alignment | None = None, device: str
         A module in eval mode with float32 parameters; the alignment acts in the checkpoint's working dtype.
 
     Raises:
-        IsomergeError: transformers cannot load it, or it stores tensors otherwise than the checkpoint does, such as
-            experts that it keeps fused.
+        IsomergeError: transformers cannot load it, or makes something of its tensors that cannot be followed.
     """
     import torch
 
     module = untied_module(model, device)
-    names = weight_names(module, model.spec)
     if alignment is None:
         return module
-    places, dtype = _every_weight(module), working_dtype([model])
-    _check_places(module, places, names, model)
+    places, weights, dtype = places_of(module, model), every_weight(module), working_dtype([model])
+    _check_places(module, weights, places, model)
     with torch.no_grad():
         for unit in plan_units(alignment.spec, model.blocks):
             tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
             alignment.act(tensors)
             for block, tensor in tensors.items():
                 for canonical, part in block.split(tensor):
-                    if canonical in names:
-                        places[names[canonical]].copy_(part)
+                    places.write(weights, canonical, part)
     return module
 
 
@@ -74,48 +72,45 @@ def average(modules: Sequence[nn.Module], shares: Sequence[float]) -> nn.Module:
 
 
 def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
-    """A module's weights under the names of a checkpoint: the inverse of `isomerge.engine.modules.weight_names`.
+    """A module's weights under the names of a checkpoint: the inverse of loading it.
 
     Args:
         module: of the model's class, such as `aligned_module` gives.
         model: the checkpoint whose names are wanted.
 
     Returns:
-        Stored tensor name -> tensor in the module's dtype, not copied. A head that is stored beside the embeddings that it
+        Stored tensor name -> tensor in the module's dtype, not copied where the module has it whole. A head that is stored beside the embeddings that it
         is tied to is there as well. What the module has no weight for (integers, a head that its class leaves unread) is not.
 
     Raises:
-        IsomergeError: the module stores tensors otherwise than the checkpoint does, such as experts that it keeps fused.
+        IsomergeError: the module has other tensors than the checkpoint, or what transformers makes of these cannot be
+            followed.
     """
-    names, own = weight_names(module, model.spec), _every_weight(module)
-    _check_places(module, own, names, model)
+    places, own = places_of(module, model), every_weight(module)
+    _check_places(module, own, places, model)
     found = {}
     for canonical, stored in model.names.items():
-        tied = _tied(model, stored)
-        place = names.get(canonical) or names.get(tied or "")
-        if place is not None:
-            found[stored] = own[place].detach()
+        name = canonical if canonical in places else _tied(model, stored)
+        if name is not None and name in places:
+            found[stored] = places.read(own, name).detach()
     return found
 
 
-def _every_weight(module: nn.Module) -> dict[str, Tensor]:
-    """`weights_of` under all names, tied ones as well."""
-    return {**dict(module.named_parameters(remove_duplicate=False)), **weights_of(module)}
-
-
-def _check_places(module: nn.Module, own: Mapping[str, Tensor], names: Mapping[str, str], model: Model) -> None:
+def _check_places(module: nn.Module, own: Mapping[str, Tensor], places: LivePlaces, model: Model) -> None:
     """Every weight has a stored tensor of its shape behind it: none is left out, none is filled the wrong way around.
 
     Raises:
         IsomergeError: one has not.
     """
-    for canonical, name in names.items():
-        stored = model.source_of(canonical, model.spec.match(name))
+    known = {id(own[name]) for name in (*places.names.values(), *places.fused)}
+    behind = {name: model.names[canonical] for canonical, name in places.names.items()}
+    for name, tensor in own.items():
+        stored = behind.get(name)
         shape = None if stored is None else tuple(model.checkpoint.tensors[stored].shape)
-        if shape != tuple(own[name].shape):
+        if shape != tuple(tensor.shape) if stored else id(tensor) not in known:
             has = "no tensor for it" if shape is None else f"{stored} of shape {list(shape)}"
             raise IsomergeError(
-                f"{type(module).__name__} of this version of transformers has {name} of shape {list(own[name].shape)}, but "
+                f"{type(module).__name__} of this version of transformers has {name} of shape {list(tensor.shape)}, but "
                 f"{model.ref} stores {has}: align and merge the files, and load the result"
             )
 

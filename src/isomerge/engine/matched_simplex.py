@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.learning import LearnSettings
-from isomerge.engine.modules import weight_names
+from isomerge.engine.live_places import places_of
 from isomerge.engine.plan import Plan
 from isomerge.engine.substitution import enable_checkpointing, untied_module
 from isomerge.symmetry.alignment import Alignment
@@ -57,7 +57,7 @@ class MatchedSimplex:
         self.module.requires_grad_(False)
         if settings.checkpointing:
             enable_checkpointing(self.module)
-        self.names = weight_names(self.module, first.spec)
+        self.places = places_of(self.module, first)
         self.corners: list[dict[Block, Tensor]] = [{} for _ in self.shares]
         for unit in units:
             for corner, tensors in zip(self.corners, unit, strict=True):
@@ -68,7 +68,7 @@ class MatchedSimplex:
         self.alone = {
             block: self._placed(folded(block))
             for block in first.blocks
-            if block.key not in shared and block.canonical[0] in self.names
+            if block.key not in shared and block.canonical[0] in self.places
         }
 
     @classmethod
@@ -109,12 +109,8 @@ class MatchedSimplex:
             stages: what has been learned of every model but the first; None for nothing.
         """
         mixed = {block: self.mixed(block, point, stages) for block in self.corners[0]}
-        return {
-            self.names[name]: part
-            for block, tensor in (mixed | self.alone).items()
-            for name, part in block.split(tensor)
-            if name in self.names
-        }
+        every = (mixed | self.alone).items()
+        return self.places.live({name: part for block, tensor in every for name, part in block.split(tensor)})
 
     def mixed(self, block: Block, point: Sequence[float], stages: Sequence[Stage] | None) -> Tensor:
         """The weights of one block at a point."""

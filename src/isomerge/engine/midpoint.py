@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.engine.learning import batch_size_of, counted
-from isomerge.engine.modules import weight_names, weights_of
+from isomerge.engine.live_places import every_weight, places_of
 from isomerge.engine.streams import Canonical, StreamSolver
 from isomerge.engine.substitution import untied_module
 from isomerge.symmetry.alignment import Alignment
@@ -60,14 +60,13 @@ class Midpoint:
         anchor = solver.pair.anchor
         self.solver, self.device = solver, device
         self.module: nn.Module = untied_module(anchor, device).requires_grad_(False)
-        self.names = weight_names(self.module, anchor.spec)
-        self.weights = {**dict(self.module.named_parameters(remove_duplicate=False)), **weights_of(self.module)}
+        self.places, self.weights = places_of(self.module, anchor), every_weight(self.module)
         self.units = {unit.key: unit for unit in solver.pair.plan.units}
         self.t = 0.5
         self.placed: dict[str, Canonical] = {}
         self.rebuild()
         for block in anchor.blocks:
-            if block not in self.shared and block.canonical[0] in self.names:
+            if block not in self.shared and block.canonical[0] in self.places:
                 self._write(block, solver.folded(anchor, block))
 
     @property
@@ -108,8 +107,7 @@ class Midpoint:
 
     def _write(self, block: Block, tensor: Tensor) -> None:
         for name, part in block.split(tensor):
-            if name in self.names:
-                self.weights[self.names[name]].copy_(part)
+            self.places.write(self.weights, name, part)
 
     def at(self, t: float) -> None:
         """Move the whole module to another point of the line: 0 is the anchor, 1 the source."""

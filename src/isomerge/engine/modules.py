@@ -53,7 +53,7 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
     with _silent(), on_disk(checkpoint) as folder:
         try:
             # grouped matrix products of experts have no gradients on every device
-            experts = {"experts_implementation": "eager"} if "num_experts_per_tok" in config else {}
+            experts = {"experts_implementation": "eager"} if _has_experts(config) else {}
             module, info = kind.from_pretrained(
                 folder,
                 dtype=dtype or torch.float32,
@@ -69,6 +69,14 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
             ) from error
     _check_complete(checkpoint.folder, kind.__name__, info)
     return module.eval().to(where)
+
+
+def _has_experts(config: dict[str, Any]) -> bool:
+    """Whether a config, or a part of it, tells a number of experts."""
+    return any(
+        _has_experts(value) if isinstance(value, dict) else "expert" in key and isinstance(value, int)
+        for key, value in config.items()
+    )
 
 
 @contextlib.contextmanager
@@ -154,21 +162,10 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     return found | {name: buffer for name, buffer in buffers if buffer.is_floating_point()}
 
 
-def weight_names(module: nn.Module, spec: Spec) -> dict[str, str]:
-    """`parameter_names`, and the same of the buffers that `weights_of` gives, where the spec describes them.
-
-    Raises:
-        IsomergeError: as `parameter_names`.
-    """
-    found = parameter_names(module, spec)
-    for name in weights_of(module).keys() - dict(module.named_parameters()).keys():
-        with contextlib.suppress(IsomergeError):
-            found[spec.match(name).canonical] = name
-    return found
-
-
 def parameter_names(module: nn.Module, spec: Spec) -> dict[str, str]:
-    """From canonical tensor names to the names of a module's parameters, so that weights can be put into it.
+    """From canonical tensor names to the names of a module's parameters, by the spec alone: no file is there.
+
+    Where there is one, `isomerge.engine.live_places.places_of` also finds what transformers renames and fuses.
 
     A parameter that the module uses in several places (tied embeddings) appears once, under the canonical name that
     is not tied to another; buffers do not appear.

@@ -100,7 +100,8 @@ class FunctionalMatch:
         for key, unit in midpoint.units.items():
             layer = feed_forward(self.spec, unit.blocks)
             known = layer is not None and layer.space in self.solver.local.spaces
-            if layer is not None and known and self.act is not None and self.solver.pair.plan.is_matched(unit):
+            acts = known and self.act is not None and self.solver.pair.plan.is_matched(unit)
+            if layer is not None and acts and self._is_read(layer):
                 self.layers[key] = layer
         self._anchor = self._own(0.0) if self.layers else {}
         self._source: dict[str, Tensor] = {}
@@ -108,10 +109,14 @@ class FunctionalMatch:
         understood = self._understood()
         self.layers = {key: layer for key, layer in self.layers.items() if key in understood}
 
+    def _is_read(self, layer: Layer) -> bool:
+        """Whether the module has submodules of the layer's maps, which can be listened to."""
+        maps = (*(block for block, _ in layer.readers), layer.writer[0])
+        return all(self.midpoint.places.submodule(block.canonical[0]) for block in maps)
+
     def path(self, key: str) -> str:
         """The submodule that reads a layer's inputs."""
-        name = self.midpoint.names[self.layers[key].readers[0][0].canonical[0]]
-        return name.removesuffix(".weight")
+        return self.midpoint.places.submodule(self.layers[key].readers[0][0].canonical[0])
 
     def _own(self, t: float) -> dict[str, Tensor]:
         """The inputs of every layer at one end of the line."""
@@ -134,7 +139,7 @@ class FunctionalMatch:
 
     def _fed(self, key: str) -> str:
         """The submodule that a layer's neurons are given to."""
-        return self.midpoint.names[self.layers[key].writer[0].canonical[0]].removesuffix(".weight")
+        return self.midpoint.places.submodule(self.layers[key].writer[0].canonical[0])
 
     def _as_said(self, key: str, seen: Tensor) -> bool:
         assert self.act is not None

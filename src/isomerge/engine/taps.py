@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.live_places import places_of
 from isomerge.engine.models import Model
-from isomerge.engine.modules import parameter_names
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, Axis, Concat, Product, atoms, views
 from isomerge.symmetry.blocks import Block
@@ -86,7 +86,7 @@ def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
 
 def _weights(model: Model, module: nn.Module) -> Iterator[tuple[Block, tuple[Axis, ...], str]]:
     """The blocks that are the whole weight of a submodule, with their axes and the submodule's name."""
-    names = parameter_names(module, model.spec)
+    names = places_of(module, model).names
     for block in model.blocks:
         place = names.get(block.canonical[0], "")
         if not block.lead and block.axes is not None and place.endswith(".weight"):

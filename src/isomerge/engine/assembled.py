@@ -1,0 +1,72 @@
+"""Tensors of a live module put together from stored ones, with gradients to these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Which elements of a contiguous stored tensor are which of a contiguous live one: two views of one size.
+
+    Stacks, concatenations, transposes and chunks are such views; what is not has the positions of its elements.
+    """
+
+    size: tuple[int, ...] = ()
+    stored: tuple[tuple[int, ...], int] = ((), 0)
+    """Strides and offset in the stored tensor."""
+    live: tuple[tuple[int, ...], int] = ((), 0)
+    """Strides and offset in the live tensor."""
+    elements: tuple[Tensor, Tensor] | None = None
+    """Positions in the stored and in the live tensor, int64 [n] each; then the views say nothing."""
+
+    def put(self, stored: Tensor, live: Tensor) -> None:
+        """Copy from the stored tensor into the live one, in place."""
+        stored = stored.contiguous()
+        if self.elements is not None:
+            there, here = (x.to(live.device) for x in self.elements)
+            live.view(-1)[here] = stored.view(-1)[there].to(live)
+        else:
+            _viewed(live, self.size, *self.live).copy_(_viewed(stored, self.size, *self.stored))
+
+    def take(self, live: Tensor, stored: Tensor) -> None:
+        """Copy from the live tensor into the stored one, in place: the inverse of `put`."""
+        live = live.contiguous()
+        if self.elements is not None:
+            there, here = (x.to(live.device) for x in self.elements)
+            stored.view(-1)[there] = live.view(-1)[here]
+        else:
+            _viewed(stored, self.size, *self.stored).copy_(_viewed(live, self.size, *self.live))
+
+
+def _viewed(x: Tensor, size: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Tensor:
+    """A view of a contiguous tensor, which may itself begin anywhere in its memory."""
+    return x.as_strided(size, strides, int(x.storage_offset()) + offset)
+
+
+class _Assembled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pieces: Sequence[Piece], shape: tuple[int, ...], *stored: Tensor) -> Tensor:
+        ctx.pieces, ctx.shapes = pieces, [x.shape for x in stored]
+        found = stored[0].new_empty(shape)
+        for piece, x in zip(pieces, stored, strict=True):
+            piece.put(x, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad, found = grads[0].contiguous(), []
+        for piece, shape in zip(ctx.pieces, ctx.shapes, strict=True):
+            piece.take(grad, part := grad.new_zeros(shape))
+            found.append(part)
+        return None, None, *found
+
+
+def assembled(pieces: Sequence[Piece], shape: tuple[int, ...], stored: Sequence[Tensor]) -> Tensor:
+    """A live tensor [shape] from stored ones, each with its piece; together they fill it. Differentiable once."""
+    return _Assembled.apply(pieces, shape, *stored)  # type: ignore[return-value]
