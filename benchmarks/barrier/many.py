@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from isomerge.data.opening import open_data
-from isomerge.engine.fusing import fusion_of
+from isomerge.engine.fusion import fusion_of
 from isomerge.engine.learning import LearnSettings
 from isomerge.engine.merging import run_merge
 from isomerge.engine.models import recognise

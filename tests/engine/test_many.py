@@ -14,7 +14,7 @@ import torch
 from depth import more, thorough
 from engine.disguises import disguise, files_of, perturb, single, turn
 from isomerge.engine import many, streams
-from isomerge.engine.fusing import fusion_of
+from isomerge.engine.fusion import fusion_of
 from isomerge.engine.learning import LearnSettings
 from isomerge.engine.many import ManySolver
 from isomerge.engine.many_units import ManyUnits

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.fusing import fusion_of
+from isomerge.engine.fusion import fusion_of
 from isomerge.engine.recipe_job import job_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.options import Range, limited

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.endpoints import Forward, write_endpoints, write_fused
-from isomerge.engine.fusing import Fuser, Fusion
+from isomerge.engine.fusing import Fuser
+from isomerge.engine.fusion import Fusion
 from isomerge.engine.inputs import open_given
 from isomerge.engine.live import state_of
 from isomerge.engine.models import Model

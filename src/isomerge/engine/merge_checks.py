@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.baselines import SOFT
-from isomerge.engine.fusing import Fusion
+from isomerge.engine.fusion import Fusion
 from isomerge.engine.many_solutions import check_anchor
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan

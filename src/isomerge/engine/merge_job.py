@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from isomerge.engine.fusing import Fusion, fusion_of
+from isomerge.engine.fusion import Fusion, fusion_of
 from isomerge.errors import IsomergeError
 from isomerge.fusion.recipe import Recipe
 from isomerge.fusion.registry import method as merge_method

@@ -9,7 +9,8 @@ from typing import Any
 
 from isomerge.engine.baselines import OURS, SOFT, prepare_transport
 from isomerge.engine.forward_fusion import fuse_forward
-from isomerge.engine.fusing import Fuser, Fusion, fusion_of
+from isomerge.engine.fusing import Fuser
+from isomerge.engine.fusion import Fusion, fusion_of
 from isomerge.engine.heads import (
     apart_names,
     arrange,

@@ -8,7 +8,7 @@ from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, template_text
 from isomerge.checkpoint.vocabulary import check_multiple
-from isomerge.engine.fusing import Fusion, role_of_base
+from isomerge.engine.fusion import Fusion, role_of_base
 from isomerge.engine.merge_job import MergeJob
 from isomerge.engine.recipe_align import check_no_code
 from isomerge.errors import IsomergeError

@@ -1,0 +1,90 @@
+"""A fusion: a merge method with its parameters, and what a run's models are to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.fusion.parameters import Parameters, of_models
+from isomerge.fusion.registry import Method
+from isomerge.fusion.registry import method as merge_method
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How the aligned tensors of a run's models become one."""
+
+    method: Method
+    parameters: Parameters
+    first: str = "model"
+    """What the run's first model is, whose config and tokenizer are written: one of the models that are fused, the
+    method's base, or neither (``donor``)."""
+    seed: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def start(self) -> int:
+        """The number of the first model that is fused."""
+        return 0 if self.first == "model" else 1
+
+    def key(self) -> list[Any]:
+        """What determines the result beside the models: for the key of a run."""
+        return [self.method.name, repr(self.parameters), self.first, self.seed if self.method.random else None]
+
+    def weights(self, count: int) -> list[float]:
+        """How much each of a run's models counts, for a common mean: by the method's weights in the middle of the stack."""
+        if "weight" not in self.method.options:
+            return [1.0] * count
+        found = self.parameters.at(self.method, "", 1, depth=3)["weight"]
+        return [1.0] * self.start + [1.0 if w is None else float(w) for w in found][: count - self.start]
+
+
+def fusion_of(
+    count: int,
+    *,
+    method: str = "linear",
+    weights: Sequence[float] | None = None,
+    parameters: dict[str, Any] | None = None,
+    base: bool = False,
+    seed: int = 0,
+) -> Fusion:
+    """The fusion of whole models, checked before anything is read.
+
+    Args:
+        count: how many models are merged, the base left out.
+        weights: one per model.
+        parameters: of the method.
+        base: whether a base model is named.
+
+    Raises:
+        IsomergeError: too few models, an unknown method, a base that is missing or of no use, or parameters that cannot
+            be used.
+    """
+    chosen = merge_method(method)
+    first = role_of_base(chosen, base)
+    if count + base < 2 and method != "passthrough":
+        raise IsomergeError("merge needs at least two models: name another one")
+    if weights is not None:
+        weights = [float(w) for w in weights]
+        if len(weights) != count or not all(map(isfinite, [*weights, sum(weights)])):
+            raise IsomergeError(f"--weights: {count} finite numbers are needed, got {weights}")
+    found = of_models(chosen, count, weights=weights, given=parameters)
+    return Fusion(chosen, found, first, seed)
+
+
+def role_of_base(method: Method, named: bool) -> str:
+    """What a named base is to a method; ``model`` when none is named.
+
+    Raises:
+        IsomergeError: the method needs one.
+    """
+    if named:
+        return "donor" if method.base == "none" else "base"
+    if method.base == "required":
+        raise IsomergeError(
+            f"the method {method.name} needs a base model: name it with --base-model, or base_model in a recipe"
+        )
+    return "model"
