@@ -15,7 +15,12 @@ from depth import thorough
 
 HEAVY = ["torch", "transformers", "numpy", "scipy", "matplotlib", "sklearn", "safetensors", "huggingface_hub"]
 # classes of torch cannot be defined without it: these are imported by who uses them alone
-NETWORKS = ("isomerge.relational.", "isomerge.quotient.optim.wrapper", "isomerge.quotient.optim.invariant")
+NETWORKS = (
+    "isomerge.relational.",
+    "isomerge.quotient.optim.wrapper",
+    "isomerge.quotient.optim.invariant",
+    "isomerge.engine.assembled",
+)
 SHOW = f"import json, sys; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
 
 

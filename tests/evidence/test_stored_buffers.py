@@ -15,7 +15,7 @@ from isomerge.engine.live import aligned_module, average, state_of
 from isomerge.engine.matched_line import MatchedLine
 from isomerge.engine.midpoint import Midpoint
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module, weights_of
+from isomerge.engine.modules import load_module
 from isomerge.engine.pair import PairSolver
 from isomerge.engine.plan import make_plan
 from isomerge.engine.soup import put_average
@@ -23,6 +23,7 @@ from isomerge.engine.streams import StreamSolver
 from isomerge.engine.substitution import substituted
 from isomerge.evidence.losses import evaluate, outputs_of
 from isomerge.evidence.plane import loss_plane
+from isomerge.evidence.stored_weights import weights_of
 from toys import TOYS, randomise
 
 STORED = {"deepseek_v3": "correction_bias", "marian": "final_logits_bias", "gemma4_text": "layer_scalar"}

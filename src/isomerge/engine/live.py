@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from isomerge.engine.live_places import LivePlaces, every_weight, places_of
 from isomerge.engine.models import Model, working_dtype
-from isomerge.engine.modules import weights_of
 from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
+from isomerge.evidence.stored_weights import weights_of
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Match
 from isomerge.symmetry.units import plan_units

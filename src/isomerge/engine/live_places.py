@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from isomerge.engine.conversions import conversion_of
 from isomerge.engine.models import Model
-from isomerge.engine.modules import weights_of
 from isomerge.errors import IsomergeError
+from isomerge.evidence.stored_weights import weights_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -89,7 +89,7 @@ class LivePlaces:
 
 
 def every_weight(module: nn.Module) -> dict[str, Tensor]:
-    """`isomerge.engine.modules.weights_of` under all names, those of tied places as well."""
+    """`isomerge.evidence.stored_weights.weights_of` under all names, those of tied places as well."""
     return {**dict(module.named_parameters(remove_duplicate=False)), **weights_of(module)}
 
 

@@ -16,7 +16,7 @@ from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
 AUTO_BY_HEAD = {
     "cls.predictions.": "AutoModelForMaskedLM",
@@ -148,18 +148,6 @@ def _silent() -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:200].rstrip(".") if lines else type(error).__name__
-
-
-def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """What a checkpoint stores of a module as numbers that are trained, by the module's names; tied ones once.
-
-    Parameters, and buffers that are stored and floating point, such as the correction of a router or the bias of a head:
-    whatever moves or averages weights moves these as well. They are the module's own tensors.
-    """
-    found: dict[str, Tensor] = dict(module.named_parameters())
-    stored = module.state_dict(keep_vars=True).keys()
-    buffers = ((name, buffer) for name, buffer in module.named_buffers() if name in stored)
-    return found | {name: buffer for name, buffer in buffers if buffer.is_floating_point()}
 
 
 def parameter_names(module: nn.Module, spec: Spec) -> dict[str, str]:

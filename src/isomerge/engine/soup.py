@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.engine.modules import weights_of
 from isomerge.errors import IsomergeError
+from isomerge.evidence.stored_weights import weights_of
 from isomerge.fusion.soup import Soup, greedy_soup
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def make_soup(
 
     Args:
         module: a live module of the candidates' class, in eval mode; its weights are overwritten.
-        candidates: aligned weights, as `isomerge.engine.modules.weights_of` gives them; never changed.
+        candidates: aligned weights, as `isomerge.evidence.stored_weights.weights_of` gives them; never changed.
         examples: labelled, and held out from training.
         metric: ``loss`` (lower is better) or ``accuracy``.
         batch_size: examples that are run at a time.
@@ -68,8 +68,13 @@ def make_soup(
     return soup
 
 
+def candidates_of(modules: Sequence[nn.Module]) -> list[dict[str, Tensor]]:
+    """The weights of live modules as `make_soup` takes them; not copied."""
+    return [weights_of(module) for module in modules]
+
+
 def put_average(module: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
-    """Overwrite a module's weights (see `isomerge.engine.modules.weights_of`) by a plain average, summed in float64."""
+    """Overwrite a module's weights (see `isomerge.evidence.stored_weights.weights_of`) by a plain average, summed in float64."""
     import torch
 
     with torch.no_grad():

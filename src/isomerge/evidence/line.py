@@ -8,8 +8,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.modules import weights_of
 from isomerge.errors import IsomergeError
+from isomerge.evidence.stored_weights import weights_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -76,7 +76,7 @@ def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, f
 
 
 def paired(*modules: nn.Module) -> Iterator[tuple[Tensor, ...]]:
-    """The weights of modules of one architecture side by side, as `isomerge.engine.modules.weights_of` gives them.
+    """The weights of modules of one architecture side by side, as `isomerge.evidence.stored_weights.weights_of` gives them.
 
     Raises:
         IsomergeError: their weights have other names or shapes.

@@ -26,11 +26,9 @@ def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[
         run: the aligned models, live, and labelled examples that none of them was trained on.
         metric: ``loss`` or ``accuracy``.
     """
-    from isomerge.engine.modules import weights_of
-    from isomerge.engine.soup import make_soup
+    from isomerge.engine.soup import candidates_of, make_soup
 
     module = copy.deepcopy(run.endpoints[0])
-    states = [weights_of(endpoint) for endpoint in run.endpoints]
-    soup = make_soup(module, states, run.examples, metric=metric, observer=run.observer)
+    soup = make_soup(module, candidates_of(run.endpoints), run.examples, metric=metric, observer=run.observer)
     history = [{"model": t.candidate, "score": t.score, "taken": t.taken} for t in soup.history]
     return module, {"chosen": list(soup.chosen), "score": soup.score, "history": history}

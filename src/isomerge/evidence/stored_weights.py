@@ -1,0 +1,20 @@
+"""The weights of a live module: what a checkpoint stores of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint stores of a module as numbers that are trained, by the module's names; tied ones once.
+
+    Parameters, and buffers that are stored and floating point, such as the correction of a router or the bias of a head:
+    whatever moves or averages weights moves these as well. They are the module's own tensors.
+    """
+    found: dict[str, Tensor] = dict(module.named_parameters())
+    stored = module.state_dict(keep_vars=True).keys()
+    buffers = ((name, buffer) for name, buffer in module.named_buffers() if name in stored)
+    return found | {name: buffer for name, buffer in buffers if buffer.is_floating_point()}
