@@ -223,7 +223,7 @@ def draw(family: str, pairs: dict[str, Any], path: Path) -> None:
     axes.legend(frameon=False, fontsize=8)
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{family}: models from different seeds, {len(pairs)} pairs")
+    axes.set_title(f"{family}: models from different seeds, pairs {', '.join(pairs)}")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 

@@ -31,7 +31,7 @@ Models of one architecture, trained from scratch from different seeds; the secon
 the loss is measured on test data along the line between them, in the original architecture. Barrier: the largest excess over
 the straight line between the endpoints' losses (Entezari et al.), in nats (per byte for language models), over the whole path.
 Made by `benchmarks/barrier/train.py` (models), `run.py`, `many.py` and `cost.py` on CPU cores shared with other work: seconds
-are an upper bound. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
+are an upper bound. Those of width 512 take their products in bfloat16, in training and while a match is learned. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
 """
 
 
