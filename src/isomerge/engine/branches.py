@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from isomerge.engine.live_places import places_of
 from isomerge.engine.models import Model
-from isomerge.engine.taps import ROWS, Activations, Tap, pairing, plain, plan_taps, reading, spread_rows
+from isomerge.engine.taps import (
+    ROWS,
+    Activations,
+    Tap,
+    pairing,
+    plain,
+    plan_taps,
+    reading,
+    spread_rows,
+    whole_weights,
+)
 from isomerge.symmetry.axes import atoms
 
 if TYPE_CHECKING:
@@ -26,17 +35,12 @@ def plan_branches(model: Model, module: nn.Module) -> Iterator[tuple[Tap, str]]:
     Yields:
         The taps beside those of `isomerge.engine.taps.plan_taps`, with the names of their submodules.
     """
-    spec, names = model.spec, places_of(module, model).names
-    for block in model.blocks:
-        place = names.get(block.canonical[0], "")
-        if block.lead or block.axes is None or not place.endswith(".weight"):
-            continue
-        path = place.removesuffix(".weight")
-        here = [a for a in atoms(block.axes) if a.name in spec.streams]
-        if len(block.axes) == 1 and here:
-            yield Tap(f"{block.key}:in", block.key, plain(block.axes[0]), block.scope, "in"), path
+    for block, axes, path in whole_weights(model, module):
+        here = [a for a in atoms(axes) if a.name in model.spec.streams]
+        if len(axes) == 1 and here:
+            yield Tap(f"{block.key}:in", block.key, plain(axes[0]), block.scope, "in"), path
         elif len(here) == 1 and not here[0].dual:
-            axis = next(axis for axis in block.axes if here[0] in atoms((axis,)))
+            axis = next(axis for axis in axes if here[0] in atoms((axis,)))
             yield Tap(f"{block.key}:out", block.key, plain(axis), block.scope, "out"), path
 
 

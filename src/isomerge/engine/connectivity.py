@@ -58,9 +58,9 @@ class BarrierOptions:
             raise IsomergeError(f"--grid {self.grid}: a plane needs at least 2 points along each side")
         if self.batch_size < 1:
             raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
-        if self.png is not None and not self.png.absolute().parent.is_dir():
-            raise IsomergeError(f"--png {self.png}: no such folder; make it first")
         if self.png is not None:
+            if not self.png.absolute().parent.is_dir():
+                raise IsomergeError(f"--png {self.png}: no such folder; make it first")
             check_picture(self.png)
         if aligned and len(models) > 2:
             raise IsomergeError("--aligned adds lines, and three models have a plane: leave one of them out")
@@ -90,7 +90,7 @@ def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tup
     Raises:
         IsomergeError: see `isomerge.engine.models.recognise`.
     """
-    apart = [model.config.get("tie_word_embeddings") is False for model in models]
+    apart = [_has_own_head(model) for model in models]
     if not any(apart):
         return list(models), []
     found = [
@@ -153,8 +153,12 @@ def run_barrier(
 
 def _module(model: Model, device: str) -> nn.Module:
     """The module of a model, with a head of its own where the model has one, stored or in memory."""
-    own = model.config.get("tie_word_embeddings") is False
-    return untied_module(model, device) if own else load_module(model, device=device)
+    return untied_module(model, device) if _has_own_head(model) else load_module(model, device=device)
+
+
+def _has_own_head(model: Model) -> bool:
+    """Whether a model's config says that its head is not the embeddings."""
+    return model.config.get("tie_word_embeddings") is False
 
 
 def _between(

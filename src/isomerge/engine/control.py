@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.data.inputs import DISCRIMINATORS
 from isomerge.engine.live import average
 from isomerge.engine.regression import default_ridge, regress, shares_of
 from isomerge.engine.sequence import Rewritten
@@ -121,11 +120,10 @@ def _divergence(ends: Sequence[Tensor], own: Tensor, kept: Tensor | None, kind: 
 
 def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
     """Logits or last hidden states, float64, and whether they are logits."""
-    from isomerge.evidence.losses import outputs_of
+    from isomerge.evidence.losses import by_position, outputs_of
 
     found = outputs_of(module, batch)
     for name in ("logits", "prediction_logits", "last_hidden_state"):
         if (x := getattr(found, name, None)) is not None:
-            apart = type(module).__name__ in DISCRIMINATORS and x.ndim == 2  # one logit per token
-            return (x.unsqueeze(-1) if apart else x).double(), name != "last_hidden_state"
+            return by_position(module, x).double(), name != "last_hidden_state"
     raise IsomergeError(f"{type(module).__name__} gives neither logits nor hidden states: give another checkpoint")

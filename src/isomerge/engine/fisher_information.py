@@ -105,9 +105,9 @@ class _Sums:
         self.places = places_of(module, model)
         known, own = (
             {*self.places.names.values(), *self.places.fused},
-            module.named_parameters(remove_duplicate=False),
+            dict(module.named_parameters(remove_duplicate=False)),
         )
-        floating = {name: p for name, p in own if name in known and p.is_floating_point()}
+        floating = {name: p for name, p in own.items() if name in known and p.is_floating_point()}
         self.parameters = {name: p.requires_grad_() for name, p in floating.items()} if diagonal else {}
         self.layers = plan_linears(model, module) if factors else []
         self.squares: dict[str, Tensor] = {}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
@@ -89,8 +88,10 @@ class Fuser:
             given, count = self.parameters(block), self._count(block)
             if repr((given, count)) not in seen:
                 seen.add(repr((given, count)))
-                with _told_of(block.key):
+                try:
                     method.fuse([torch.ones(1, dtype=self.dtype)] * count, given)
+                except IsomergeError as error:
+                    raise IsomergeError(f"tensor {block.key}: {error}") from None
 
     def _working(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
@@ -223,15 +224,6 @@ class Fuser:
             "kept_from_first": [block.key for block in self.plan.alone],
             "notes": [*self.plan.selection.notes, *fusion.notes],
         }
-
-
-@contextmanager
-def _told_of(tensor: str) -> Iterator[None]:
-    """Errors of a method say at which tensor."""
-    try:
-        yield
-    except IsomergeError as error:
-        raise IsomergeError(f"tensor {tensor}: {error}") from None
 
 
 def generator(seed: int, *names: str) -> Generator:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from isomerge.engine.live_places import places_of
-from isomerge.engine.taps import Tap, plain
+from isomerge.engine.taps import Tap, plain, whole_weights
 from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block
 
@@ -33,14 +32,9 @@ def plan_linears(model: Model, module: nn.Module) -> list[tuple[Tap, str, int]]:
         The tap of the layer's input, the name of its submodule, and which axis of the weight reads the input (1 of
         ``nn.Linear``, 0 of ``Conv1D``), in the order of the spec.
     """
-    names = places_of(module, model).names
     found = []
-    for block in model.blocks:
-        place = names.get(block.canonical[0], "")
-        if block.lead or block.axes is None or not place.endswith(".weight"):
-            continue
-        path = place.removesuffix(".weight")
-        axis = _input_axis(module.get_submodule(path), block.axes)
+    for block, axes, path in whole_weights(model, module):
+        axis = _input_axis(module.get_submodule(path), axes)
         if axis is not None:
             found.append((input_tap(block, axis), path, axis))
     return found

@@ -107,7 +107,8 @@ def _check_places(module: nn.Module, own: Mapping[str, Tensor], places: LivePlac
     for name, tensor in own.items():
         stored = behind.get(name)
         shape = None if stored is None else tuple(model.checkpoint.tensors[stored].shape)
-        if shape != tuple(tensor.shape) if stored else id(tensor) not in known:
+        fits = id(tensor) in known if stored is None else shape == tuple(tensor.shape)
+        if not fits:
             has = "no tensor for it" if shape is None else f"{stored} of shape {list(shape)}"
             raise IsomergeError(
                 f"{type(module).__name__} of this version of transformers has {name} of shape {list(tensor.shape)}, but "

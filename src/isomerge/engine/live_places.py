@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from isomerge.engine.conversions import conversion_of
@@ -30,8 +31,15 @@ class LivePlaces:
     """Of the tensors that are fused."""
     live_shapes: dict[str, tuple[int, ...]]
     """Of what they are fused to, by the module's names."""
-    parts: dict[str, list[tuple[str, Piece]]] = field(default_factory=dict)
-    """The inverse of ``fused``."""
+
+    @cached_property
+    def parts(self) -> dict[str, list[tuple[str, Piece]]]:
+        """The inverse of ``fused``."""
+        found: dict[str, list[tuple[str, Piece]]] = {}
+        for target, members in self.fused.items():
+            for name, piece in members:
+                found.setdefault(name, []).append((target, piece))
+        return found
 
     def __contains__(self, canonical: str) -> bool:
         return canonical in self.names or canonical in self.parts
@@ -120,12 +128,8 @@ def places_of(module: nn.Module, model: Model) -> LivePlaces:
         for target, members in conversion.fused.items()
         if target in weights
     }
-    parts: dict[str, list[tuple[str, Piece]]] = {}
-    for target, members in fused.items():
-        for name, piece in members:
-            parts.setdefault(name, []).append((target, piece))
-    sizes = {name: shapes[model.names[name]] for name in parts}
-    return LivePlaces(names, fused, sizes, {target: tuple(weights[target].shape) for target in fused}, parts)
+    sizes = {name: shapes[model.names[name]] for members in fused.values() for name, _ in members}
+    return LivePlaces(names, fused, sizes, {target: tuple(weights[target].shape) for target in fused})
 
 
 def tied_names(model: Model, module: nn.Module) -> dict[str, str]:

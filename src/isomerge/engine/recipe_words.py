@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import OPTION, IsomergeError
 from isomerge.fusion.recipe import AlignBlock, Recipe
 
 KEYS = {"learn-permutations": "permutations", "stats-src": "stats", "stats-anchor": "stats", "no-align": "enabled"}
 """A key of ``align`` where it is not the option's name."""
-OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 COMMAND = re.compile(r"isomerge [a-z-]+ [^,;:]*")
 """A command that a sentence tells to run: its options stay."""
 

@@ -62,7 +62,7 @@ def plan_taps(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
     """
     return [
         (_tap(block, side, axis), path)
-        for block, axes, path in _weights(model, module)
+        for block, axes, path in whole_weights(model, module)
         for side, axis in _sides(model.spec, module.get_submodule(path), axes)
     ]
 
@@ -73,7 +73,7 @@ def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
     Layers that read the same tensor have a tap each; `plan_taps` has the norms that feed most of them.
     """
     spec, found = model.spec, []
-    for block, axes, path in _weights(model, module):
+    for block, axes, path in whole_weights(model, module):
         linear = _out_and_in(module.get_submodule(path), axes)
         if (
             linear is not None
@@ -84,7 +84,7 @@ def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
     return found
 
 
-def _weights(model: Model, module: nn.Module) -> Iterator[tuple[Block, tuple[Axis, ...], str]]:
+def whole_weights(model: Model, module: nn.Module) -> Iterator[tuple[Block, tuple[Axis, ...], str]]:
     """The blocks that are the whole weight of a submodule, with their axes and the submodule's name."""
     names = places_of(module, model).names
     for block in model.blocks:

@@ -60,7 +60,11 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         raise IsomergeError(
             f"{type(module).__name__} predicts nothing, so it has no loss: give a checkpoint with a head"
         )
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return by_position(module, logits.to(torch.promote_types(logits.dtype, torch.float32)))
+
+
+def by_position(module: nn.Module, logits: Tensor) -> Tensor:
+    """A module's logits with an axis of outputs: those of one logit per token become [n, length, 1]."""
     return logits.unsqueeze(-1) if type(module).__name__ in DISCRIMINATORS and logits.ndim == 2 else logits
 
 
