@@ -223,7 +223,7 @@ class Bench:
         for first, then in (("ray", "local"), ("local", "ray")):
             out = self.folder / "runs" / "out"
             journal = out.parent / ".out.partial" / "journal.jsonl"
-            command = [sys.executable, "-m", "isomerge.cli.app", "merge", *self.models, "-o", str(out)]
+            command = [sys.executable, "-m", "isomerge", "merge", *self.models, "-o", str(out)]
             command += ["--out-shard-size", str(SHARD), "--engine", first, "-q"]
             driver = subprocess.Popen([*command, "-j", "1"], start_new_session=True)
             while driver.poll() is None and not (journal.is_file() and journal.read_bytes().count(b"\n") > 4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,14 @@ def test_help_is_the_overview(isomerge: Callable, argument: str) -> None:
     """Both spellings, on standard output."""
     said = isomerge(argument)
     assert (said.code, said.out.strip()) == (0, overview().strip())
+
+
+def test_the_package_is_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``python -m isomerge`` is the same program."""
+    monkeypatch.setattr("sys.argv", ["isomerge", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("isomerge", run_name="__main__")
+    assert capsys.readouterr().out.strip() == overview().strip()
 
 
 def test_without_arguments_it_is_shown_as_an_error(isomerge: Callable) -> None:

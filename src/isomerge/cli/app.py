@@ -42,7 +42,3 @@ def main() -> None:
 def _stop(sentence: str, code: int) -> NoReturn:
     print(f"isomerge: {visible(sentence)}", file=sys.stderr)
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()
