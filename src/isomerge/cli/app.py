@@ -6,6 +6,7 @@ import gc
 import sys
 from typing import NoReturn
 
+from isomerge.cli.processors import ticks, wait_asleep_where_busy
 from isomerge.errors import OVERFLOW, IsomergeError, Stopped, is_memory_error, is_overflow_error, visible
 
 NO_MEMORY = (
@@ -23,9 +24,11 @@ def main() -> None:
     # torch alone makes half a million objects that stay: looking at them again and again, and once more at the end, takes a
     # third of the time of a short command
     gc.set_threshold(10_000, 20, 50)
+    before = ticks()
     try:
         from isomerge.cli.program import app
 
+        wait_asleep_where_busy(before)
         app()
     except IsomergeError as error:
         _stop(error.sentence, 2)
