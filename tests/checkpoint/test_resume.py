@@ -150,6 +150,14 @@ def test_damaged_partial_folder_is_begun_anew(tmp_path, whole, damage):
 LOST = {
     "a side file": lambda root: (root / "blobs" / "u1").unlink(),
     "the content of a side file": lambda root: (root / "blobs" / "u1").write_text("7"),
+    "a folder for a side file": lambda root: (
+        (root / "blobs" / "u1").unlink(),
+        (root / "blobs" / "u1" / "x").mkdir(parents=True),
+    ),
+    "a link for a side file": lambda root: (
+        (root / "blobs" / "u1").unlink(),
+        (root / "blobs" / "u1").symlink_to(root.parent / "elsewhere"),
+    ),
     "the bytes of a tensor": lambda root: zero(root / "model", "u1.b"),
 }
 
@@ -170,6 +178,7 @@ def test_what_a_power_cut_took_is_done_again(tmp_path, whole, lost):
     with writer_of(tmp_path / "m") as writer:
         assert (writer.resumed, set(writer.done)) == (True, {"u0"})
         assert do_units(writer, 2) == ["u1"]
+    assert not (tmp_path / "elsewhere").exists()
     with writer_of(tmp_path / "m") as writer:  # what the journal had of the others is gone
         assert do_units(writer) == ["u2", "u3", "u4", "u5"]
     with writer_of(tmp_path / "m") as writer:

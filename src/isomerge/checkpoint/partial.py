@@ -103,13 +103,14 @@ class PartialFolder:
             self.blobs.mkdir()
         return self.blobs.is_dir() and not self.blobs.is_symlink()
 
+    def remove_blob(self, name: str) -> None:
+        """Removes what is in a side file's place: a file, a link or a folder, or nothing. Raises OSError."""
+        _remove(self.blobs / name)
+
     def begin(self) -> None:
         """Makes the folder anew and empty."""
         with disk_errors(self.root):
-            if os.path.lexists(self.root) and not stat.S_ISDIR(os.lstat(self.root).st_mode):
-                self.root.unlink()
-            elif os.path.lexists(self.root):
-                shutil.rmtree(self.root)
+            _remove(self.root)
             self.model.mkdir(parents=True)
             self.blobs.mkdir()
 
@@ -141,3 +142,11 @@ class PartialFolder:
                 self._lock_path.unlink()  # while still held, so that no one else's file is removed
             os.close(self._lock)
             self._lock = None
+
+
+def _remove(path: Path) -> None:
+    """Removes a file, a link or a folder, if there is one. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,7 @@ class CheckpointWriter:
             observer("checking what was written", checked, total)
             if not self._is_there(unit):
                 self._journal.keep(number)
+                self._forget(list(units.values())[number:])
                 return dict(list(units.items())[:number])
             self._written |= unit.tensors
             checked += sum(size[name] for name in unit.tensors)
@@ -120,6 +121,14 @@ class CheckpointWriter:
                 return False
         paths = {self._partial.blobs / name: crc for name, crc in unit.blobs.items() if is_plain_name(name)}
         return all(path.is_file() and file_checksum(path).crc32 == crc for path, crc in paths.items())
+
+    def _forget(self, units: Iterable[Unit]) -> None:
+        """Removes the side files of units that are to be done again, whatever has taken their places (a folder cannot be
+        written over).
+        """
+        with disk_errors(self._partial.blobs, "resuming"):
+            for name in (name for unit in units for name in unit.blobs if is_plain_name(name)):
+                self._partial.remove_blob(name)
 
     def _begin(self) -> None:
         self._partial.begin()
