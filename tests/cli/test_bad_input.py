@@ -227,7 +227,7 @@ DAMAGE = [
     (config_is_a_list, ["b/config.json", "not an object", "save_pretrained"]),
     (no_config, ["b/config.json", "does not exist", "save_pretrained"]),
     (unknown_architecture, ["/b", "rwkv", "gpt2", "--spec"]),
-    (more_layers, ["numbers of layers", "h: 4 and 3", "shard lost"]),
+    (more_layers, ["there are 3 layers (h.)", "layer 3 is stored", "correct the number"]),
     (sizeless, ["/b", "config.json", "res"]),
     (textual, ["/b", "config.json", "res"]),
 ]

@@ -17,6 +17,7 @@ from isomerge.engine.memory import map_large_blocks
 from isomerge.errors import IsomergeError
 from isomerge.pieces import all_finite
 from isomerge.symmetry.blocks import Block, gather_blocks, stacks_of
+from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
 from isomerge.symmetry.ties import broken_ties, without_broken_ties
 
@@ -122,7 +123,7 @@ def recognise(
     (equal until it is moved), and the config says so.
 
     Raises:
-        IsomergeError: an unreadable checkpoint, an unknown architecture, or a tensor that no line describes.
+        IsomergeError: an unreadable checkpoint, an unknown architecture, a tensor that no line describes, or one that is missing.
     """
     map_large_blocks()  # every run that reads weights begins here
     checkpoint = (
@@ -140,6 +141,7 @@ def recognise(
     try:
         spec = spec_for(checkpoint.config, spec_file, shapes)
         matches = coverage(spec, shapes)
+        check_complete(spec, matches)
     except IsomergeError as error:
         raise IsomergeError(f"{checkpoint.ref}: {error}") from None
     names = by_canonical(matches)

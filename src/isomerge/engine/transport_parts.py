@@ -89,7 +89,7 @@ def in_flow(blocks: Sequence[Block], spec: Spec) -> list[Block]:
     rank = {line.name: k for k, line in enumerate(spec.lines)}
     first: dict[str, int] = {}
     for line in spec.lines:
-        first.setdefault(line.name.partition("{")[0], rank[line.name])
+        first.setdefault(line.stack, rank[line.name])
 
     def place(block: Block) -> tuple[int, tuple[int, ...], int]:
         own = rank[block.line.name]
@@ -102,4 +102,4 @@ def in_flow(blocks: Sequence[Block], spec: Spec) -> list[Block]:
 
 def stack_of(block: Block) -> str:
     """The stack that a block of a layer belongs to, empty outside the layers."""
-    return block.line.name.partition("{")[0] if block.scope else ""
+    return block.line.stack if block.scope else ""

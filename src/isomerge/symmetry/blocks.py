@@ -91,7 +91,7 @@ def _block(spec: Spec, line: Line, scope: tuple[tuple[str, int], ...], present: 
 def layer_of(block: Block) -> tuple[str, int | None]:
     """The stack that a block belongs to and its layer in it."""
     layer = next((value for _, value in block.scope), None)
-    return block.line.name.partition("{")[0], layer
+    return block.line.stack, layer
 
 
 def stacks_of(blocks: Sequence[Block]) -> dict[str, int]:

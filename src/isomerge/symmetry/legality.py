@@ -14,7 +14,7 @@ def check_legality(spec: Spec) -> None:
 
     Raises:
         IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, another group than
-            a scale over a residual stream, a shift of unknown lines.
+            a scale over a residual stream, a shift of unknown lines, a depth of no lines.
     """
     used: set[str] = set()
     for line in spec.lines:
@@ -48,3 +48,6 @@ def check_legality(spec: Spec) -> None:
         for part in (shift.bias, shift.into, shift.via):
             if part is not None and part not in names:
                 raise IsomergeError(f"{spec.origin}: shift {shift.name} names {part}, which is no line of the spec")
+    stacks = {line.stack for line in spec.lines if line.indices}
+    if strange := [stack for stack in spec.depths if stack not in stacks]:
+        raise IsomergeError(f"{spec.origin}: depth {strange[0]}: no line's name begins with it and a number")

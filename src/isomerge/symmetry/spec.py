@@ -78,6 +78,11 @@ class Line:
     place: str = field(default="", compare=False)
     """The file and the number of the line."""
 
+    @property
+    def stack(self) -> str:
+        """What the name begins with, up to its first number: equal for the lines of one stack of layers."""
+        return self.name.partition("{")[0]
+
     @cached_property
     def indices(self) -> tuple[str, ...]:
         """The indices bound by the name, in order."""
@@ -141,6 +146,8 @@ class Spec:
     origin: str = "spec"
     fixed: tuple[FixedPart, ...] = ()
     """The parts that alignment leaves as they are, and why."""
+    depths: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The least and the most layers of stacks (see `Line.stack`), where the config says them."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:

@@ -6,6 +6,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``model NAME ...``                              the ``model_type`` values that it describes
 ``prefix NAME. ...``                            base-model prefixes that tensor names may have or lack
 ``size NAME = EXPR``                            the size of an index, from the keys of ``config.json``
+``depth STACK = EXPR [.. EXPR]``                how many layers the lines have that begin with ``STACK{``; up to how many
 ``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
 ``config KEY ...``                              keys that must agree between two models to be merged
 ``default KEY = EXPR [if E]``                   what a key is where ``config.json`` leaves it out
@@ -49,7 +50,9 @@ from isomerge.symmetry.inclusion import Inclusion, check_apart, included, read_i
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
-_STATEMENT = re.compile(r"(model|prefix|size|require|config|default|include|space|residual|shift|fixed)\s+(.*)")
+_STATEMENT = re.compile(
+    r"(model|prefix|size|depth|require|config|default|include|space|residual|shift|fixed)\s+(.*)"
+)
 _SPACE = re.compile(
     r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
 )
@@ -111,6 +114,7 @@ class _Reader:
         self.shifts: list[Shift] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
+        self.depths: dict[str, tuple[int, int]] = {}
 
     def names(self) -> dict[str, Any]:
         return {**self.config, **self.sizes, "tensors": self.tensors}
@@ -177,6 +181,7 @@ class _Reader:
         self.shifts += part.shifts
         self.keys += part.config_keys
         self.fixed += part.fixed
+        self.depths |= part.depths
 
     def read_size(self, rest: str) -> None:
         name, _, expression = rest.partition("=")
@@ -184,6 +189,20 @@ class _Reader:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise IsomergeError(f"config.json: size {name.strip()} ={expression} is {value!r}, not a whole number")
         self.sizes[name.strip()] = value
+
+    def read_depth(self, rest: str) -> None:
+        stack, sign, expression = rest.partition("=")
+        if not sign:
+            raise IsomergeError(f"depth {rest!r} is not understood: write STACK = EXPR, or STACK = EXPR .. EXPR")
+        least, upto, most = expression.partition(" .. ")
+        found = [evaluate(least, self.names())]
+        if found[0] is None:
+            return  # the config leaves it to the library that loads the model
+        if upto and type(found[0]) is int:
+            found.append(evaluate(most, self.names()))
+        if not all(type(n) is int and 0 <= n <= MOST_LAYERS for n in found):
+            raise IsomergeError(f"config.json: {least.strip()} is {found[0]!r:.80}, not a number of layers")
+        self.depths[stack.strip()] = (found[0], found[-1])
 
     def read_require(self, rest: str) -> None:
         condition, _, message = rest.rpartition(" : ")
@@ -287,6 +306,7 @@ class _Reader:
             tuple(self.keys),
             " with ".join([self.origin, ", ".join(dict.fromkeys(self.parts))]) if self.parts else self.origin,
             tuple(self.fixed),
+            self.depths,
         )
         check_legality(spec)
         check_fixed(spec)

@@ -1,0 +1,121 @@
+"""Tensors that are missing from a checkpoint by itself: what no other model need be compared with to notice.
+
+A layer that lacks the query of its key, a gain that nothing reads, or a bias without its weight, where other layers have both,
+is no architecture but a lost tensor: symmetries that act on one side alone would change the function. What all layers lack alike
+is taken for an architecture without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.spec import Line, Match, Space, Spec
+
+Scope = tuple[tuple[str, int], ...]
+"""The layer (or whatever numbers a line's tensors) by index name."""
+Places = Mapping[Line, set[Scope]]
+"""Where every line has tensors."""
+
+
+def check_complete(spec: Spec, matches: Mapping[str, Match]) -> None:
+    """Refuse checkpoints of which tensors are missing, or layers that ``config.json`` counts.
+
+    Raises:
+        IsomergeError: naming the first tensor that is missing, or the layers that are too many or too few.
+    """
+    places: dict[Line, set[Scope]] = {}
+    for match in matches.values():
+        scope = tuple((i, v) for i, v in match.binding.items() if i not in spec.sizes)
+        places.setdefault(match.line, set()).add(scope)
+    _check_depths(spec, places)
+    for space in spec.spaces.values():
+        lines = [line for line in spec.lines if _has(line, space.name)]
+        if space.name in spec.gains:
+            gains = [line for line in lines if any(a.diag and a.name == space.name for a in atoms(line.axes or ()))]
+            readers = [line for line in lines if line not in gains]
+            _check_gain(spec, space, [line for line in gains if not line.optional], readers, places)
+        elif spec.scope(space):
+            _check_sides(spec, [line for line in lines if line in places and not line.optional], places)
+    _check_biases(places)
+
+
+def _check_depths(spec: Spec, places: Places) -> None:
+    """Every stack has the layers that the config counts; a stack that is not there at all is a part that was left out."""
+    stacks: dict[str, set[int]] = {}
+    for line, scopes in places.items():
+        stacks.setdefault(line.stack, set()).update(scope[0][1] for scope in scopes if scope)
+    for stack, (least, most) in spec.depths.items():
+        stored = stacks.get(stack)
+        if stored and (lost := sorted(set(range(least)) - stored)):
+            raise IsomergeError(
+                f"config.json says that there are {least} layers ({stack}), but layer {lost[0]} is missing: is a shard lost?"
+            )
+        if stored and max(stored) >= most:
+            raise IsomergeError(
+                f"config.json says that there are {most} layers ({stack}), but layer {max(stored)} is stored: correct the "
+                "number in config.json, or remove the layers that nothing runs"
+            )
+
+
+def _check_sides(spec: Spec, lines: list[Line], places: Places) -> None:
+    """Where one line of a layer's symmetry is, all are that other layers have."""
+    everywhere: dict[tuple[str, ...], dict[Scope, None]] = {}
+    for line in lines:
+        everywhere.setdefault(_numbered(places, line), {}).update(dict.fromkeys(sorted(places[line])))
+    for line in lines:
+        for scope in everywhere[_numbered(places, line)]:
+            if scope not in places[line] and (name := _admitted(spec, line, scope)):
+                raise _missing(name)
+
+
+def _check_gain(spec: Spec, space: Space, gains: list[Line], readers: list[Line], places: Places) -> None:
+    """A layer's gain has readers, and they have a gain, unless no layer has; what follows all layers has a gain."""
+    normed, read = ({s for line in lines for s in places.get(line, ())} for lines in (gains, readers))
+    if not spec.scope(space):
+        if read and gains and not normed:
+            raise _missing(gains[0].canonical(dict.fromkeys(gains[0].indices, 0)))
+    elif normed and read:
+        for lines, lost in ((gains, read - normed), (readers, normed - read)):
+            stored = [line for line in lines if line in places]
+            for name in (_admitted(spec, line, scope) for scope in sorted(lost) for line in stored):
+                if name is not None:
+                    raise _missing(name)
+
+
+def _check_biases(places: Places) -> None:
+    """Where some weights of a kind have a bias, all of them have, and no bias is without its weight."""
+    kinds: dict[tuple[str, str], tuple[Line, set[Scope]]] = {}
+    for line, scopes in places.items():
+        stem, _, what = line.canonical(dict.fromkeys(line.indices, 0)).rpartition(".")
+        if what in ("weight", "bias") and line.indices and not line.optional:
+            kinds.setdefault((stem, what), (line, set()))[1].update(scopes)  # several lines: layers in other shapes
+    for (stem, what), (line, scopes) in kinds.items():
+        _, others = kinds.get((stem, "weight" if what == "bias" else "bias"), (line, scopes))
+        for scope in sorted(others - scopes):
+            raise _missing(line.canonical(dict.fromkeys(line.indices, 0) | dict(scope)))
+
+
+def _has(line: Line, space: str) -> bool:
+    return space in line.indices or any(a.name == space for a in atoms(line.axes or ()))
+
+
+def _numbered(places: Places, line: Line) -> tuple[str, ...]:
+    """The indices that number a line's tensors."""
+    return tuple(i for i, _ in next(iter(places[line])))
+
+
+def _admitted(spec: Spec, line: Line, scope: Scope) -> str | None:
+    """The canonical name of a line's first tensor at a scope; None where the line is not of that scope (``{l!0}``)."""
+    if {i for i, _ in scope} - set(line.indices):
+        return None
+    name = line.canonical(dict.fromkeys(line.indices, 0) | dict(scope))
+    try:
+        return name if spec.match(name).line is line else None
+    except IsomergeError:
+        return None
+
+
+def _missing(name: str) -> IsomergeError:
+    return IsomergeError(f"tensor {name} is missing, but others of its kind are there: is a shard lost?")

@@ -1,0 +1,112 @@
+"""Tensors that a checkpoint lacks by itself are noticed without another model; what an architecture lacks is not missed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.completeness import check_complete
+from isomerge.symmetry.spec import coverage
+from isomerge.symmetry.spec_text import parse_spec
+from toys import TRIED
+
+TEXT = """
+size res = 6
+size h = 2
+size ov = 3
+size ff = 5
+depth layer. = deep .. deep + (ahead or 0)
+residual res: SignedPerm
+residual n1: Scale[l, res]
+residual nf: Scale[res]
+space h: Perm[l]
+space ov: GL[l, h]
+space ff: Perm[l]
+embed.weight               vocab res
+layer.{l!0}.norm.weight    diag(res n1)
+layer.{l!0}.v.weight       (h ov) (res n1)'
+layer.{l:0}.v.weight       (h ov) res'
+layer.{l}.v.bias           (h ov)
+layer.{l}.o.weight         res (h ov')
+layer.{l}.up.weight        ff res'
+layer.{l}.down.weight      res ff'
+layer.{l}.other            inside res'
+last.weight                diag(res nf)
+? head.weight              vocab (res nf)' = embed.weight
+"""
+SHAPES = {"norm.weight": (6,), "v.weight": (6, 6), "v.bias": (6,), "o.weight": (6, 6), "up.weight": (5, 6), "down.weight": (6, 5)}  # fmt: skip
+AROUND = {"embed.weight": (9, 6), "last.weight": (6,), "head.weight": (9, 6)}
+
+
+def stored(depth: int = 3) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a whole checkpoint: layer 0 has no norm, layer 1 something else for its neurons."""
+    layers = {f"layer.{n}.{name}": shape for n in range(depth) for name, shape in SHAPES.items()}
+    lacking = {"layer.0.norm.weight", "layer.1.up.weight", "layer.1.down.weight"}
+    return AROUND | {name: s for name, s in layers.items() if name not in lacking} | {"layer.1.other": (4, 6)}
+
+
+def check(shapes: dict[str, tuple[int, ...]], **config: Any) -> None:
+    """What `recognise` does with names and shapes."""
+    spec = parse_spec(TEXT, config, "toy.spec")
+    check_complete(spec, coverage(spec, shapes))
+
+
+def test_whole_checkpoints_pass() -> None:
+    check(stored())
+    check(stored(), deep=3)
+    check(stored(), deep=2, ahead=1)
+    check({name: shape for name, shape in stored().items() if not name.endswith(".bias")}, deep=3)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "layer.2.v.weight", "layer.0.o.weight", "layer.2.up.weight", "layer.0.down.weight", "layer.1.v.bias",
+        "layer.1.norm.weight", "layer.0.v.weight", "last.weight",
+    ],
+)  # fmt: skip
+def test_a_lost_tensor_is_named(lost: str) -> None:
+    shapes = stored()
+    del shapes[lost]
+    with pytest.raises(IsomergeError, match=f"^tensor {lost} is missing, but others of its kind are there"):
+        check(shapes)
+
+
+@pytest.mark.parametrize(
+    ("depth", "lost", "config", "said"),
+    [
+        (3, "", {"deep": 4}, r"says that there are 4 layers \(layer\.\), but layer 3 is missing: is a shard lost"),
+        (3, "layer.1.", {"deep": 3}, "says that there are 3 layers .*, but layer 1 is missing"),
+        (3, "", {"deep": 2}, "says that there are 2 layers .*, but layer 2 is stored: correct the number"),
+        (4, "", {"deep": 2, "ahead": 1}, "says that there are 3 layers .*, but layer 3 is stored"),
+        (3, "", {"deep": "3"}, "deep is '3', not a number of layers"),
+        (3, "", {"deep": 10**9}, "is 1000000000, not a number of layers"),
+    ],
+)
+def test_layers_are_those_that_the_config_counts(depth: int, lost: str, config: dict[str, Any], said: str) -> None:
+    shapes = {name: shape for name, shape in stored(depth).items() if not (lost and name.startswith(lost))}
+    with pytest.raises(IsomergeError, match=said):
+        check(shapes, **config)
+
+
+def test_a_depth_of_no_lines_is_refused() -> None:
+    with pytest.raises(IsomergeError, match=r"depth blocks\.: no line's name begins with it and a number"):
+        parse_spec(TEXT + "depth blocks. = deep\n", {"deep": 3}, "toy.spec")
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_toys_are_complete_and_miss_every_key(name: str, toy: Any) -> None:
+    """No false alarm over any architecture; without one half of its kin a query, a value or a neuron is missed."""
+    spec, shapes = toy(name).spec, {n: tuple(t.shape) for n, t in toy(name).stored.items()}
+    matches = coverage(spec, shapes)
+    check_complete(spec, matches)
+    layered = {n: m for n, m in matches.items() if any(i == "l" for i in m.binding) and not m.line.optional}
+    noticed = 0
+    for lost in layered:
+        try:
+            check_complete(spec, {n: m for n, m in matches.items() if n != lost})
+        except IsomergeError:
+            noticed += 1
+    assert noticed > len(layered) / 4 or not layered, f"{noticed} of {len(layered)}"
