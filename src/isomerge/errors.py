@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import unicodedata
 
@@ -99,8 +100,18 @@ def is_overflow_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (factorised or "without overflow" in str(error))
 
 
+def is_full_error(error: BaseException) -> bool:
+    """Whether a disk had no room: or none that this user, or this process (``ulimit -f``), may use."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def is_memory_error(error: BaseException) -> bool:
     """Whether memory was lacking: Python's, or torch's, whose allocators raise RuntimeError."""
     said = str(error).lower()
     words = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in said for w in words))
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    # a library that does not fit is an ImportError
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | ImportError) and any(w in said for w in words)
+    )

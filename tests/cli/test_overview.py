@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -44,3 +47,28 @@ def test_every_command_is_told_in_a_line() -> None:
     assert TAGLINE
     assert {name: said for name, said in COMMANDS.items() if not 0 < len(said) <= 60 or said.endswith("...")} == {}
     assert set(COMMANDS) == {command.name for command in app.registered_commands}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device that is always full is Linux's")
+@pytest.mark.parametrize("command", ["--help", "methods"])
+def test_full_standard_output_is_one_sentence(command: str) -> None:
+    """As of ``isomerge diff A B > FILE`` on a full disk."""
+    code = "from isomerge.cli.app import main; main()"
+    with Path("/dev/full").open("wb") as full:
+        said = subprocess.run([sys.executable, "-c", code, command], stdout=full, stderr=subprocess.PIPE, text=True)
+    sentence = "isomerge: the disk is full while writing to standard output; free space there\n"
+    assert (said.returncode, said.stderr) == (2, sentence)
+
+
+def test_a_library_for_which_there_is_no_memory_is_no_traceback(
+    isomerge: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the address space is limited."""
+
+    def lacking() -> None:
+        raise ImportError("libtorch_cpu.so: failed to map segment: Cannot allocate memory")
+
+    monkeypatch.setattr("isomerge.cli.app._run", lacking)
+    said = isomerge("diff", "a", "b")
+    assert said.code == 2
+    assert said.err.startswith("isomerge: out of memory")

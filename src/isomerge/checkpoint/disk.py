@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from isomerge.errors import DiskFullError, IsomergeError
+from isomerge.errors import DiskFullError, IsomergeError, is_full_error
 
 # Linux moves at most 2 GiB - 4 KiB in one call; smaller pieces also let an interrupt through.
 _PIECE = 1 << 28
@@ -18,7 +18,6 @@ _MADV_POPULATE_READ = 22
 # Linux begins to read no more than its read-ahead window for one call, 128 kB by default.
 _AHEAD = 1 << 17
 _PROBES = 8
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # EFBIG: the limit that `ulimit -f` sets
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def disk_errors(path: Path, doing: str = "writing") -> Iterator[None]:
             raise
         if error.errno == errno.ENOMEM:
             raise MemoryError(f"{doing} {path}") from error
-        if error.errno in _FULL:
+        if is_full_error(error):
             raise DiskFullError(
                 f"the disk is full while {doing} {path}; free space there and run the same command again "
                 "to go on where it stopped"

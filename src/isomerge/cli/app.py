@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import NoReturn
 
 from isomerge.cli.processors import ticks, wait_asleep_where_busy
-from isomerge.errors import OVERFLOW, IsomergeError, Stopped, is_memory_error, is_overflow_error, visible
+from isomerge.errors import (
+    OVERFLOW,
+    IsomergeError,
+    Stopped,
+    is_full_error,
+    is_memory_error,
+    is_overflow_error,
+    visible,
+)
 
 NO_MEMORY = (
     "out of memory; close other programs, or run the same command with more memory to go on where it stopped"
@@ -16,23 +25,16 @@ NO_MEMORY = (
 
 def main() -> None:
     """Run the command line: bad input is one sentence on stderr and exit code 2, never a traceback."""
-    if sys.argv[1:] in ([], ["-h"], ["--help"]):
-        from isomerge.cli.overview import overview
-
-        print(overview())
-        sys.exit(0 if sys.argv[1:] else 2)
     # torch alone makes half a million objects that stay: looking at them again and again, and once more at the end, takes a
     # third of the time of a short command
     gc.set_threshold(10_000, 20, 50)
-    before = ticks()
     try:
-        from isomerge.cli.program import app
-
-        wait_asleep_where_busy(before)
-        app()
+        _run()
     except IsomergeError as error:
         _stop(error.sentence, 2)
     except Exception as error:
+        if is_full_error(error):
+            _stop(_full(error), 2)
         if not is_memory_error(error) and not is_overflow_error(error):
             raise
         _stop(NO_MEMORY if is_memory_error(error) else OVERFLOW, 2)
@@ -40,6 +42,28 @@ def main() -> None:
         _stop(str(error) or "stopped", 130)
     finally:
         gc.freeze()
+
+
+def _run() -> None:
+    """The overview, which needs no library, or the program."""
+    if sys.argv[1:] in ([], ["-h"], ["--help"]):
+        from isomerge.cli.overview import overview
+
+        print(overview(), flush=True)
+        sys.exit(0 if sys.argv[1:] else 2)
+    before = ticks()
+    from isomerge.cli.program import app
+
+    wait_asleep_where_busy(before)
+    app()
+
+
+def _full(error: BaseException) -> str:
+    """What is said of a full disk that nothing nearer to the file has told of: of standard output's, as a rule."""
+    name = getattr(error, "filename", None)
+    if name is None:  # what could not be written is still kept for it: leaving would try once more, and fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return f"the disk is full while writing {name or 'to standard output'}; free space there"
 
 
 def _stop(sentence: str, code: int) -> NoReturn:
