@@ -108,7 +108,13 @@ def is_full_error(error: BaseException) -> bool:
 def is_memory_error(error: BaseException) -> bool:
     """Whether memory was lacking: Python's, or torch's, whose allocators raise RuntimeError."""
     said = str(error).lower()
-    words = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+    words = (
+        "not enough memory",
+        "can't allocate memory",
+        "cannot allocate memory",
+        "out of memory",
+        "can't start new thread",
+    )
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     # a library that does not fit is an ImportError

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from depth import more
 from engine.disguises import disguise, files_of, single
 from isomerge.engine.fusing import Fuser
 from isomerge.errors import IsomergeError
+from isomerge.evidence.distances_figure import import_ahead
 from toys import BODY, config_of, outputs, randomise, relative, save_toy, tensors
 
 
@@ -207,6 +209,38 @@ def test_overwrite(pair: Callable, tmp_path: Path) -> None:
     isomerge.merge([a, b], out=out, force=True)
     assert "precious.txt" not in files_of(out)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_overwrite_never_removes_what_is_read_or_what_was_no_model(pair: Callable, tmp_path: Path) -> None:
+    """A folder that holds an input, or folders and no model; a model may be replaced by what is made of it."""
+    a, b = pair("gpt2")
+    outer = tmp_path / "outer"
+    shutil.copytree(a, outer)
+    shutil.copytree(b, outer / "inner")
+    for run in (isomerge.merge, lambda models, **how: isomerge.align(models[1], onto=models[0], **how)):
+        for models in ([outer / "inner", a], [a, outer / "inner"]):
+            with pytest.raises(
+                IsomergeError, match=r"outer holds .*inner.*, which is read: --overwrite would remove it"
+            ):
+                run(models, out=outer, force=True)
+    (tmp_path / "work" / "results").mkdir(parents=True)
+    with pytest.raises(IsomergeError, match=r"work is no checkpoint, and holds folders \(results\)"):
+        isomerge.merge([a, b], out=tmp_path / "work", force=True)
+    shutil.rmtree(outer / "inner")
+    before = files_of(outer)
+    isomerge.merge([outer, b], out=outer, force=True)
+    assert files_of(outer)["model.safetensors"] != before["model.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["outer", "work"]
+
+
+def test_without_room_for_a_thread_pictures_are_drawn_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is imported ahead is no reason to fail."""
+
+    def start(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", start)
+    import_ahead()
 
 
 # ------------------------------------------------------------------------------------------------- dtypes

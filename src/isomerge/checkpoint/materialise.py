@@ -25,7 +25,9 @@ def materialise(
     # `transformers_weights` names the weights file of the folder that was opened
     config = {name: value for name, value in checkpoint.config.items() if name != "transformers_weights"}
     name = weights_name(config)
-    with CheckpointWriter(Path(out), plan, key=key, shard_size=shard_size, force=force, name=name) as writer:
+    with CheckpointWriter(
+        Path(out), plan, key=key, shard_size=shard_size, force=force, name=name, reads=checkpoint.files
+    ) as writer:
         for name in checkpoint.tensors:
             if name not in writer.done:
                 writer.write(name, checkpoint.read(name))

@@ -6,24 +6,53 @@ import fcntl
 import os
 import shutil
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from isomerge.checkpoint.disk import disk_errors, flush
 from isomerge.errors import IsomergeError
 
+CHECKPOINT_FILES = {"config.json", "model_index.json", "adapter_config.json", "isomerge.json"}
+"""What says that a folder holds a model, or was made to."""
 
-def check_out(out: Path, *, force: bool) -> None:
-    """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced."""
+
+def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
+    """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced.
+
+    With ``force`` it must not where one of the files that are read (``reads``) is in a folder inside it, nor where it is a
+    folder of other folders and no checkpoint.
+    """
     with disk_errors(out, "looking at"):
-        if force or not os.path.lexists(out):
+        if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
             return
-        if out.is_dir() and not any(out.iterdir()):
+        if force:
+            _check_replaceable(out, reads)
             return
     raise IsomergeError(
         f"{out} exists and is not an empty folder; choose another output folder, "
         "or pass --overwrite to replace it once the new checkpoint is complete"
     )
+
+
+def _check_replaceable(out: Path, reads: Iterable[Path]) -> None:
+    """See `check_out`; a model in ``out`` itself may be replaced by what is made of it. Raises OSError."""
+    here = Path(os.path.realpath(out))
+    for file in reads:
+        for place in (Path(os.path.abspath(file)), Path(os.path.realpath(file))):
+            if here in place.parents and place.parent != here:
+                raise IsomergeError(
+                    f"{out} holds {file}, which is read: --overwrite would remove it; choose another output folder"
+                )
+    if not out.is_dir() or out.is_symlink():
+        return
+    names = [path.name for path in out.iterdir()]
+    known = any(name in CHECKPOINT_FILES or name.endswith(".safetensors") for name in names)
+    if not known and (folders := sorted(name for name in names if (out / name).is_dir())):
+        raise IsomergeError(
+            f"{out} is no checkpoint, and holds folders ({folders[0]}): --overwrite replaces none such; choose another output "
+            "folder, or remove this one yourself"
+        )
 
 
 class PartialFolder:
@@ -33,29 +62,30 @@ class PartialFolder:
     ``journal`` and ``blobs`` are beside ``model`` and stay valid until after that rename.
     """
 
-    def __init__(self, out: Path, *, force: bool) -> None:
+    def __init__(self, out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
         """Checks ``out`` and takes the lock; removes and creates nothing else but missing parents of ``out``.
 
-        Raises IsomergeError when ``out`` exists, is not an empty folder and ``force`` is not given, when
+        Raises IsomergeError when ``out`` exists and must not be replaced (see `check_out`), when
         another process holds the lock, or when the parent folder cannot be written.
         """
         if not out.name:
             raise IsomergeError(f"{out} cannot be an output folder; name a new folder")
         self.out = out
         self.force = force
+        self.reads = tuple(reads)
         self.root = out.parent / f".{out.name}.partial"
         self.model = self.root / "model"
         self.blobs = self.root / "blobs"
         self.journal = self.root / "journal.jsonl"
         self._replaced = self.root / "replaced"
         self._lock_path = out.parent / f".{out.name}.lock"
-        check_out(self.out, force=self.force)
+        check_out(self.out, force=self.force, reads=self.reads)
         with disk_errors(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             self._lock: int | None = self._locked()
         try:
             self._restore()
-            check_out(self.out, force=self.force)
+            check_out(self.out, force=self.force, reads=self.reads)
         except BaseException:
             self.release()
             raise
@@ -119,7 +149,7 @@ class PartialFolder:
 
         Raises IsomergeError when ``out`` was filled meanwhile or cannot be replaced; nothing is lost then.
         """
-        check_out(self.out, force=self.force)
+        check_out(self.out, force=self.force, reads=self.reads)
         with disk_errors(self.out):
             if os.path.lexists(self.out) and (not self.out.is_dir() or any(self.out.iterdir())):
                 os.rename(self.out, self._replaced)

@@ -49,12 +49,14 @@ class CheckpointWriter:
         force: bool = False,
         apart: Collection[str] = (),
         name: str = SAFETENSORS,
+        reads: Collection[Path] = (),
         observer: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> None:
         """Plans the files and takes the lock on ``out``; resumes or begins the partial folder beside it.
 
         ``key`` is a digest of everything that determines the output; ``shard_size`` is in bytes of tensor
         data per file, ``apart`` the tensors that have files of their own, ``name`` what a single file is called;
+        ``reads`` are the files that it is made from, which ``force`` must not remove;
         ``observer`` is told of bytes that an earlier run wrote, as they are checked.
         Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``force``,
         which replaces it at the very end), when another process is writing it, when the tensors cannot be
@@ -70,7 +72,7 @@ class CheckpointWriter:
         self._pending: dict[str, int] = {}
         self._pending_blobs: set[Path] = set()
         self._unflushed: dict[Path, int] = {}
-        self._partial = PartialFolder(self.out, force=force)
+        self._partial = PartialFolder(self.out, force=force, reads=reads)
         self._journal = Journal(self._partial.journal)
         self._open = True
         try:

@@ -54,7 +54,7 @@ def run_align(
         plan.selection.spec.origin,
         matching.key(anchor),
     )
-    with StreamWriter(source, output, key) as stream:
+    with StreamWriter(source, output, key, others=[anchor]) as stream:
         streams = prepare_solutions(stream, [solver], matching)
         if not streams:
             prepare_votes(stream, [solver])

@@ -165,13 +165,18 @@ class _Merge:
             options.heads,
             options.recipe,
         )
-        read = [*self.models, *(base for base in self.bases if base is not None)]
-        return run_key("merge", read, *self.fusion.key(), *settings)
+        return run_key("merge", self.read, *self.fusion.key(), *settings)
+
+    @property
+    def read(self) -> list[Model]:
+        """All models that are read."""
+        return [*self.models, *(base for base in self.bases if base is not None)]
 
     def run(self) -> dict[str, Any]:
         """Match, fuse and write; the report."""
         options, key = self.options, self.key()
-        with StreamWriter(self.template, self.output, key, apart=apart_names(self.heads, self.donor)) as stream:
+        apart = apart_names(self.heads, self.donor)
+        with StreamWriter(self.template, self.output, key, others=self.read, apart=apart) as stream:
             used, how = self._matched(stream)
             if self.runs:
                 results = fuse_forward(

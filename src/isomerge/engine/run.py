@@ -118,7 +118,16 @@ class StoredForm:
 class StreamWriter:
     """A checkpoint being written unit by unit, with its report and alignments."""
 
-    def __init__(self, donor: Model, output: Output, key: str, *, apart: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        donor: Model,
+        output: Output,
+        key: str,
+        *,
+        others: Iterable[Model] = (),
+        apart: frozenset[str] = frozenset(),
+    ) -> None:
+        """``others`` are the models that are read beside the ``donor``; ``apart`` as in `CheckpointWriter`."""
         self.donor, self.output, self.apart = donor, output, apart
         self.partial = output.out.absolute().parent / f".{output.out.name}.partial"
         self.writer = CheckpointWriter(
@@ -129,6 +138,7 @@ class StreamWriter:
             force=output.force,
             apart=apart,
             name=weights_name(donor.config),
+            reads=[file for model in (donor, *others) for file in model.checkpoint.files],
             observer=output.observer,
         )
         self.form = StoredForm(donor, output.dtype, self.writer)

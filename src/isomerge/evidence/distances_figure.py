@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from io import BytesIO
 from threading import Thread
@@ -25,7 +26,13 @@ def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
 def import_ahead() -> None:
     """Begin to import what `distances_picture` draws with, in a thread: beside the work it costs nothing, after it half a second."""
     libraries = ("matplotlib.backends.backend_agg", "matplotlib.figure", "matplotlib.style")
-    Thread(target=lambda: list(map(import_module, libraries)), name="import ahead").start()
+
+    def attempt() -> None:
+        with suppress(Exception):  # who draws will see what is wrong
+            list(map(import_module, libraries))
+
+    with suppress(RuntimeError):  # no memory for a thread
+        Thread(target=attempt, name="import ahead").start()
 
 
 def distances_picture(report: dict[str, Any]) -> bytes | None:
