@@ -211,7 +211,9 @@ def test_overwrite(pair: Callable, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_overwrite_never_removes_what_is_read_or_what_was_no_model(pair: Callable, tmp_path: Path) -> None:
+def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
+    pair: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder that holds an input, or folders and no model; a model may be replaced by what is made of it."""
     a, b = pair("gpt2")
     outer = tmp_path / "outer"
@@ -227,6 +229,12 @@ def test_overwrite_never_removes_what_is_read_or_what_was_no_model(pair: Callabl
     with pytest.raises(IsomergeError, match=r"work is no checkpoint, and holds folders \(results\)"):
         isomerge.merge([a, b], out=tmp_path / "work", force=True)
     shutil.rmtree(outer / "inner")
+    (outer / "here").mkdir()
+    monkeypatch.chdir(outer / "here")
+    with pytest.raises(IsomergeError, match=r"\.\. holds the current folder|outer holds the current folder"):
+        isomerge.merge([a, b], out="..", force=True)
+    monkeypatch.chdir(tmp_path)
+    (outer / "here").rmdir()
     before = files_of(outer)
     isomerge.merge([outer, b], out=outer, force=True)
     assert files_of(outer)["model.safetensors"] != before["model.safetensors"]

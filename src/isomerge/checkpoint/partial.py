@@ -20,8 +20,8 @@ CHECKPOINT_FILES = {"config.json", "model_index.json", "adapter_config.json", "i
 def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
     """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced.
 
-    With ``force`` it must not where one of the files that are read (``reads``) is in a folder inside it, nor where it is a
-    folder of other folders and no checkpoint.
+    With ``force`` it must not where one of the files that are read (``reads``) or the current folder is in a folder inside it,
+    nor where it is a folder of other folders and no checkpoint.
     """
     with disk_errors(out, "looking at"):
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
@@ -44,6 +44,10 @@ def _check_replaceable(out: Path, reads: Iterable[Path]) -> None:
                 raise IsomergeError(
                     f"{out} holds {file}, which is read: --overwrite would remove it; choose another output folder"
                 )
+    if here in Path.cwd().parents:
+        raise IsomergeError(
+            f"{out} holds the current folder: --overwrite would remove it; choose another output folder"
+        )
     if not out.is_dir() or out.is_symlink():
         return
     names = [path.name for path in out.iterdir()]

@@ -67,7 +67,7 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
         return _sharded(path, pickled) if name.endswith(".json") else WeightFiles(path, (path,), None, pickled)
     if files := sorted(folder.glob("*.gguf")):
         raise gguf_error(files[0])
-    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    others = sorted(path.name for path in folder.glob("*.safetensors") if path.is_file())
     hint = f" (it holds {', '.join(others[:3])})" if others else ""
     raise IsomergeError(
         f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS_INDEX}{hint}; "
