@@ -62,6 +62,20 @@ def test_parameters_of_a_module_and_beside_it(tmp_path: Path) -> None:
     assert recipe.parameters == {"weight": 2, "density": 0.5}
 
 
+def test_filters_of_a_module_leave_other_tensors_to_the_recipe(tmp_path: Path) -> None:
+    """As in mergekit: where none of the module's filters fits, what stands beside it counts."""
+    common = "{t: [0.2, 0.8], weight: [{filter: attn, value: 4}, {value: 5}], density: 0.5}"
+    inside = "{t: {filter: mlp, value: 1}, weight: [{filter: mlp, value: [2, 3]}], density: [0.1, 0.2]}"
+    text = (
+        f"modules: {{x: {{models: [{{model: a}}], parameters: {inside}}}}}\nmerge_method: x\nparameters: {common}\n"
+    )
+    assert read_recipe(write(tmp_path, text)).parameters == {
+        "t": [{"filter": "mlp", "value": 1}, {"value": [0.2, 0.8]}],
+        "weight": [{"filter": "mlp", "value": [2, 3]}, {"filter": "attn", "value": 4}, {"value": 5}],
+        "density": [0.1, 0.2],
+    }
+
+
 EMPTY = """
 {parts}
 merge_method: linear

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.recipe_modules import of_one_module
 from isomerge.fusion.yaml_text import read_yaml
 
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
@@ -186,33 +187,13 @@ def read_recipe(path: str | Path) -> Recipe:
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
-    content = _of_one_module(path, content)
+    content = of_one_module(path, content)
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
         raise IsomergeError(f"{path}: {_explain(_most_telling(error.errors()))}") from None
     _check_shape(path, recipe)
     return recipe
-
-
-def _of_one_module(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
-    """mergekit's ``modules``, where there is one: its keys in place of it, those beside it for what it does not say."""
-    modules = content.get("modules")
-    if modules is None:
-        return content
-    if not isinstance(modules, dict) or len(modules) != 1 or not all(isinstance(v, dict) for v in modules.values()):
-        raise IsomergeError(
-            f"{path}: `modules` is read where it has one entry: name the models under `models`; all their parts are merged"
-        )
-    (module,) = modules.values()
-    beside = {name: value for name, value in content.items() if name != "modules"}
-    if twice := sorted({"models", "slices"} & beside.keys()):
-        raise IsomergeError(f"{path}: `{twice[0]}` stands beside `modules`: give one of them")
-    found = {**beside, **{name: value for name, value in module.items() if value is not None}}
-    both = [part.get("parameters") or {} for part in (beside, module)]
-    if all(isinstance(part, dict) for part in both):  # parameters of the module come before the recipe's, by name
-        found["parameters"] = {**both[0], **both[1]}
-    return found
 
 
 def _most_telling(errors: Sequence[Any]) -> Any:
