@@ -214,6 +214,17 @@ def test_options_beside_a_recipe(options: list[str], stored: Callable, isomerge:
     assert said.code == 2 or files_of(tmp_path / "out") != files_of(tmp_path / "plain")
 
 
+@pytest.mark.parametrize(
+    "options", [["--method", "linear"], ["--heads", "average"], ["--anchor", "first"], ["--align"], ["--no-align"]]
+)
+def test_defaults_beside_a_recipe(options: list[str], isomerge: Callable, tmp_path: Path) -> None:
+    """What a recipe says is refused on the command line whatever its value, and named as it was written."""
+    (tmp_path / "recipe.yml").write_text("models: [{model: a}, {model: b}]\nmerge_method: ties\nbase_model: c\n")
+    said = isomerge("merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", *options)
+    assert said.code == 2
+    assert f"a recipe says what is merged and how: leave {options[0]} away" in said.err
+
+
 def test_align_and_apply(stored: Callable, twin: Path, isomerge: Callable, tmp_path: Path) -> None:
     """align brings the twin back; its saved alignment, applied, writes the same weights."""
     a = stored("gpt2", 0)

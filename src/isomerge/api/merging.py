@@ -86,7 +86,7 @@ def merge(
 
     how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
     check_given(repair, "--repair")
-    seed = int(matching.get("seed", 0))
+    seed = matching.get("seed")
     if isinstance(models, (str, Path)):
         said = {**how, "method": method, "weights": weights, "parameters": parameters, "base_model": base_model}
         said |= {"stats": stats, "tokenizer_source": tokenizer_source, "source_bases": source_bases, "onto": onto}
@@ -105,7 +105,7 @@ def merge(
             stats=stats,
             tokenizer_source=tokenizer_source,
             source_bases=source_bases,
-            seed=seed,
+            seed=int(seed or 0),
         )
         how["onto"] = number_of(onto, job)
     with told_in_keys(models, job.recipe, {**matching, "repair": repair}):

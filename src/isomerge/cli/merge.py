@@ -9,7 +9,7 @@ import typer
 
 from isomerge.cli import options as o
 from isomerge.cli.matching_options import beside_recipe, tell_files, with_matching
-from isomerge.cli.merge_options import silent, with_method
+from isomerge.cli.merge_options import said, with_method
 from isomerge.cli.running_options import with_running
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def merge(
 
     voice = Voice(quiet, verbose)
     check_given(repair, "--repair")
-    job, how = _job(models, given, int(matching["seed"]))
+    job, how = _job(models, given, said(context), int(matching["seed"]))
     if job.recipe is not None:
         out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]
         given, matching = {}, beside_recipe(job.matching, matching, context)
@@ -86,8 +86,10 @@ def merge(
     return write_json(json, found)
 
 
-def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob, dict[str, Any]]:
-    """What is asked for, and how it is aligned."""
+def _job(
+    models: list[str], given: dict[str, Any], options: list[str], seed: int
+) -> tuple[MergeJob, dict[str, Any]]:
+    """What is asked for, and how it is aligned; ``options`` are those of the method that were given."""
     from isomerge.engine.merge_job import job_of_models
     from isomerge.engine.recipe_job import job_of_recipe
     from isomerge.errors import IsomergeError
@@ -96,11 +98,11 @@ def _job(models: list[str], given: dict[str, Any], seed: int) -> tuple[MergeJob,
     method = {name: value for name, value in given.items() if name not in how}
     if not models[0].endswith((".yml", ".yaml")):
         return job_of_models(models, seed=seed, **method), how
-    if given != silent():
+    if options:
         raise IsomergeError(
-            f"{models[0]}: a recipe says what is merged and how; put --method, --weights, --parameter, --base-model, --stats, --tokenizer-source, --source-base, --align, --anchor, --onto, --spaces, --layers, --heads and --untie into it"
+            f"{models[0]}: a recipe says what is merged and how: leave {', '.join(options)} away, and change the recipe"
         )
-    job = job_of_recipe(models[0], seed=seed)
+    job = job_of_recipe(models[0])
     return job, {name: job.options[name] for name in how}
 
 

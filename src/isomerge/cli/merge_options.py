@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from isomerge.cli import options as o
 from isomerge.cli.composed import with_options
+from isomerge.cli.matching_options import given_names
 
 
 def _declared(
@@ -86,9 +88,13 @@ def _declared(
     }
 
 
-def silent() -> dict[str, Any]:
-    """What is asked for where no option is given."""
-    return _declared()
+def said(context: typer.Context) -> list[str]:
+    """Those of the options that a user gave, whatever their values, as they are written."""
+    names = [name for name in inspect.signature(_declared).parameters if name in given_names(context)]
+    return [
+        "--no-align" if name == "align" and not context.params[name] else f"--{name.replace('_', '-')}"
+        for name in names
+    ]
 
 
 def with_method(command: Callable[..., None]) -> Callable[..., None]:

@@ -19,8 +19,12 @@ from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 
 
-def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
+def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     """The merge that a recipe describes.
+
+    Args:
+        path: the recipe.
+        seed: of random methods; None: what the recipe says, else 0.
 
     Raises:
         IsomergeError: the recipe is wrong, or asks for code.
@@ -47,9 +51,8 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
             f"{recipe.base_model}, the `base_model`, is merged as one of the models, as mergekit does where `models` lacks it "
             f"(`align: {{merge_base: false}}` takes its config and tokenizer alone)"
         )
-    fusion = Fusion(
-        method, parameters, role, recipe.align.seed if recipe.align.seed is not None else seed, tuple(notes)
-    )
+    seed = recipe.align.seed if seed is None else seed
+    fusion = Fusion(method, parameters, role, seed or 0, tuple(notes))
     width = max(len(sources) for _, sources, _ in arranged)
     columns = [[base] for base, _, _ in arranged] if role != "model" else [[] for _ in arranged]
     for column, (_, sources, _) in zip(columns, arranged, strict=True):
@@ -78,6 +81,7 @@ def job_of_recipe(path: str | Path, *, seed: int = 0) -> MergeJob:
         _origins(recipe, arranged[0][1]),
         tokenizer_of(recipe, path),
         _chat_template(recipe.chat_template, Path(path)),
+        (parts[0].base_model or recipe.base_model) is not None,
     )
 
 
