@@ -14,9 +14,12 @@ from raw_files import one_sentence, tree
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from isomerge import merge
 from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
 from isomerge.checkpoint.vocabulary_views import with_vocabulary
+from isomerge.engine.job_models import opened
+from isomerge.engine.merge_job import job_of_models
 from isomerge.engine.models import check_compatible, recognise
 from isomerge.engine.run import run_key
 from isomerge.engine.statistics import weights_digest
@@ -361,3 +364,42 @@ def test_tokenizers_that_cannot_grow(tmp_path: Path) -> None:
         with pytest.raises(IsomergeError) as error:
             with_vocabulary([own, other], source="base", tokens=tokens)
         one_sentence(error.value, own.ref, words_)
+
+
+def test_slices_of_two_vocabularies(tmp_path: Path) -> None:
+    """Tokens belong to whole models: a stack of layers of both has the union, and tables of the first and the last slice."""
+    one = llama(tmp_path / "one", words(ONE), num_hidden_layers=2)
+    two = llama(tmp_path / "two", words(TWO), num_hidden_layers=2, seed=1)
+    layers = "slices:\n" + "".join(
+        f"- sources: [{{model: {m.folder}, layer_range: [{k}, {k + 1}]}}]\n" for k, m in enumerate((one, two))
+    )
+    recipe = tmp_path / "r.yml"
+    for source, expected in (("union", {*ONE, *TWO}), (str(two.folder), {*TWO})):
+        recipe.write_text(f"{layers}merge_method: passthrough\ntokenizer_source: {source}\n")
+        merge(recipe, out=tmp_path / "out", force=True)
+        out = open_checkpoint(tmp_path / "out")
+        embeddings, heads = by_token(out, TABLES[0]), by_token(out, TABLES[1])
+        assert set(embeddings) == expected
+        for token in expected & {*ONE}:
+            assert torch.equal(embeddings[token], by_token(one, TABLES[0])[token])
+        for token in expected & {*TWO}:
+            assert torch.equal(heads[token], by_token(two, TABLES[1])[token])
+        for k, model in enumerate((one, two)):
+            name = f"model.layers.{k}.mlp.up_proj.weight"
+            assert torch.equal(out.read(name), model.read(name))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_base_of_a_method_that_knows_none_fills_gaps(listed: bool, tmp_path: Path) -> None:
+    """A token that a model lacks gets the base's row, not the mean of all that have it, as in mergekit."""
+    one, two = pair(tmp_path)
+    base = llama(tmp_path / "base", words(ONE), seed=7)
+    models = [str(x.folder) for x in ((one, base, two) if listed else (one, two))]
+    job = job_of_models(models, tokenizer_source="union", base_model=str(base.folder))
+    views = opened(job)
+    theirs = next(view for view in views if view.folder == two.folder)
+    rows = theirs.read(TABLES[0])
+    at = AutoTokenizer.from_pretrained(base.folder).get_vocab()["b"]
+    assert "b" not in TWO
+    assert torch.equal(rows[at], base.read(TABLES[0])[at])
+    assert not torch.equal(rows[at], one.read(TABLES[0])[at])

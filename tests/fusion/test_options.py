@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from isomerge.engine.fusion import fusion_of
+from isomerge.engine.merge_job import job_of_models
 from isomerge.engine.recipe_job import job_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.options import Range, limited
@@ -121,6 +122,17 @@ def test_number_of_models(method: str, count: int, tmp_path: Path) -> None:
             job_of_recipe(tmp_path / "r.yml")
 
 
+def test_lists_that_are_no_value_per_model() -> None:
+    """A gradient of a parameter that all models share, and filters, are as long as the list of models by chance."""
+    given = {"t": [0, 1]}
+    job = job_of_models(["a", "b"], method="slerp", base_model="a", parameters=given)
+    assert job.fusion.parameters.common == given
+    given = {"weight": [{"filter": "mlp", "value": 3}, {"value": 1}], "density": [0.2, 0.4, 0.6]}
+    job = job_of_models(["a", "base", "b"], method="ties", base_model="base", parameters=given)
+    assert job.fusion.parameters.common == {"weight": given["weight"]}
+    assert job.fusion.parameters.slices[0].sources == ({"density": 0.2}, {"density": 0.6})
+
+
 def test_limits_of_no_option() -> None:
     """A misspelt limit is told to whoever writes the method."""
 
@@ -130,3 +142,10 @@ def test_limits_of_no_option() -> None:
 
     with pytest.raises(TypeError, match="limits of wieght"):
         describe(mine)
+
+
+def test_the_seed_that_is_given_comes_before_the_recipes(tmp_path: Path) -> None:
+    """Of random methods too."""
+    path = tmp_path / "r.yml"
+    path.write_text(RECIPE.format(method="dare_ties", own="", common="") + "align: {enabled: false, seed: 3}\n")
+    assert [job_of_recipe(path, seed=seed).fusion.seed for seed in (None, 5, 0)] == [3, 5, 0]

@@ -11,7 +11,6 @@ from isomerge.engine.fusion import Fusion
 from isomerge.engine.models import Model
 from isomerge.engine.pair import Blocks
 from isomerge.engine.plan import Plan
-from isomerge.errors import IsomergeError
 from isomerge.pieces import all_finite, pieces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
@@ -76,35 +75,23 @@ class Fuser:
                 found[block] = self._by_block(block, tensors, by, form)
         return found
 
-    def check(self) -> None:
-        """Raises IsomergeError when parameters of some tensor, as filters and gradients give them, cannot be used together."""
-        import torch
-
-        method = self.fusion.method
-        if not method.elementwise or method.random or method.base == "required":
-            return
-        seen: set[str] = set()
-        for block in (block for unit in self.plan.units for block in unit.blocks):
-            given, count = self.parameters(block), self._count(block)
-            if repr((given, count)) not in seen:
-                seen.add(repr((given, count)))
-                try:
-                    method.fuse([torch.ones(1, dtype=self.dtype)] * count, given)
-                except IsomergeError as error:
-                    raise IsomergeError(f"tensor {block.key}: {error}") from None
-
     def _working(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def parameters(self, block: Block, number: int = 0) -> dict[str, Any]:
         """The method's parameters for a block, or for one of the stored tensors that it is made of."""
         stack, layer = layer_of(block)
-        canonical = block.canonical[number]
-        name = self.donor.names.get(canonical, canonical)
         after, depth = block.line.name in self._after, self._depths.get(stack, 1)
+        name = self.name(block, number)
         return self.fusion.parameters.at(self.fusion.method, name, layer, after=after, depth=depth)
 
-    def _count(self, block: Block) -> int:
+    def name(self, block: Block, number: int = 0) -> str:
+        """The donor's name of a stored tensor."""
+        canonical = block.canonical[number]
+        return self.donor.names.get(canonical, canonical)
+
+    def count(self, block: Block) -> int:
+        """How many models are fused in a block."""
         return self.fusion.parameters.count(layer_of(block)[1], after=block.line.name in self._after)
 
     def _by_block(
@@ -145,20 +132,27 @@ class Fuser:
     ) -> Any:
         """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was written."""
         fusion = self.fusion
-        here = tensors[fusion.start :][: self._count(block)]
+        here = tensors[fusion.start :][: self.count(block)]
         base = tensors[0] if fusion.first == "base" else None
-        if fusion.method.unit:  # what a method of units leaves is averaged
-            from isomerge.fusion.linear import linear
-
-            return linear(here, weight=given.get("weight", [1.0] * len(here)))
         if fusion.method.piecewise:
             return self._in_pieces(block, given, here, base, form)
         here, base = list(map(self._working, here)), None if base is None else self._working(base)
-        rng = generator(fusion.seed, fusion.method.name, block.canonical[number]) if fusion.method.random else None
         seen = None
         if self.statistics is not None and fusion.method.statistics is not None:
             seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
-        return fusion.method.fuse(here, given, base=base, rng=rng, statistics=seen)
+        return self.apply(here, given, base=base, statistics=seen, name=block.canonical[number])
+
+    def apply(
+        self, tensors: list[Tensor], given: dict[str, Any], *, base: Tensor | None, statistics: Any, name: str
+    ) -> Tensor:
+        """The method's result for one tensor of every model, in the working dtype; ``name`` seeds a random method."""
+        method = self.fusion.method
+        if method.unit:  # what a method of units leaves is averaged
+            from isomerge.fusion.linear import linear
+
+            return linear(tensors, weight=given.get("weight", [1.0] * len(tensors)))
+        rng = generator(self.fusion.seed, method.name, name) if method.random else None
+        return method.fuse(tensors, given, base=base, rng=rng, statistics=statistics)
 
     def _in_pieces(
         self,
@@ -198,16 +192,12 @@ class Fuser:
         first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])
         given = {o.keyword: v for o, v in self.options(first)}
         return self.fusion.method.function(
-            self.donor.spec, blocks[self.fusion.start :][: self._count(first)], **given
+            self.donor.spec, blocks[self.fusion.start :][: self.count(first)], **given
         )
 
     def options(self, block: Block | None) -> list[tuple[Any, Any]]:
-        """The method's options and their values, for a block or for a whole model."""
-        given = (
-            self.fusion.parameters.at(self.fusion.method, "", None, depth=1)
-            if block is None
-            else self.parameters(block)
-        )
+        """The method's options and their values, for a block or for a whole model, whose tensors all have the same."""
+        given = self.parameters(self.plan.units[0].blocks[0] if block is None else block)
         return [(option, given[name]) for name, option in self.fusion.method.options.items()]
 
     def described(self, count: int) -> dict[str, Any]:

@@ -33,22 +33,29 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
 
 
 def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
-    found = list(job.models)
-    if job.stacks:
-        from isomerge.checkpoint.layers import stack_layers
+    if not job.stacks:
+        return _of_one_vocabulary(job, list(job.models), spec, allow_pickle)
+    from isomerge.checkpoint.layers import stack_layers
 
-        known = {ref: _open(ref, allow_pickle) for stack in job.stacks for ref, _ in stack}
-        donor = known[job.stacks[0][0][0]]
-        found = [
-            stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec)
-            for stack in job.stacks
-        ]
+    # tokens belong to whole models: a stack may have its layers from models of several vocabularies
+    refs = list(dict.fromkeys(ref for stack in job.stacks for ref, _ in stack))
+    whole = _of_one_vocabulary(job, [_open(ref, allow_pickle) for ref in refs], spec, allow_pickle)
+    known = dict(zip(refs, whole, strict=True))
+    donor = known[job.stacks[0][0][0]]
+    return [
+        stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec)
+        for stack in job.stacks
+    ]
+
+
+def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle: bool) -> list[Any]:
+    """Models, the donor first, as they are or as views of the vocabulary that the job asks for."""
     if job.tokenizer is None:
-        return found
+        return models
     from isomerge.checkpoint.vocabulary_views import with_vocabulary
 
-    base = 0 if job.fusion.first != "model" else None
-    checkpoints = [_open(model, allow_pickle) for model in found]
+    base = 0 if job.base_named else None
+    checkpoints = [_open(model, allow_pickle) for model in models]
     views, _ = with_vocabulary(checkpoints, base=base, spec_file=spec, **job.tokenizer)
     return list(views)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from isomerge.engine.fusion import Fusion, fusion_of
 from isomerge.errors import IsomergeError
+from isomerge.fusion.parameters import of_every_model
 from isomerge.fusion.recipe import Recipe
 from isomerge.fusion.registry import method as merge_method
 
@@ -42,6 +43,8 @@ class MergeJob:
     chat_template: tuple[str, str] | None = None
     """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first model's
     own."""
+    base_named: bool = False
+    """Whether a base is named: it is the run's first model, also where the method knows no base."""
 
 
 def job_of_models(
@@ -92,7 +95,7 @@ def job_of_models(
         weights = None if weights is None else [weights[k] for k in order]
         given = {
             name: [value[k] for k in order]
-            if isinstance(value, (list, tuple)) and len(value) == len(listed)
+            if of_every_model(chosen, name, value) and len(value) == len(listed)
             else value
             for name, value in given.items()
         }
@@ -102,7 +105,14 @@ def job_of_models(
     fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
     order = tuple([base_model, *listed] if named else listed)
     tokenizer = None if tokenizer_source is None else {"source": tokenizer_source}
-    return MergeJob(order, fusion, stats=tuple(files), tokenizer=tokenizer, source_bases=tuple(origins))
+    return MergeJob(
+        order,
+        fusion,
+        stats=tuple(files),
+        tokenizer=tokenizer,
+        source_bases=tuple(origins),
+        base_named=base_model is not None,
+    )
 
 
 def number_of(onto: Any, job: MergeJob) -> int:

@@ -33,6 +33,7 @@ from isomerge.engine.merge_checks import (
 )
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver, UnitResult
+from isomerge.engine.parameter_checks import check_parameters
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output, StreamWriter, report_of, run_key
 from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
@@ -145,7 +146,7 @@ class _Merge:
             for source, origin in zip(self.sources, self.origins, strict=True)
         ]
         self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
-        self.fuser.check()
+        check_parameters(self.fuser)
         # the anchor comes first in what solvers give; the fusion wants the run's order
         self.fuser.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(self.models))]
 

@@ -67,13 +67,16 @@ class Parameters:
 
         Args:
             method: what they are for.
-            name: the tensor's name in the output, which all other filters look into.
+            name: the tensor's name in the output, which all other filters look into; empty for tensors that no filter fits.
             layer: its layer in the output; None outside the stack.
             after: whether it comes after the stack (norms, heads) rather than before it.
             depth: the number of layers of its stack, where there is one slice alone.
 
         Returns:
             By name; a list of one value per source where the parameter has one per model. Defaults are filled in.
+
+        Raises:
+            IsomergeError: a parameter that has no default has no value for this tensor.
         """
         part, t, offset = self._place(layer, after, depth)
         names = [name] * len(part.sources)
@@ -165,16 +168,15 @@ class Parameters:
                     found = resolve(here[option.name], name, t, numeric=option.kind in (int, float))
                     if found is not None:
                         return bool(found) if option.kind is bool else found
-            return option.default
+            if option.required and name:
+                raise IsomergeError(f"`{option.name}` has no value for tensor {name}: add one without a filter")
+            return None if option.required else option.default
 
         if option.per_model:
-            values = [
+            return [
                 first(settings, part.own, self.common, name=own)
                 for settings, own in zip(part.sources, names, strict=True)
             ]
-            if None in values and option.required:
-                raise IsomergeError(f"`{option.name}` has no value for tensor {name}: add one without a filter")
-            return values
         return first(part.own, self.common)
 
 
@@ -213,6 +215,14 @@ def scalars(setting: Any, where: str) -> Iterator[Any]:
             yield entry
 
 
+def of_every_model(method: Method, name: str, value: Any) -> bool:
+    """Whether a parameter given by the command line or Python has one value per model: a list of numbers where the parameter
+    has one per model, and neither a gradient of one for all models nor a list of filters."""
+    option = method.options.get(name)
+    listed = isinstance(value, (list, tuple)) and not any(isinstance(entry, Mapping) for entry in value)
+    return option is not None and option.per_model and listed
+
+
 def of_models(
     method: Method, count: int, *, weights: Sequence[float] | None = None, given: Settings | None = None
 ) -> Parameters:
@@ -237,8 +247,7 @@ def of_models(
     each: list[dict[str, Any]] = [{} for _ in range(count)]
     common: dict[str, Any] = {}
     for name, value in given.items():
-        option = method.options.get(name)
-        if option is not None and option.per_model and isinstance(value, (list, tuple)):
+        if of_every_model(method, name, value):
             if len(value) != count:
                 raise IsomergeError(
                     f"--{'weights' if name == 'weight' and weights is not None else f'parameter {name}'}: {count} numbers are "
