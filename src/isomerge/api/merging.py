@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import destination, quiet, recognised
+from isomerge.api.opening import destination, dtype_name, quiet, recognised
 from isomerge.data.examples import Examples
 from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
@@ -86,6 +86,9 @@ def merge(
 
     how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
     check_given(repair, "--repair")
+    if out is None:
+        raise IsomergeError("merge needs a folder to write: give out=FOLDER")
+    dtype = dtype_name(dtype)
     seed = matching.get("seed")
     if isinstance(models, (str, Path)):
         said = {**how, "method": method, "weights": weights, "parameters": parameters, "base_model": base_model}
@@ -105,7 +108,7 @@ def merge(
             stats=stats,
             tokenizer_source=tokenizer_source,
             source_bases=source_bases,
-            seed=int(seed or 0),
+            seed=seed or 0,
         )
         how["onto"] = number_of(onto, job)
     with told_in_keys(models, job.recipe, {**matching, "repair": repair}):

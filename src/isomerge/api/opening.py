@@ -58,12 +58,18 @@ def recognised(
         yield found
 
 
+def dtype_name(dtype: Any) -> Any:
+    """The name of a dtype that may be given as torch's object."""
+    return str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
+
+
 @contextlib.contextmanager
 def destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Output]:
     """The output folder; a temporary one when the caller wants no checkpoint."""
     from isomerge.checkpoint.size import parse_size
 
     options = {**options, "shard_size": parse_size(options.get("shard_size") or "5GB")}
+    options["dtype"] = dtype_name(options.get("dtype"))
     if options.get("max_memory") is not None:
         options["max_memory"] = parse_size(options["max_memory"])
     if options.get("jobs") is not None and options["jobs"] < 1:

@@ -6,6 +6,7 @@ the first model listed, always.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,12 +78,14 @@ def job_of_models(
     """
     chosen = merge_method(method)
     listed = list(models)
-    given = dict(parameters or {})
+    # numpy and torch have numbers and lists of their own
+    given = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in dict(parameters or {}).items()}
     if weights is not None and len(weights) != len(listed):
         raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
-    files = [str(file) for file in stats]
+    files = [str(file) for file in ([stats] if isinstance(stats, (str, Path)) else stats)]
     if files and len(files) != len(listed):
         raise IsomergeError(f"--stats: {len(listed)} files are needed, one per model, got {len(files)}")
+    source_bases = [source_bases] if isinstance(source_bases, (str, Path)) else source_bases
     origins = list(source_bases) * (len(listed) if len(source_bases) == 1 else 1)
     if origins and len(origins) != len(listed):
         raise IsomergeError(
@@ -104,7 +107,7 @@ def job_of_models(
     named = base_model is not None and (at is None or chosen.base != "none")
     fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
     order = tuple([base_model, *listed] if named else listed)
-    tokenizer = None if tokenizer_source is None else {"source": tokenizer_source}
+    tokenizer = None if tokenizer_source is None else {"source": str(tokenizer_source)}
     return MergeJob(
         order,
         fusion,
@@ -134,5 +137,5 @@ def with_notes(job: MergeJob, notes: Sequence[str]) -> MergeJob:
 
 def _same(one: Any, two: Any) -> bool:
     if isinstance(one, (str, Path)) and isinstance(two, (str, Path)):
-        return str(one) == str(two)
+        return str(one) == str(two) or (os.path.isdir(one) and os.path.isdir(two) and os.path.samefile(one, two))
     return one is two

@@ -238,7 +238,7 @@ def method(name: str) -> Method:
     """
     known = methods()
     if name not in known:
-        near = get_close_matches(name.lower(), known, 1)
+        near = get_close_matches(str(name).lower(), known, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise IsomergeError(f"--method {name}: no such merge method{hint}; there are {', '.join(known)}")
     return known[name]

@@ -54,6 +54,8 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
     local = {n: s.role for n, s in spec.spaces.items() if n not in spec.residual_names}
     local |= {s.name: "bias" for s in spec.shifts}
     chosen: set[str] = set()
+    if not isinstance(spaces, str):
+        raise IsomergeError(f"--spaces {spaces!r}: give one text, with commas, such as 'qk,ov'")
     words = [w.strip() for w in spaces.split(",") if w.strip()]
     if not words:
         raise IsomergeError(f"--spaces is empty: choose from {', '.join([*PRESETS, *local])}")
@@ -109,6 +111,8 @@ def select_layers(layers: str | None, count: int) -> set[int] | None:
     """
     if layers is None:
         return None
+    if not isinstance(layers, str):
+        raise IsomergeError(f"--layers {layers!r}: give a text, such as '0-4', '0,2,5', 'head:5' or 'tail:3'")
     kind, _, number = layers.partition(":")
     if kind in ("head", "tail") and _is_number(number):
         n = min(int(number), count)

@@ -159,7 +159,12 @@ class Alignment(Mapping[str, "Tensor"]):
         return found.hexdigest()
 
     def save(self, path: str | Path, **about: Any) -> None:
-        """Write the patch file: safetensors, float64 and int64, with the spaces and sizes in its metadata."""
+        """Write the patch file: safetensors, float64 and int64, with the spaces and sizes in its metadata.
+
+        Raises:
+            IsomergeError: there is no such folder, or no file can be written there.
+        """
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         header = {
@@ -171,7 +176,11 @@ class Alignment(Mapping[str, "Tensor"]):
         }
         # one key: safetensors writes several in an order that changes from run to run
         metadata = {"isomerge": json.dumps(header, sort_keys=True)}
-        save_file({k: v.contiguous() for k, v in sorted(self.elements.items())}, str(path), metadata=metadata)
+        elements = {k: v.contiguous() for k, v in sorted(self.elements.items())}
+        try:
+            save_file(elements, str(path), metadata=metadata)
+        except (OSError, SafetensorError) as error:
+            raise IsomergeError(f"{path}: the alignment cannot be written there ({error}); name a file") from None
 
     @classmethod
     def load(cls, path: str | Path, spec: Spec) -> Alignment:
