@@ -66,6 +66,48 @@ class Examples:
             chosen = slice(start, stop) if order is None else order[start:stop]
             yield {name: tensor[chosen] for name, tensor in self.tensors.items()}
 
+    def without_padding(self, size: int) -> Iterator[dict[str, Tensor]]:
+        """Inputs (no labels) of up to ``size`` examples of equal lengths at a time, cut to these lengths; short ones first.
+
+        Modules lay tokens out in many ways ([n * length, width] before experts, [length, n, width]), and a decoder's
+        padding is in no mask: where nothing is padded, none of it can be taken for text. Only rows whose mask is not
+        padding on the right keep it, and their whole length.
+
+        Raises:
+            IsomergeError: a size below one.
+        """
+        import torch
+
+        inputs = Examples({name: x for name, x in self.tensors.items() if name != "labels"}, False)
+        lengths = self._lengths()
+        if not lengths:
+            yield from inputs.batches(size)
+            return
+        keys = torch.stack(list(lengths.values()), 1)
+        for key in torch.unique(keys, dim=0):
+            alike = (keys == key).all(1)
+            cut = dict(zip(lengths, key.tolist(), strict=True))
+            group = {name: _cut(name, x[alike], cut) for name, x in inputs.tensors.items()}
+            if cut.get("input_ids", -1) > 0:
+                group.pop("attention_mask", None)
+            yield from Examples(group, False).batches(size)
+
+    def _lengths(self) -> dict[str, Tensor]:
+        """Lengths [n] of what is read and of what a decoder writes, where examples differ in them; 0 where a mask is no
+        padding on the right."""
+        import torch
+
+        found = {}
+        mask, labels = self.tensors.get("attention_mask"), self.tensors.get("labels")
+        if mask is not None:
+            read = mask.sum(1)
+            right = (mask[:, 1:] <= mask[:, :-1]).all(1) & (mask <= 1).all(1)
+            found["input_ids"] = torch.where(right, read, 0)
+        if "decoder_input_ids" in self.tensors and labels is not None:
+            places = torch.arange(1, labels.shape[1] + 1)
+            found["decoder_input_ids"] = (places * (labels != IGNORED)).amax(1).clamp_min(1)
+        return found
+
     def head(self, n: int) -> Examples:
         """The first ``n`` examples (all of them when there are fewer).
 
@@ -106,3 +148,13 @@ class Examples:
             array = tensor.numpy()
             digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
         return digest.hexdigest()
+
+
+ALONG = ("input_ids", "attention_mask", "token_type_ids")
+"""Inputs with a number per token that is read."""
+
+
+def _cut(name: str, x: Tensor, lengths: Mapping[str, int]) -> Tensor:
+    """The first tokens of inputs that have a number per token."""
+    length = lengths.get("input_ids" if name in ALONG else name, 0)
+    return x[:, :length] if length > 0 and name in (*ALONG, "decoder_input_ids") else x

@@ -18,6 +18,7 @@ from isomerge.engine.taps import (
     plain,
     plan_taps,
     reading,
+    shared_out,
     spread_rows,
     whole_weights,
 )
@@ -57,10 +58,9 @@ def capture_branches(
 
     places = [*plan_taps(model, module), *plan_branches(model, module)]
     images = {tap.key for tap, path in places if isinstance(module.get_submodule(path), torch.nn.Conv2d)}
-    share = -(-rows // -(-len(examples) // batch_size))
     found: dict[str, list[Tensor]] = {}
     with torch.no_grad():
-        for batch in examples.batches(batch_size):
+        for batch, share in shared_out(examples, rows, batch_size):
             seen: dict[str, list[Tensor]] = {}
             with reading(module, places, seen):
                 outputs_of(module, batch)

@@ -12,7 +12,17 @@ from isomerge.engine.likelihoods import LABELS, labels_for
 from isomerge.engine.linear_layers import plan_linears
 from isomerge.engine.models import Model
 from isomerge.engine.statistics import DTYPES, KINDS, Statistics, write_statistics
-from isomerge.engine.taps import ROWS, Activations, pairing, plan_inputs, plan_taps, reading, spread_rows, unpadded
+from isomerge.engine.taps import (
+    ROWS,
+    Activations,
+    pairing,
+    plan_inputs,
+    plan_taps,
+    reading,
+    shared_out,
+    spread_rows,
+    unpadded,
+)
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -87,14 +97,13 @@ def gather(
     named = {tap.key: (tap, path) for tap, path in (*taps, *inputs)} | named
     order, places = list(named), list(named.values())
     head = examples.head(min(len(examples), rows)) if "activations" in kinds else None
-    share = -(-rows // -(-len(head) // batch_size)) if head is not None else 0
     sums = _Sums()
     kept = {tap.key: [] for tap, _ in taps} if head is not None else {}
     first = len(head) if head is not None else 0
     rest = _rest(examples, first) if "regmean" in kinds else None
     with torch.no_grad():
         for part, done in ((head, 0), (rest, first)):
-            for batch in part.batches(batch_size) if part is not None else ():
+            for batch, share in shared_out(part, rows, batch_size) if part is not None else ():
                 observer(f"reading activations of {model.ref}", done, len(examples))
                 done += len(next(iter(batch.values())))
                 seen: dict[str, list[Tensor]] = {}

@@ -7,11 +7,10 @@ g has the axis of W's rows exchanged as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from isomerge.engine.taps import Tap, plain, whole_weights
+from isomerge.engine.taps import Tap, input_axis, plain, whole_weights
 from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block
 
@@ -34,20 +33,10 @@ def plan_linears(model: Model, module: nn.Module) -> list[tuple[Tap, str, int]]:
     """
     found = []
     for block, axes, path in whole_weights(model, module):
-        axis = _input_axis(module.get_submodule(path), axes)
-        if axis is not None:
+        axis = input_axis(module.get_submodule(path))
+        if axis is not None and len(axes) == 2:
             found.append((input_tap(block, axis), path, axis))
     return found
-
-
-def _input_axis(module: nn.Module, axes: Sequence[Axis]) -> int | None:
-    """The axis of a linear layer's weight that reads the input; None for other modules."""
-    from torch import nn
-    from transformers.pytorch_utils import Conv1D
-
-    if len(axes) != 2:
-        return None
-    return 1 if isinstance(module, nn.Linear) else 0 if isinstance(module, Conv1D) else None
 
 
 def input_tap(block: Block, axis: int) -> Tap:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 IMAGES = 64
 # No more than so many examples are judged by, and so many numbers of targets kept: half a gigabyte of float32.
 JUDGED, LARGEST = 256, 1 << 27
+# So many batches serve the functional cost.
+FUNCTIONAL = 4
 # A change that is worse by this factor on the first batches is not judged on the others.
 SLACK = 1.01
 
@@ -35,6 +37,8 @@ class Judged:
     batches: list[dict[str, Tensor]]
     targets: list[Tensor]
     """Logits of the mean prediction, per batch."""
+    unpadded: list[dict[str, Tensor]]
+    """The first `FUNCTIONAL` batches without padding, to read activations from."""
     count: int
     kind: Prediction
 
@@ -46,6 +50,11 @@ class _SeenError(Exception):
 def batches_of(examples: Examples) -> list[dict[str, Tensor]]:
     """Examples in batches of a size that one core likes."""
     return list(examples.batches(batch_size_of(examples, IMAGES)))
+
+
+def unpadded_batches(examples: Examples) -> list[dict[str, Tensor]]:
+    """The same without padding, to read activations from."""
+    return list(examples.without_padding(batch_size_of(examples, IMAGES)))
 
 
 class Midpoint:
@@ -131,7 +140,9 @@ class Midpoint:
             ends.append([logits_of(self.module, batch) for batch in batches])
         self.at(0.5)
         kind = prediction_of(self.module, examples.tensors.get("labels"))
-        return Judged(batches, [kind.mean(pair) for pair in zip(*ends, strict=True)], len(examples), kind)
+        first = examples.head(min(len(examples), FUNCTIONAL * len(next(iter(batches[0].values())))))
+        targets = [kind.mean(pair) for pair in zip(*ends, strict=True)]
+        return Judged(batches, targets, unpadded_batches(first), len(examples), kind)
 
     def divergence(self, judged: Judged, known: Sequence[float] | None = None) -> list[float]:
         """KL(mean of the parents || midpoint) in nats, or the squared difference of values, summed over the examples of every batch.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # Orders of a layer's heads that are all tried, and how many are drawn where there are more.
 ALL_HEADS = 24
-# Batches that the functional cost is computed on.
-FUNCTIONAL = 4
 ROTATIONS = ("O", "OFixingOnes")
 
 
@@ -50,7 +48,7 @@ class Moves:
 
         self.midpoint, self.solver = midpoint, midpoint.solver
         self.rng: Generator = torch.Generator().manual_seed(seed)
-        self.functional = FunctionalMatch(midpoint, judged.batches[:FUNCTIONAL])
+        self.functional = FunctionalMatch(midpoint, judged.unpadded)
         self.crosses = self._tap_crosses()
         self._turned: tuple[Alignment | None, dict[str, Canonical]] = (None, {})
 

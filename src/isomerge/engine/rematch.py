@@ -204,9 +204,9 @@ def match_functionally(solver: StreamSolver, examples: Examples, device: str = "
     """
     import torch
 
-    from isomerge.engine.midpoint import batches_of
+    from isomerge.engine.midpoint import unpadded_batches
 
     with torch.no_grad():
-        found = FunctionalMatch(Midpoint(solver, device), batches_of(enough(examples))).sequence()
+        found = FunctionalMatch(Midpoint(solver, device), unpadded_batches(enough(examples))).sequence()
     solver.inner |= found
     return list(found)

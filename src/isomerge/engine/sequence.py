@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.forward import Place, SeenEnough, watch
+from isomerge.engine.taps import input_axis
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -86,10 +87,7 @@ class Rewritten:
 
 def linear_modules(module: nn.Module) -> dict[str, nn.Module]:
     """The linear layers of a module by name, each once."""
-    from torch import nn
-    from transformers.pytorch_utils import Conv1D
-
-    return {path: part for path, part in module.named_modules() if isinstance(part, (nn.Linear, Conv1D))}
+    return {path: part for path, part in module.named_modules() if input_axis(part) is not None}
 
 
 def matrix(layer: nn.Module) -> Tensor:

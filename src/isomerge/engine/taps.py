@@ -97,14 +97,22 @@ def _tap(block: Block, side: str, axis: Axis) -> Tap:
     return Tap(f"{block.key}:{side}", block.key, axis, block.scope, side)
 
 
-def _out_and_in(module: nn.Module, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
-    """The axes of what a linear layer gives and of what it is given; None for other modules."""
+def input_axis(module: nn.Module) -> int | None:
+    """The axis of a linear layer's weight that reads its input; None for modules that give anything but ``W x + b``.
+
+    Routers of experts may be linear layers by class, and give scores and choices.
+    """
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    if isinstance(module, nn.Linear) and len(axes) == 2:
-        return axes[0], axes[1]
-    return (axes[1], axes[0]) if isinstance(module, Conv1D) and len(axes) == 2 else None
+    forward = type(module).forward
+    return {nn.Linear.forward: 1, Conv1D.forward: 0}.get(forward)
+
+
+def _out_and_in(module: nn.Module, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
+    """The axes of what a linear layer gives and of what it is given; None for other modules."""
+    axis = input_axis(module)
+    return None if axis is None or len(axes) != 2 else (axes[1 - axis], axes[axis])
 
 
 def _sides(spec: Spec, module: nn.Module, axes: tuple[Axis, ...]) -> Iterator[tuple[str, Axis]]:
@@ -214,25 +222,30 @@ def capture(
 
     places = plan_taps(model, module)
     found: dict[str, list[Tensor]] = {}
-    batches = -(-len(examples) // batch_size)
     with torch.no_grad():
-        for batch in examples.batches(batch_size):
+        for batch, share in shared_out(examples, rows, batch_size):
             seen: dict[str, list[Tensor]] = {}
             with reading(module, places, seen):
                 outputs_of(module, batch)
             for key, parts in seen.items():
                 for part in parts:
-                    found.setdefault(key, []).append(
-                        spread_rows(part, batch.get("attention_mask"), -(-rows // batches))
-                    )
+                    found.setdefault(key, []).append(spread_rows(part, batch.get("attention_mask"), share))
     values = {tap.key: torch.cat(found[tap.key])[:rows] for tap, _ in places if tap.key in found}
     kept = {tap.key: tap for tap, _ in places if tap.key in values}
     return Activations(kept, values, pairing(examples, rows, batch_size))
 
 
+def shared_out(examples: Examples, rows: int, batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Batches without padding, and how many of ``rows`` rows are kept of each: as many as its share of the examples."""
+    done = 0
+    for batch in examples.without_padding(batch_size):
+        first, done = done, done + len(next(iter(batch.values())))
+        yield batch, rows * done // len(examples) - rows * first // len(examples)
+
+
 def pairing(examples: Examples, rows: int, batch_size: int) -> str:
     """What decides which rows `capture` keeps; equal for two models whose rows belong together."""
-    return f"{examples.fingerprint} {rows} {batch_size}"
+    return f"{examples.fingerprint} {rows} {batch_size} unpadded"
 
 
 def unpadded(x: Tensor, mask: Tensor | None) -> Tensor:
