@@ -180,8 +180,21 @@ def test_data_sets_on_disk(package: ModuleType, tmp_path: Path) -> None:
     examples = open_data(str(tmp_path / "set"), tmp_path, config=IMAGES)
     assert seen == [str(tmp_path / "set")]
     assert examples.tensors["labels"].tolist() == [2, 0, 1]
-    package.load_from_disk = lambda path: {"train": [], "test": Rows(rows, label=["x", "y", "z"])}
+    with pytest.raises(IsomergeError, match="has no splits: leave :train out"):
+        open_data(f"{tmp_path / 'set'}:train", tmp_path, config=IMAGES)
+    package.load_from_disk = lambda path: {"train": Rows(rows[1:]), "test": Rows(rows, label=["x", "y", "z"])}
     assert open_data(str(tmp_path / "set"), tmp_path, config=IMAGES).tensors["labels"].tolist() == [0, 1, 2]
+    assert open_data(f"{tmp_path / 'set'}:train", tmp_path, config=IMAGES).tensors["labels"].tolist() == [1, 2]
+    with pytest.raises(IsomergeError, match=r"--repair .*set:dev has the splits train, test: name one"):
+        open_data(f"{tmp_path / 'set'}:dev", tmp_path, config=IMAGES, option="--repair")
+
+
+def test_errors_name_the_option(tmp_path: Path) -> None:
+    """The option by which data were given, and no other; words that look like another stay as they are."""
+    for ref in ("./lost --data ", "no_module:function", ""):
+        with pytest.raises(IsomergeError, match="--learn") as caught:
+            open_data(ref, tmp_path, config=CLASSIFIER, option="--learn")
+        assert caught.value.sentence.startswith(f"--learn {ref}" if ref else "--learn is empty")
 
 
 def test_data_sets_by_name(package: ModuleType, tmp_path: Path) -> None:

@@ -18,12 +18,11 @@ from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.pair import PairSolver
 from isomerge.engine.plan import make_plan
-from isomerge.engine.soup import put_average
 from isomerge.engine.streams import StreamSolver
 from isomerge.engine.substitution import substituted
 from isomerge.evidence.losses import evaluate, outputs_of
 from isomerge.evidence.plane import loss_plane
-from isomerge.evidence.stored_weights import weights_of
+from isomerge.evidence.stored_weights import put_mean, weights_of
 from toys import TOYS, randomise
 
 STORED = {"deepseek_v3": "correction_bias", "marian": "final_logits_bias", "gemma4_text": "layer_scalar"}
@@ -78,7 +77,7 @@ def test_averages_and_soups(name: str, tmp_path: Path) -> None:
     wanted, modules = weights_of(load_module(tmp_path / "average")), [load_module(folder) for folder in (a, b)]
     assert any(STORED[name] in key for key in wanted)
     old = {key: x.clone() for key, x in weights_of(modules[1]).items()}
-    put_average(soup := load_module(a), [weights_of(module) for module in modules])
+    put_mean(soup := load_module(a), [weights_of(module) for module in modules], [0.5, 0.5])
     for found in (weights_of(average(modules, [0.5, 0.5])), weights_of(soup)):
         assert all(torch.allclose(found[key], x, atol=1e-6) for key, x in wanted.items())
     assert all(torch.equal(x, old[key]) for key, x in weights_of(modules[1]).items())

@@ -16,9 +16,10 @@ from engine.disguises import perturb, single
 from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
 from isomerge.engine.modules import load_module
-from isomerge.engine.soup import make_soup, put_average
+from isomerge.engine.soup import make_soup
 from isomerge.errors import IsomergeError
 from isomerge.evidence.losses import evaluate
+from isomerge.evidence.stored_weights import put_mean
 from isomerge.fusion.soup import greedy_soup
 
 
@@ -83,7 +84,7 @@ def test_soup_of_modules(metric: str, tmp_path: Path) -> None:
     old = [{n: p.clone() for n, p in s.items()} for s in states]
 
     def value(which: tuple[int, ...]) -> float:
-        put_average(truth, [states[k] for k in which])
+        put_mean(truth, [states[k] for k in which], [1 / len(which)] * len(which))
         found = evaluate(truth, examples)
         assert found.accuracy is not None
         return found.accuracy if metric == "accuracy" else -found.loss

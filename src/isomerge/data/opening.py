@@ -12,7 +12,15 @@ from isomerge.data.examples import Examples
 from isomerge.data.given import FORMS, check_given, check_reads
 from isomerge.data.images import find_images, image_encoder, labelled_images
 from isomerge.data.inputs import Inputs
-from isomerge.data.records import SAVED, Record, dataset_records, function_records, is_function, json_records
+from isomerge.data.records import (
+    SAVED,
+    Record,
+    dataset_records,
+    function_records,
+    is_function,
+    json_records,
+    saved_split,
+)
 from isomerge.data.targets import plain, target_of
 from isomerge.data.tensors import ARGUMENTS, check_names, finish, read_tensors, stack
 from isomerge.data.text import VOCABULARIES, Encoder, read_chunks, text_encoder
@@ -45,7 +53,7 @@ def open_data(
               encoder-decoder the first half of a window to read and the second to write;
             - .safetensors with the model's inputs by name (``pixel_values``, ``input_ids``, ``attention_mask``,
               ``labels``), labels of a language model as Hugging Face has them;
-            - a data set that the package ``datasets`` saved to disk, or ``name`` or ``name:split`` for that package;
+            - a data set that the package ``datasets`` saved to disk (``folder`` or ``folder:split``), or ``name`` or ``name:split`` for that package;
             - ``module:function``, a Python function without arguments (the current folder is importable) that returns
               dicts: of tensors (an example, or a batch of them), or with ``text`` or ``image`` (Pillow) and ``label``.
         folder: the checkpoint. Without an image processor, images are resized to ``image_size``, scaled to 0..1 and
@@ -59,17 +67,7 @@ def open_data(
     Raises:
         IsomergeError: nothing is there, it cannot be read, or it does not fit the checkpoint.
     """
-    try:
-        return _opened(ref, folder, limit, length, config)
-    except IsomergeError as error:
-        if option == "--data" or "--data " not in error.sentence:
-            raise
-        raise IsomergeError(error.sentence.replace("--data ", f"{option} ")) from error.__cause__
-
-
-def _opened(ref: str, folder: Path, limit: int | None, length: int, config: Mapping[str, Any]) -> Examples:
-    """See `open_data`."""
-    check_given(ref, "--data")
+    check_given(ref, option)
     if limit is not None and limit < 1:
         raise IsomergeError(f"--limit {limit}: at least one example is needed")
     if length < 2:
@@ -82,25 +80,25 @@ def _opened(ref: str, folder: Path, limit: int | None, length: int, config: Mapp
     check_reads(inputs, folder)
     path = Path(os.path.expanduser(ref))
     try:
-        where = str(path) if path.exists() else f"--data {ref}"
+        where = str(path) if path.exists() else f"{option} {ref}"
     except OSError as error:  # a name that is too long, a folder that may not be read
-        raise IsomergeError(f"--data {ref[:80]}: cannot be looked up ({error.strerror}); {FORMS}") from None
+        raise IsomergeError(f"{option} {ref[:80]}: cannot be looked up ({error.strerror}); {FORMS}") from None
     if path.is_file() and path.suffix == ".safetensors":
         mask, special = _mask(folder, inputs, length)
         return finish(read_tensors(path, limit), inputs, where, mask=mask, special=special)
     reader = _Reader(folder, inputs, length)
     rows = reader.images(path) if inputs.images else reader.texts(path)
     if rows is None:
-        rows = (reader.row(record) for record in _records(ref, path, inputs))
+        rows = (reader.row(record) for record in _records(ref, path, inputs, option))
     found = list(islice(rows, limit))  # the padding is known once the tokenizer is
     return finish(stack(found, reader.pad, where), inputs, where, mask=reader.mask, special=reader.special)
 
 
-def _records(ref: str, path: Path, inputs: Inputs) -> Iterator[Record]:
+def _records(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Record]:
     """Records of every form but images and plain text."""
     if path.is_dir():
         if any((path / name).is_file() for name in SAVED):
-            return dataset_records(str(path), inputs.class_ids)
+            return dataset_records(str(path), inputs.class_ids, option)
         if not any(path.iterdir()):
             raise IsomergeError(f"{path} is an empty folder: put the data there, or give another one")
         lines = sorted(p for p in path.iterdir() if p.suffix in LINES)
@@ -112,11 +110,13 @@ def _records(ref: str, path: Path, inputs: Inputs) -> Iterator[Record]:
         if path.suffix in LINES:
             return json_records(path)
         raise IsomergeError(f"{path} is no image, but this checkpoint reads images: {FORMS}")
+    if saved_split(os.path.expanduser(ref))[0]:
+        return dataset_records(os.path.expanduser(ref), inputs.class_ids, option)
     if is_function(ref):
-        return function_records(ref)
+        return function_records(ref, option)
     if ref.endswith((*LINES, *TEXTS, ".safetensors", ".png", ".jpg", "/")) or ref.startswith((".", "/", "~")):
-        raise IsomergeError(f"--data {ref}: no such file or folder; {FORMS}")
-    return dataset_records(ref, inputs.class_ids)
+        raise IsomergeError(f"{option} {ref}: no such file or folder; {FORMS}")
+    return dataset_records(ref, inputs.class_ids, option)
 
 
 def _mask(folder: Path, inputs: Inputs, length: int) -> tuple[int | None, frozenset[int]]:

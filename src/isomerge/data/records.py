@@ -63,50 +63,65 @@ def _object(item: Any, where: str, remedy: str) -> Record:
     return Record(where, item)
 
 
-def _package(ref: str) -> Any:
+def _package(ref: str, option: str) -> Any:
     """The optional package; its absence is told in the words of somebody who wanted this data."""
     try:
         return importlib.import_module("datasets")
     except ImportError:
         raise IsomergeError(
-            f"--data {ref}: no such file or folder, and data sets by name need the package datasets: check the path, or "
+            f"{option} {ref}: no such file or folder, and data sets by name need the package datasets: check the path, or "
             "pip install 'isomerge[data]'"
             if not os.path.exists(ref)
-            else f"--data {ref}: a data set saved by the package datasets needs it: pip install 'isomerge[data]'"
+            else f"{option} {ref}: a data set saved by the package datasets needs it: pip install 'isomerge[data]'"
         ) from None
 
 
-def dataset_records(ref: str, class_ids: Mapping[str, int]) -> Iterator[Record]:
+def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iterator[Record]:
     """A data set of the package ``datasets``: a folder that ``save_to_disk`` wrote, or ``name`` or ``name:split``.
 
     Class labels become the names that the data set gives them where the checkpoint (``class_ids``) knows them all. A
-    data set of several splits is read at ``test``, else ``validation``, unless one is named.
+    data set of several splits is read at ``test``, else ``validation``, unless one is named (``folder:split`` as well).
 
     Raises:
         IsomergeError: the package is not installed, or it cannot load this data set.
     """
-    package = _package(ref)
-    name, split = (ref, "") if os.path.isdir(ref) else (*ref.split(":", 1), "")[:2]
+    package = _package(ref, option)
+    folder, split = saved_split(ref)
+    name, split = (ref, split) if folder else (*ref.split(":", 1), "")[:2]
     try:
         found = (
-            package.load_from_disk(ref)
-            if os.path.isdir(ref)
+            package.load_from_disk(folder)
+            if folder
             else package.load_dataset(name, split=split or None, **_without_code(package.load_dataset))
         )
     except Exception as error:  # files, network, formats: as many types as there are data sets
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"--data {ref}: no such file, and the package datasets cannot load it ({first[:160].rstrip('.')}); "
+            f"{option} {ref}: no such file, and the package datasets cannot load it ({first[:160].rstrip('.')}); "
             "check the path, the name and the split"
-            if not os.path.isdir(ref)
-            else f"--data {ref}: the package datasets cannot load this folder ({first[:160].rstrip('.')})"
+            if not folder
+            else f"{option} {ref}: the package datasets cannot load this folder ({first[:160].rstrip('.')})"
         ) from None
     if isinstance(found, dict):
-        chosen = next((s for s in ("test", "validation") if s in found), None)
+        wanted = [split] if split else ["test", "validation"]
+        chosen = next((s for s in wanted if s in found), None)
         if chosen is None:
-            raise IsomergeError(f"--data {ref} has the splits {', '.join(found)}: name one, as in name:split")
+            raise IsomergeError(
+                f"{option} {ref} has the splits {', '.join(found)}: name one, as in {folder or name}:split"
+            )
         found = found[chosen]
-    yield from _rows(ref, found, class_ids)
+    elif folder and split:
+        raise IsomergeError(f"{option} {ref}: the data set in {folder} has no splits: leave :{split} out")
+    yield from _rows(f"{option} {ref}", found, class_ids)
+
+
+def saved_split(ref: str) -> tuple[str, str]:
+    """The folder of a data set that was saved to disk, and the split that is named behind it; empty where there is none."""
+    if os.path.isdir(ref):
+        return ref, ""
+    folder, colon, split = ref.rpartition(":")
+    saved = bool(colon) and any(os.path.isfile(os.path.join(folder, name)) for name in SAVED)
+    return (folder, split) if saved else ("", "")
 
 
 def _without_code(load: Any) -> dict[str, Any]:
@@ -114,7 +129,7 @@ def _without_code(load: Any) -> dict[str, Any]:
     return {"trust_remote_code": False} if "trust_remote_code" in inspect.signature(load).parameters else {}
 
 
-def _rows(ref: str, found: Any, class_ids: Mapping[str, int]) -> Iterator[Record]:
+def _rows(where: str, found: Any, class_ids: Mapping[str, int]) -> Iterator[Record]:
     features = getattr(found, "features", None) or {}
     names = {
         key: f.names for key, f in features.items() if set(getattr(f, "names", None) or [None]) <= set(class_ids)
@@ -124,7 +139,7 @@ def _rows(ref: str, found: Any, class_ids: Mapping[str, int]) -> Iterator[Record
             key: names[key][value] if key in names and isinstance(value, int) and value >= 0 else value
             for key, value in row.items()
         }
-        yield Record(f"--data {ref}, example {number}", fields)
+        yield Record(f"{where}, example {number}", fields)
 
 
 @contextlib.contextmanager
@@ -158,7 +173,7 @@ def is_function(ref: str) -> bool:
             return False
 
 
-def function_records(ref: str) -> Iterator[Record]:
+def function_records(ref: str, option: str) -> Iterator[Record]:
     """What a Python function returns: an iterable of mappings, each an example or a batch of tensors.
 
     Raises:
@@ -170,22 +185,22 @@ def function_records(ref: str) -> Iterator[Record]:
         try:
             function = getattr(importlib.import_module(module), name, None)
             if not callable(function):
-                raise IsomergeError(f"--data {ref}: the module {module} has no function {name}: check the name")
+                raise IsomergeError(f"{option} {ref}: the module {module} has no function {name}: check the name")
             found = function()
             if not isinstance(found, Iterable):
-                raise IsomergeError(f"--data {ref}: the function must return an iterable of dicts")
+                raise IsomergeError(f"{option} {ref}: the function must return an iterable of dicts")
             for number, item in enumerate(found, 1):
                 if not isinstance(item, Mapping):
                     raise IsomergeError(
-                        f"--data {ref}: item {number} is a {type(item).__name__}: the function must give dicts"
+                        f"{option} {ref}: item {number} is a {type(item).__name__}: the function must give dicts"
                     )
-                yield from _unbatched(item, f"--data {ref}, item {number}")
+                yield from _unbatched(item, f"{option} {ref}, item {number}")
         except (IsomergeError, GeneratorExit):
             raise
         except Exception as error:  # the user's own code
             first = (str(error).strip().splitlines() or [""])[0]
             raise IsomergeError(
-                f"--data {ref}: the function failed at item {number + 1} ({type(error).__name__}: {first[:160]})"
+                f"{option} {ref}: the function failed at item {number + 1} ({type(error).__name__}: {first[:160]})"
             ) from error
 
 

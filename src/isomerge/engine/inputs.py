@@ -143,7 +143,10 @@ def shown(ref: str | Path | Examples | None) -> str | None:
 
 
 def _files(ref: str) -> Iterator[Path]:
+    from isomerge.data.records import saved_split
+
     path = Path(os.path.expanduser(ref))
+    path = Path(saved_split(str(path))[0] or path)
     if path.is_dir():
         yield from sorted(p for p in path.rglob("*") if p.is_file())
     elif path.is_file():

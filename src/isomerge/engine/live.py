@@ -10,7 +10,7 @@ from isomerge.engine.live_places import LivePlaces, every_weight, places_of
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
-from isomerge.evidence.stored_weights import weights_of
+from isomerge.evidence.stored_weights import put_mean, weights_of
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Match
 from isomerge.symmetry.units import plan_units
@@ -58,16 +58,8 @@ def average(modules: Sequence[nn.Module], shares: Sequence[float]) -> nn.Module:
             one's.
         shares: one per module; they sum to one.
     """
-    import torch
-
     found = copy.deepcopy(modules[0])
-    parts = [weights_of(module) for module in modules]
-    with torch.no_grad():
-        for name, tensor in weights_of(found).items():
-            total = torch.zeros_like(tensor, dtype=torch.float64)
-            for own, share in zip(parts, shares, strict=True):
-                total.add_(own[name].double(), alpha=share)
-            tensor.copy_(total)
+    put_mean(found, [weights_of(module) for module in modules], shares)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.stored_weights import weights_of
+from isomerge.evidence.stored_weights import put_mean, weights_of
 from isomerge.fusion.soup import Soup, greedy_soup
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def make_soup(
         nonlocal done
         observer("tasting", done, 2 * len(candidates))
         done += 1
-        put_average(module, [candidates[k] for k in which])
+        _put(module, candidates, which)
         found = evaluate(module, examples, batch_size)
         value = found.accuracy if metric == "accuracy" else -found.loss
         if value is None:
@@ -63,7 +63,7 @@ def make_soup(
         return value
 
     soup = greedy_soup([score((k,)) for k in range(len(candidates))], score)
-    put_average(module, [candidates[k] for k in soup.chosen])
+    _put(module, candidates, soup.chosen)
     observer("", 1, 1)
     return soup
 
@@ -73,16 +73,8 @@ def candidates_of(modules: Sequence[nn.Module]) -> list[dict[str, Tensor]]:
     return [weights_of(module) for module in modules]
 
 
-def put_average(module: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
-    """Overwrite a module's weights (see `isomerge.evidence.stored_weights.weights_of`) by a plain average, summed in float64."""
-    import torch
-
-    with torch.no_grad():
-        for name, tensor in weights_of(module).items():
-            total = torch.zeros_like(tensor, dtype=torch.float64)
-            for state in states:
-                total += state[name].to(total)
-            tensor.copy_(total / len(states))
+def _put(module: nn.Module, candidates: Sequence[Mapping[str, Tensor]], which: Sequence[int]) -> None:
+    put_mean(module, [candidates[k] for k in which], [1 / len(which)] * len(which))
 
 
 def _check(module: nn.Module, candidates: Sequence[Mapping[str, Tensor]]) -> None:

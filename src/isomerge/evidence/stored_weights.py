@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,3 +19,21 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     stored = module.state_dict(keep_vars=True).keys()
     buffers = ((name, buffer) for name, buffer in module.named_buffers() if name in stored)
     return found | {name: buffer for name, buffer in buffers if buffer.is_floating_point()}
+
+
+def put_mean(module: nn.Module, states: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> None:
+    """Overwrite a module's weights by ``sum_m share_m state_m``, summed in float64.
+
+    Args:
+        module: see `weights_of`.
+        states: weights by the module's names; never changed.
+        shares: one per state; they sum to one.
+    """
+    import torch
+
+    with torch.no_grad():
+        for name, tensor in weights_of(module).items():
+            total = torch.zeros_like(tensor, dtype=torch.float64)
+            for state, share in zip(states, shares, strict=True):
+                total.add_(state[name].to(total), alpha=share)
+            tensor.copy_(total)
