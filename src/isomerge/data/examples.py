@@ -150,7 +150,7 @@ class Examples:
         return digest.hexdigest()
 
 
-ALONG = ("input_ids", "attention_mask", "token_type_ids")
+ALONG = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 """Inputs with a number per token that is read."""
 
 

@@ -36,7 +36,7 @@ def image_encoder(folder: Path, inputs: Inputs) -> Callable[[Any, str], Tensor]:
         )
 
     def encode(image: Any, where: str) -> Tensor:
-        picture = _picture(image, where, MODES[channels])
+        picture = picture_of(image, where, MODES[channels])
         pixels = _scaled(picture, inputs) if processor is None else _processed(processor, picture, where)
         if tuple(pixels.shape) != inputs.image_shape:
             raise IsomergeError(
@@ -61,7 +61,7 @@ def _load(folder: Path) -> Any:
         ) from error
 
 
-def _picture(image: Any, where: str, mode: str) -> Any:
+def picture_of(image: Any, where: str, mode: str) -> Any:
     """A Pillow image in the mode that the checkpoint reads."""
     from PIL import Image
 

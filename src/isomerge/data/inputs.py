@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,8 @@ class Inputs:
             return "tokens" if "ForTokenClassification" in name else "classes"
         if self.config.get("is_encoder_decoder") and "vocab_size" in self.config:
             return "seq2seq"
+        if self.composite and name.endswith("ForConditionalGeneration"):
+            return "causal"
         if name in DISCRIMINATORS:
             return "replaced"
         if name.endswith("ForMaskedLM") or (name.endswith("ForPreTraining") and not self.images):
@@ -54,16 +57,59 @@ class Inputs:
         return "causal" if name.endswith(("ForCausalLM", "LMHeadModel", "LMHead")) else "classes"
 
     @cached_property
+    def composite(self) -> bool:
+        """Whether it is made of models for texts and for images."""
+        return any(isinstance(self.config.get(part), Mapping) for part in ("text_config", "vision_config"))
+
+    def _part(self, name: str, key: str) -> Mapping[str, Any]:
+        """The config of one of the models that it is made of, with the defaults that config.json leaves out; where there is
+        none, the whole config."""
+        part = self.config.get(name)
+        if not isinstance(part, Mapping) or part.get(key):
+            return part if isinstance(part, Mapping) else self.config
+        import transformers
+
+        with contextlib.suppress(
+            Exception
+        ):  # a model type that this version does not know, a config of another age
+            whole = transformers.AutoConfig.for_model(**{**self.config, "model_type": self.config["model_type"]})
+            return whole.to_dict()[name]
+        return part
+
+    @cached_property
+    def text(self) -> Mapping[str, Any]:
+        """The config of what reads text."""
+        return self._part("text_config", "vocab_size")
+
+    @cached_property
+    def image_token(self) -> int | None:
+        """The token that stands for an image, or a piece of one, in a text; None where images are read beside texts."""
+        found = (self.config.get(key) for key in ("image_token_id", "image_token_index"))
+        return next((int(token) for token in found if isinstance(token, int)), None)
+
+    @cached_property
     def images(self) -> bool:
         """Whether it reads images rather than tokens."""
+        if self.composite:
+            return "ForImageClassification" in self.architecture
         return "vocab_size" not in self.config and "image_size" in self.config
+
+    @cached_property
+    def pairs(self) -> bool:
+        """Whether it reads texts, and images beside them."""
+        return not self.images and isinstance(self.config.get("vision_config"), Mapping)
 
     @cached_property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels (3 unless it says otherwise), height, width of its images."""
-        size = self.config["image_size"]
+        config = self._part("vision_config", "image_size")
+        size = config.get("image_size")
+        if not size:
+            raise IsomergeError(
+                "config.json tells no image_size, so images cannot be brought to one: give texts alone, or pixel_values"
+            )
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        return int(self.config.get("num_channels", 3)), int(height), int(width)
+        return int(config.get("num_channels", 3)), int(height), int(width)
 
     @cached_property
     def class_ids(self) -> dict[str, int]:
@@ -124,15 +170,15 @@ class Inputs:
     @cached_property
     def positions(self) -> int | None:
         """The longest input in tokens, where config.json sets a bound."""
-        return next((int(self.config[k]) for k in POSITIONS if isinstance(self.config.get(k), int)), None)
+        return next((int(self.text[k]) for k in POSITIONS if isinstance(self.text.get(k), int)), None)
 
     def token(self, name: str) -> int | None:
         """A special token's id in config.json, such as ``pad_token_id``; the first of several."""
-        value = self.config.get(name)
+        value = self.text.get(name) if self.config.get(name) is None else self.config[name]
         value = value[0] if isinstance(value, list) and value else value
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
     @cached_property
     def vocabulary(self) -> int:
         """The number of tokens; 0 where config.json has none."""
-        return int(self.config.get("vocab_size") or 0)
+        return int(self.text.get("vocab_size") or 0)

@@ -12,6 +12,7 @@ from isomerge.data.examples import Examples
 from isomerge.data.given import FORMS, check_given, check_reads
 from isomerge.data.images import find_images, image_encoder, labelled_images
 from isomerge.data.inputs import Inputs
+from isomerge.data.pictured import pair_encoder
 from isomerge.data.records import (
     SAVED,
     Record,
@@ -28,6 +29,8 @@ from isomerge.errors import IsomergeError
 
 TEXTS = (".txt", ".text", ".md")
 LINES = (".jsonl", ".json", ".ndjson")
+PICTURED = ("image", "img")
+"""Fields with an image."""
 
 
 def open_data(
@@ -48,7 +51,8 @@ def open_data(
               there is one for every class, in sorted order), and examples come from each class in turn;
             - .jsonl or .json: objects with ``text`` (or the first field that is a string), ``label`` or ``labels``
               (id or name; of several labels at once or several values a list of numbers, of one value a number); or ``input_ids``, ``labels`` as they are;
-              ``target`` is what an encoder-decoder shall write;
+              ``target`` is what an encoder-decoder shall write; ``image`` is a picture's path from there, of a classifier, or
+              beside the text of a checkpoint that reads both;
             - any other file of text, or a folder of .txt: joined and cut into windows of ``length`` tokens, for an
               encoder-decoder the first half of a window to read and the second to write;
             - .safetensors with the model's inputs by name (``pixel_values``, ``input_ids``, ``attention_mask``,
@@ -75,7 +79,7 @@ def open_data(
     inputs = Inputs(config)
     if not inputs.images and not inputs.vocabulary:
         raise IsomergeError(
-            f"{folder}/config.json has neither vocab_size nor image_size: no data can be made for it"
+            f"{folder}/config.json has neither vocab_size nor image_size, also in its text_config: no data can be made for it"
         )
     check_reads(inputs, folder)
     path = Path(os.path.expanduser(ref))
@@ -139,6 +143,7 @@ class _Reader:
         self.mask, self.special = _mask(folder, inputs, length)
         self._encoder: Encoder | None = None
         self._image: Any = None
+        self._pair: Any = None
 
     @property
     def encoder(self) -> Encoder:
@@ -153,6 +158,12 @@ class _Reader:
         if self._image is None:
             self._image = image_encoder(self.folder, self.inputs)
         return self._image(image, where)
+
+    def pair(self, text: str, image: Any, where: str) -> dict[str, Any]:
+        """A text with its image."""
+        if self._pair is None:
+            self._pair = pair_encoder(self.folder, self.inputs, self.encoder.encode, self.encoder.length)
+        return self._pair(text, image, where)
 
     def images(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a file or folder of images; None when it is none."""
@@ -202,25 +213,28 @@ class _Reader:
             return self._numbers(fields, where)
         label = fields.get("label", fields.get("labels"))
         if self.inputs.images:
-            image = fields.get("image", fields.get("img"))
-            if image is None or isinstance(image, (str, dict)):
+            image = _image_of(record)
+            if image is None:
                 raise IsomergeError(
                     f"{where} has no image, which this checkpoint reads: give pixel_values, or an image"
                 )
             row = {"pixel_values": self.image(image, where)}
         else:
-            row = self._text(fields, where)
+            row = self._text(record)
         if label is not None and self.inputs.task == "classes":
             row["labels"] = target_of(label, self.inputs, where)
         return row
 
-    def _text(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-        outside = {"label", "labels", "target"} if "text" not in fields else set()
+    def _text(self, record: Record) -> dict[str, Any]:
+        fields, where = record.fields, record.where
+        outside = {"label", "labels", "target", *PICTURED} if "text" not in fields else set()
         text = fields.get(
             "text", next((v for k, v in fields.items() if isinstance(v, str) and k not in outside), None)
         )
         if not isinstance(text, str):
             raise IsomergeError(f'{where} has no text: give a field "text", or input_ids')
+        if self.inputs.pairs and (image := _image_of(record)) is not None:
+            return self.pair(text, image, where)
         pair = fields.get("text_pair")
         row = self._encoded(text, pair if isinstance(pair, str) else None, where)
         if self.inputs.task == "seq2seq":
@@ -262,3 +276,20 @@ class _Reader:
         if "input_ids" in found and (found["input_ids"].ndim != 1 or not len(found["input_ids"])):
             raise IsomergeError(f"{where}: input_ids must be a list of at least one token")
         return found
+
+
+def _image_of(record: Record) -> Any:
+    """The image of a record: one in memory, or the path of a file that it names; None where it has none.
+
+    Raises:
+        IsomergeError: the file is missing.
+    """
+    image = next((record.fields[name] for name in PICTURED if record.fields.get(name) is not None), None)
+    if isinstance(image, dict):
+        return None
+    if not isinstance(image, str) or record.folder is None:
+        return None if isinstance(image, str) else image
+    path = record.folder / os.path.expanduser(image)
+    if not path.is_file():
+        raise IsomergeError(f"{record.where}: the image {image} is not there: give its path from {record.folder}")
+    return path

@@ -26,6 +26,8 @@ class Record:
 
     where: str
     fields: Mapping[str, Any]
+    folder: Path | None = None
+    """From which files that it names are found; without one it names none."""
 
 
 def json_records(path: Path) -> Iterator[Record]:
@@ -40,7 +42,7 @@ def json_records(path: Path) -> Iterator[Record]:
             if path.suffix == ".json" and stream.read(1) == "[":
                 stream.seek(0)
                 for number, item in enumerate(json.load(stream), 1):
-                    yield _object(item, f"{path}, item {number}", remedy)
+                    yield _object(item, f"{path}, item {number}", remedy, path.parent)
                 return
             stream.seek(0)
             for number, line in enumerate(stream, 1):
@@ -50,17 +52,17 @@ def json_records(path: Path) -> Iterator[Record]:
                         item = json.loads(line)
                     except (ValueError, RecursionError):
                         raise IsomergeError(f"{where} is not valid JSON: {remedy}") from None
-                    yield _object(item, where, remedy)
+                    yield _object(item, where, remedy, path.parent)
     except (ValueError, RecursionError):
         raise IsomergeError(f"{path} is not valid JSON in UTF-8: {remedy}") from None
     except OSError as error:
         raise IsomergeError(f"{path} cannot be read ({error.strerror}); check the path") from None
 
 
-def _object(item: Any, where: str, remedy: str) -> Record:
+def _object(item: Any, where: str, remedy: str, folder: Path) -> Record:
     if not isinstance(item, dict):
         raise IsomergeError(f"{where} is no JSON object: {remedy}")
-    return Record(where, item)
+    return Record(where, item, folder)
 
 
 def _package(ref: str, option: str) -> Any:

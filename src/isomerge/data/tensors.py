@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ARGUMENTS = frozenset(
-    ("pixel_values", "input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "labels")
+    (
+        "pixel_values",
+        "pixel_attention_mask",
+        "image_sizes",
+        "spatial_shapes",
+        "input_ids",
+        "attention_mask",
+        "token_type_ids",
+        "mm_token_type_ids",
+        "decoder_input_ids",
+        "labels",
+    )
 )
 """What examples may hold: the inputs of the module, and the targets."""
 
@@ -73,7 +84,7 @@ def stack(rows: Sequence[Mapping[str, Any]], pad: int, where: str) -> dict[str, 
         one, two = (", ".join(sorted(row)) for row in (rows[0], rows[uneven]))
         raise IsomergeError(f"{where}: example 1 has {one} and example {uneven + 1} has {two}: give all the same")
     tensors: dict[str, Tensor] = {}
-    fills = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
+    fills = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0, "mm_token_type_ids": 0}
     for name in rows[0]:
         columns = [torch.as_tensor(row[name]) for row in rows]
         if name == "labels" and any(c.is_floating_point() for c in columns):
@@ -117,7 +128,7 @@ def finish(
     if not bool(tensors.get("token_type_ids", torch.zeros(1)).any()):
         tensors.pop("token_type_ids", None)
     if inputs.task == "causal":
-        tensors = _next_tokens(tensors)
+        tensors = _next_tokens(_spoken(tensors, inputs))
     elif inputs.task == "masked" and "labels" not in tensors:
         tensors = _hide(tensors, inputs, where, mask, special)
     elif inputs.task == "seq2seq":
@@ -141,12 +152,16 @@ def _plain(name: str, tensor: Tensor, inputs: Inputs, where: str) -> Tensor:
 def check_fit(tensors: Mapping[str, Tensor], inputs: Inputs, where: str) -> None:
     """Raise an IsomergeError when shapes or numbers are not what the checkpoint reads."""
     pixels, ids, labels = (tensors.get(n) for n in ("pixel_values", "input_ids", "labels"))
-    if inputs.images != (pixels is not None):
+    if inputs.images != (pixels is not None) and not (inputs.pairs and ids is not None):
         wanted = "images (pixel_values)" if inputs.images else "text (input_ids)"
         raise IsomergeError(f"{where}: this checkpoint reads {wanted}, and the data are not")
+    if inputs.pairs and pixels is None and inputs.image_token is None and inputs.task == "classes":
+        raise IsomergeError(
+            f"{where}: this checkpoint reads texts with their images: give JSON lines with text and image (a file)"
+        )
     if pixels is not None:
         shape = list(pixels.shape[1:])
-        if shape != list(inputs.image_shape):
+        if inputs.image_token is None and shape != list(inputs.image_shape):
             raise IsomergeError(
                 f"{where}: images are {shape}, but config.json says {list(inputs.image_shape)} (channels, height, width)"
             )
@@ -170,7 +185,7 @@ def check_fit(tensors: Mapping[str, Tensor], inputs: Inputs, where: str) -> None
 def _check_ids(tensors: Mapping[str, Tensor], ids: Tensor, inputs: Inputs, where: str) -> None:
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise IsomergeError(f"{where}: input_ids have shape {list(ids.shape)}, but must be [examples, tokens]")
-    for name in ("attention_mask", "token_type_ids"):
+    for name in ("attention_mask", "token_type_ids", "mm_token_type_ids"):
         if name in tensors and tensors[name].shape != ids.shape:
             raise IsomergeError(f"{where}: {name} and input_ids have unequal shapes: give a number per token")
     spoken = [n for n in ("input_ids", "decoder_input_ids", "labels") if n in tensors]
@@ -185,6 +200,14 @@ def _check_ids(tensors: Mapping[str, Tensor], ids: Tensor, inputs: Inputs, where
         raise IsomergeError(
             f"{where}: input_ids have {ids.shape[1]} tokens, but the checkpoint reads {inputs.positions}: cut them"
         )
+
+
+def _spoken(tensors: dict[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
+    """With labels where tokens stand for images: nobody predicts these."""
+    ids, token = tensors["input_ids"], inputs.image_token
+    if "labels" in tensors or token is None or not bool((ids == token).any()):
+        return tensors
+    return {**tensors, "labels": ids.masked_fill(ids == token, IGNORED)}
 
 
 def _next_tokens(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
