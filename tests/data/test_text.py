@@ -280,3 +280,34 @@ def test_bad_options(folder: Path, tmp_path: Path) -> None:
         open_data("x" * 5000, folder, config=CAUSAL)
     with pytest.raises(IsomergeError, match="neither vocab_size nor image_size"):
         open_data(str(tmp_path / "x.txt"), folder, config={})
+
+
+def test_tables(folder: Path, tmp_path: Path) -> None:
+    """Tables have examples on their lines, quotes, other separators, and no more columns than names; packed files are refused."""
+    (tmp_path / "x.csv").write_text('\ufefftext,label\n"a, b",1\nc,LABEL_0\n', encoding="utf-8")
+    (tmp_path / "x.tsv").write_text("label\ttext\n0\ta b\n")
+    found = open_data(str(tmp_path / "x.csv"), folder, config=CLASSIFIER).tensors
+    assert found["labels"].tolist() == [1, 0]
+    assert found["attention_mask"].sum(1).tolist() == [4, 3]
+    assert open_data(str(tmp_path / "x.tsv"), folder, config=CLASSIFIER).tensors["labels"].tolist() == [0]
+    for name, text, word in (
+        ("y.csv", "text,label\na,b,1\n", r"y\.csv, line 2 has not as many columns"), ("z.csv", "", "holds no examples"),
+        ("x.parquet", "PAR1", r"x\.parquet is no text: write it as JSON lines"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        with pytest.raises(IsomergeError, match=word):
+            open_data(str(tmp_path / name), folder, config=CLASSIFIER)
+    (tmp_path / "x.json").write_text('\ufeff\n [{"text": "a", "label": 1}]', encoding="utf-8")
+    assert open_data(str(tmp_path / "x.json"), folder, config=CLASSIFIER).tensors["labels"].tolist() == [1]
+
+
+def test_what_a_decoder_is_given_is_kept(tmp_path: Path) -> None:
+    """Without labels there is no loss, and no other text is put in its place; masks are of zeros and ones."""
+    data = lines(tmp_path / "x.jsonl", {"input_ids": [4, 5, 6, 7], "decoder_input_ids": [0, 8, 9]})
+    examples = open_data(data, tmp_path, config=SEQ2SEQ)
+    assert not examples.labelled
+    assert examples.tensors["decoder_input_ids"].tolist() == [[0, 8, 9]]
+    assert examples.tensors["input_ids"].tolist() == [[4, 5, 6, 7]]
+    data = lines(tmp_path / "x.jsonl", {"input_ids": [4, 5, 6], "attention_mask": [1, 1, 2]})
+    with pytest.raises(IsomergeError, match="attention_mask must be 1 for a token"):
+        open_data(data, tmp_path, config=CAUSAL)

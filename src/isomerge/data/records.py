@@ -1,8 +1,9 @@
-"""Records: one example as its source tells it, from JSON lines, data sets of the `datasets` package, and functions."""
+"""Records: one example as its source tells it, from JSON lines, tables, data sets of the `datasets` package, and functions."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import importlib
 import importlib.util
 import inspect
@@ -38,8 +39,8 @@ def json_records(path: Path) -> Iterator[Record]:
     """
     remedy = 'write one object on every line, such as {"text": "...", "label": 0}'
     try:
-        with path.open(encoding="utf-8") as stream:
-            if path.suffix == ".json" and stream.read(1) == "[":
+        with path.open(encoding="utf-8-sig") as stream:
+            if path.suffix == ".json" and stream.read(1024).lstrip()[:1] == "[":
                 stream.seek(0)
                 for number, item in enumerate(json.load(stream), 1):
                     yield _object(item, f"{path}, item {number}", remedy, path.parent)
@@ -55,6 +56,27 @@ def json_records(path: Path) -> Iterator[Record]:
                     yield _object(item, where, remedy, path.parent)
     except (ValueError, RecursionError):
         raise IsomergeError(f"{path} is not valid JSON in UTF-8: {remedy}") from None
+    except OSError as error:
+        raise IsomergeError(f"{path} cannot be read ({error.strerror}); check the path") from None
+
+
+def table_records(path: Path) -> Iterator[Record]:
+    """The rows of a table, .csv or .tsv, by the names in its first line.
+
+    Raises:
+        IsomergeError: no names, or a row of another length.
+    """
+    remedy = "name the columns in the first line, such as text,label, and put texts with commas in quotes"
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+            for row in rows:
+                where = f"{path}, line {rows.line_num}"
+                if None in row or None in row.values():
+                    raise IsomergeError(f"{where} has not as many columns as the first line: {remedy}")
+                yield Record(where, row, path.parent)
+    except (csv.Error, ValueError) as error:
+        raise IsomergeError(f"{path} is no table in UTF-8 ({error}): {remedy}") from None
     except OSError as error:
         raise IsomergeError(f"{path} cannot be read ({error.strerror}); check the path") from None
 

@@ -185,6 +185,9 @@ def check_fit(tensors: Mapping[str, Tensor], inputs: Inputs, where: str) -> None
 def _check_ids(tensors: Mapping[str, Tensor], ids: Tensor, inputs: Inputs, where: str) -> None:
     if ids.ndim != 2 or ids.shape[1] == 0:
         raise IsomergeError(f"{where}: input_ids have shape {list(ids.shape)}, but must be [examples, tokens]")
+    mask = tensors.get("attention_mask", ids)
+    if mask is not ids and not bool(((mask == 0) | (mask == 1)).all()):
+        raise IsomergeError(f"{where}: attention_mask must be 1 for a token and 0 for padding, and nothing else")
     for name in ("attention_mask", "token_type_ids", "mm_token_type_ids"):
         if name in tensors and tensors[name].shape != ids.shape:
             raise IsomergeError(f"{where}: {name} and input_ids have unequal shapes: give a number per token")
@@ -248,7 +251,7 @@ def _decoded(tensors: dict[str, Tensor], inputs: Inputs, where: str) -> dict[str
     """Labels of an encoder-decoder, and what its decoder reads: the labels, shifted to the right."""
     import torch
 
-    if "labels" not in tensors:
+    if "labels" not in tensors and "decoder_input_ids" not in tensors:
         half = tensors["input_ids"].shape[1] // 2
         if half == 0 or "attention_mask" in tensors:
             raise IsomergeError(f"{where}: an encoder-decoder needs labels beside input_ids: give both")
