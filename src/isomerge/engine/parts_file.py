@@ -19,12 +19,20 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
 
     Args:
         path: the file; one beside it with the suffix ``.new`` is written first.
-        parts: tensors by name, by part; names of tensors have no slash. Empty parts leave no trace.
+        parts: tensors by name, by part; names of tensors have no slash. Empty parts leave no trace. One tensor may be there
+            several times, as elements that a whole stack shares.
         about: what JSON can tell.
     """
     from safetensors.torch import save_file
 
-    tensors = {f"{part}/{key}": x.contiguous() for part, found in parts.items() for key, x in found.items()}
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for part, found in parts.items():
+        for key, x in found.items():
+            place = x.untyped_storage().data_ptr()
+            # the format has no tensors that share memory
+            tensors[f"{part}/{key}"] = x.clone().contiguous() if place in seen else x.contiguous()
+            seen.add(place)
     beside = path.with_suffix(".new")
     save_file(tensors, str(beside), metadata={"isomerge": json.dumps(about)})
     flush(beside)  # a power cut must not leave an empty file under the name
