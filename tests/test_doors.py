@@ -47,6 +47,7 @@ ALLOWED = {
     },
     "cli": BASE
     | {"checkpoint", "data", "symmetry", "archs", "matching", "fusion", "evidence", "engine", "quotient", "api"},
+    "__main__": {"cli"},
 }
 # and what only when a function runs, or a type checker
 LATE = {"evidence": {"engine"}, "fusion": {"engine"}, "checkpoint": {"archs", "symmetry", "engine"}}
