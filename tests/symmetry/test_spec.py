@@ -319,7 +319,7 @@ def test_a_lost_expert_is_named() -> None:
         ("spaces h: Perm", "did you mean `space`"),
         ("sise kv = 2", "did you mean `size`"),
         ("grop kv 4", "'grop' is no statement"),
-        ("lets x = 3", "'lets' is no statement"),
+        ("grip x = 3", "'grip' is no statement"),
     ],
 )
 def test_a_misspelt_statement_is_no_tensor(line: str, said: str) -> None:

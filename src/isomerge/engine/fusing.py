@@ -80,7 +80,7 @@ class Fuser:
 
     def parameters(self, block: Block, number: int = 0) -> dict[str, Any]:
         """The method's parameters for a block, or for one of the stored tensors that it is made of."""
-        stack, layer = layer_of(block)
+        stack, layer = layer_of(block, number)
         after, depth = block.line.name in self._after, self._depths.get(stack, 1)
         name = self.name(block, number)
         return self.fusion.parameters.at(self.fusion.method, name, layer, after=after, depth=depth)
@@ -90,9 +90,9 @@ class Fuser:
         canonical = block.canonical[number]
         return self.donor.names.get(canonical, canonical)
 
-    def count(self, block: Block) -> int:
-        """How many models are fused in a block."""
-        return self.fusion.parameters.count(layer_of(block)[1], after=block.line.name in self._after)
+    def count(self, block: Block, number: int = 0) -> int:
+        """How many models are fused in one of a block's stored tensors."""
+        return self.fusion.parameters.count(layer_of(block, number)[1], after=block.line.name in self._after)
 
     def _by_block(
         self, block: Block, tensors: list[Tensor], by: list[Alignment | None], form: StoredForm | None
@@ -132,7 +132,7 @@ class Fuser:
     ) -> Any:
         """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was written."""
         fusion = self.fusion
-        here = tensors[fusion.start :][: self.count(block)]
+        here = tensors[fusion.start :][: self.count(block, number)]
         base = tensors[0] if fusion.first == "base" else None
         if fusion.method.piecewise:
             return self._in_pieces(block, given, here, base, form)

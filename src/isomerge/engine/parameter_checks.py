@@ -23,7 +23,7 @@ def check_parameters(fuser: Fuser) -> None:
     method, tried, together = fuser.fusion.method, set[str](), dict[Any, tuple[str, str]]()
     for unit, block, number in _tensors(fuser):
         name = fuser.name(block, number)
-        given, count = fuser.parameters(block, number), fuser.count(block)
+        given, count = fuser.parameters(block, number), fuser.count(block, number)
         what, key = _merged_at_once(fuser, unit, block, number)
         first, theirs = together.setdefault(key, (name, repr(given)))
         if theirs != repr(given):

@@ -64,9 +64,8 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
         chosen = {stack: select_layers(layers, count) for stack, count in stacks.items()}
         for unit in units:
             for block in unit.blocks:
-                stack, layer = layer_of(block)
-                wanted = chosen.get(stack)
-                if layer is None or (wanted is not None and layer not in wanted):
+                wanted = chosen.get(layer_of(block)[0])
+                if not block.layers or (wanted is not None and not wanted.issuperset(block.layers)):
                     skipped.add(unit.key)
     return Plan(selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone))
 

@@ -42,7 +42,8 @@ def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
         for atom in here:
             if atom.name not in spec.gains:
                 continue
-            gain = load(block).double().reshape(-1, 1) + block.line.less
+            shape = [spec.sizes[i] for i in spec.batch(spec.spaces[atom.name])]
+            gain = load(block).double().reshape(*shape, 1) + block.line.less
             gain = torch.where(gain == 0, torch.ones_like(gain), gain)
             elements[element_key(spec, spec.spaces[atom.name], dict(block.scope))] = (
                 gain if atom.dual else gain.reciprocal()

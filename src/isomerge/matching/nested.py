@@ -198,7 +198,7 @@ class NestedSolver:
         found = {}
         for (name,), cross in alone.items():
             dims = (*batch, *self.own(name, batch), f"{name}+", f"{name}-")
-            total = cross.arrange(dims) + (crosses[(name,)].arrange(dims) if (name,) in crosses else 0)
+            total = cross.reduce(dims).arrange(dims) + (crosses[(name,)].arrange(dims) if (name,) in crosses else 0)
             found[name] = self.spec.spaces[name].group.solve(total)[0]
         return found
 

@@ -31,6 +31,8 @@ class Block:
     """The canonical tensor names, in the order of the leading (name) axes."""
     lead: tuple[int, ...]
     """The sizes of the leading (name) axes."""
+    layers: tuple[int, ...] = ()
+    """The layer of every tensor, for each is another one where layers are an axis; empty outside of layers."""
 
     def at(self, index: str) -> int | None:
         """The value of a scope index."""
@@ -74,10 +76,12 @@ def gather_blocks(spec: Spec, matches: Mapping[str, Match]) -> list[Block]:
 def _block(spec: Spec, line: Line, scope: tuple[tuple[str, int], ...], present: set[str]) -> Block:
     virtual = tuple(i for i in line.indices if i in spec.sizes)
     lead = tuple(spec.sizes[i] for i in virtual)
-    names = tuple(
-        line.canonical({**dict(scope), **dict(zip(virtual, values, strict=True))})
-        for values in product(*(range(n) for n in lead))
-    )
+    bindings = [
+        {**dict(scope), **dict(zip(virtual, values, strict=True))} for values in product(*(range(n) for n in lead))
+    ]
+    names = tuple(map(line.canonical, bindings))
+    layer = next((number for number in line.numbers if scope and number.index == scope[0][0]), None)
+    layers = () if layer is None else tuple(map(layer.value, bindings))
     for name in names:
         if name not in present:
             raise IsomergeError(f"tensor {name} is missing, but others of its kind are there: is a shard lost?")
@@ -85,22 +89,22 @@ def _block(spec: Spec, line: Line, scope: tuple[tuple[str, int], ...], present: 
         wanted = ", ".join(f"{i} < {n}" for i, n in zip(virtual, lead, strict=True))
         raise IsomergeError(f"tensor {min(extra)} is out of range: config.json says {wanted}")
     axes = None if line.axes is None else (*(Atom(i) for i in virtual), *line.axes)
-    return Block(line.canonical(dict.fromkeys(line.indices, 0) | dict(scope)), line, scope, axes, names, lead)
+    key = line.canonical(dict.fromkeys(line.indices, 0) | dict(scope))
+    return Block(key, line, scope, axes, names, lead, layers)
 
 
-def layer_of(block: Block) -> tuple[str, int | None]:
-    """The stack that a block belongs to and its layer in it."""
-    layer = next((value for _, value in block.scope), None)
-    return block.line.stack, layer
+def layer_of(block: Block, number: int = 0) -> tuple[str, int | None]:
+    """The stack that a block belongs to, and the layer in it of one of its tensors."""
+    return block.line.stack, block.layers[number] if block.layers else None
 
 
 def stacks_of(blocks: Sequence[Block]) -> dict[str, int]:
     """How many layers every stack has."""
     found: dict[str, int] = {}
     for block in blocks:
-        stack, layer = layer_of(block)
-        if layer is not None:
-            found[stack] = max(found.get(stack, 0), layer + 1)
+        stack, _ = layer_of(block)
+        if block.layers:
+            found[stack] = max(found.get(stack, 0), *(layer + 1 for layer in block.layers))
     return found
 
 

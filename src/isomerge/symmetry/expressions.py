@@ -1,8 +1,8 @@
 """Expressions over a config: how a spec text reads sizes and conditions from ``config.json``.
 
 Python's own syntax, evaluated over a whitelist of nodes: names are config keys (missing ones are ``None``),
-``or`` chooses the first that is set, ``a.b`` is the key ``b`` of the group of keys ``a``, ``tensors["name"][0]`` the first
-length of a stored tensor's shape, arithmetic is on whole numbers. No calls: a spec is data.
+``or`` chooses the first that is set, ``a.b`` is the key ``b`` of the group of keys ``a``, ``a[i]`` an entry of a list,
+``tensors["name"][0]`` the first length of a stored tensor's shape, arithmetic is on whole numbers. No calls: a spec is data.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _BINARY = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
 }
 _COMPARE = {
     ast.Eq: operator.eq,
@@ -69,8 +70,8 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return names.get(node.id)
         case ast.Attribute():
             return _member(node, _value(node.value, names))
-        case ast.Subscript(slice=ast.Constant(value=at)):
-            return _entry(node, _value(node.value, names), at)
+        case ast.Subscript():
+            return _entry(node, _value(node.value, names), _value(node.slice, names))
         case ast.Tuple() | ast.List():
             return tuple(_value(item, names) for item in node.elts)
         case ast.BoolOp():
@@ -104,13 +105,18 @@ def _member(node: ast.Attribute, group: Any) -> Any:
 
 
 def _entry(node: ast.expr, group: Any, at: Any) -> Any:
-    """An entry of a group of keys or of a list (a shape); ``None`` where either is missing."""
-    if group is None:
+    """An entry of a group of keys or of a list (a shape), of which ``-1`` is the last; ``None`` where either is missing.
+
+    A number is also the key that is written with it: keys of ``config.json`` are never numbers (``per_layer_config["05"]``).
+    """
+    if group is None or at is None:
         return None
     if isinstance(group, Mapping) and isinstance(at, str):
         return group.get(at)
+    if isinstance(group, Mapping) and type(at) is int:
+        return next((value for key, value in group.items() if str(key).isdecimal() and int(key) == at), None)
     if isinstance(group, list | tuple) and type(at) is int:
-        return group[at] if at < len(group) else None
+        return group[at] if -len(group) <= at < len(group) else None
     raise IsomergeError(
         f"expression in the spec: {ast.unparse(node)!r} is not allowed: names are for groups of keys, numbers for lists"
     )

@@ -15,6 +15,7 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.fixed import FixedPart
 from isomerge.symmetry.groups import GROUPS, Group
+from isomerge.symmetry.names import Number, expression, filled, numbers
 
 # What a group may be restricted to (--spaces res:Perm).
 SUBGROUPS = {"SignedPerm": ("Perm", "Sign"), "O": ("Perm", "SignedPerm"), "OFixingOnes": ("Perm",), "GL": ("O",)}
@@ -50,20 +51,6 @@ class Space:
         return tuple(known)
 
 
-# ``{l}``, or ``{eg*4+e}`` for one number that factors: 4 values of ``e`` (fast) in every ``eg`` (slow); ``{l=0|3}`` is 0 or 3
-# alone, ``{l!0|3}`` all but these.
-_NUMBER = re.compile(r"\{(\w+)(?:\*(\d+)\+(\w+))?(?:([=!])([\d|]*))?\}")
-
-
-def _number(found: re.Match[str]) -> str:
-    """The regular expression of a number in a name."""
-    index, which, values = found.groups()
-    if which == "=":
-        return f"(?P<{index}>{values or '(?!)'})"
-    other = f"(?!(?:{values})(?!\\d))" if values else ""
-    return f"(?P<{index}>{other}(?:0|[1-9]\\d*))"
-
-
 @dataclass(frozen=True)
 class Line:
     """One tensor line: a name pattern and its axes (None: any shape, untouched)."""
@@ -84,28 +71,22 @@ class Line:
         return self.name.partition("{")[0]
 
     @cached_property
+    def numbers(self) -> tuple[Number, ...]:
+        """The numbers of the name, in order."""
+        return tuple(numbers(self.name))
+
+    @cached_property
     def indices(self) -> tuple[str, ...]:
         """The indices bound by the name, in order."""
-        return tuple(i for slow, _, fast, *_ in _NUMBER.findall(self.name) for i in (slow, fast) if i)
+        return tuple(index for number in self.numbers for index in number.indices)
 
     def canonical(self, binding: Mapping[str, int]) -> str:
         """The name without prefix, first alternatives taken: equal for two checkpoints' same tensor."""
-        first = re.sub(r"\(([^|)]*)\|[^)]*\)", r"\1", self.name)
-        return _NUMBER.sub(
-            lambda m: str(binding[m[1]] * int(m[2]) + binding[m[3]] if m[3] else binding[m[1]]), first
-        )
+        return filled(self.name, binding)
 
-    @cached_property
-    def factored(self) -> dict[str, tuple[int, str]]:
-        """The slow indices of numbers that factor, with the size and the name of the fast one."""
-        return {slow: (int(size), fast) for slow, size, fast, *_ in _NUMBER.findall(self.name) if fast}
-
-    def binding(self, numbers: Mapping[str, int]) -> dict[str, int]:
+    def binding(self, found: Mapping[str, int]) -> dict[str, int]:
         """The indices from the numbers that stand in a name."""
-        found = dict(numbers)
-        for slow, (size, fast) in self.factored.items():
-            found[slow], found[fast] = divmod(numbers[slow], size)
-        return found
+        return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
 
 
 @dataclass(frozen=True)
@@ -152,12 +133,7 @@ class Spec:
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:
         prefix = f"(?:{'|'.join(map(re.escape, self.prefixes))})?" if self.prefixes else ""
-        found = []
-        for line in self.lines:
-            text = re.escape(line.name).replace(r"\(", "(?:").replace(r"\)", ")").replace(r"\|", "|")
-            text = re.sub(r"\\\{(\w+)(?:\\\*\d+\\\+\w+)?(?:([=!])([\d|]*))?\\\}", _number, text)
-            found.append((re.compile(f"^{prefix}{text}$"), line))
-        return found
+        return [(re.compile(f"^{prefix}{expression(line.name)}$"), line) for line in self.lines]
 
     def match(self, name: str) -> Match:
         """The one line that a tensor name matches.

@@ -7,6 +7,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``prefix NAME. ...``                            base-model prefixes that tensor names may have or lack
 ``size NAME = EXPR``                            the size of an index, from the keys of ``config.json``
 ``depth STACK = EXPR [.. EXPR]``                how many layers the lines have that begin with ``STACK{``; up to how many
+``layers NAME = EXPR..EXPR [if E]``             a list of layers: those of the range of which E holds (``l``)
 ``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
 ``config KEY ...``                              keys that must agree between two models to be merged
 ``default KEY = EXPR [if E]``                   what a key is where ``config.json`` leaves it out
@@ -21,8 +22,9 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ==============================================  ==========================================================
 
 In names, ``{l}`` is an index, ``{a,b}`` one number that factors (``a`` slow, ``b`` fast; both are axes), ``{l:E}``
-and ``{l!E}`` a number that must or must not be (in) E (``E..E``: from one up to another), and ``(a|b)`` are alternatives. ``?`` marks tensors that one of two models may lack
-(task heads, poolers, buffers); ``= TIED`` names the tensor that stands in when the config ties them. A ``BIAS``
+and ``{l!E}`` a number that must or must not be (in) E (``E..E``: from one up to another), ``{l:E,r}`` one of the layers that r
+lists, which are an axis of layer E, and ``(a|b)`` are alternatives (see `isomerge.symmetry.names`). ``?`` marks tensors that one of
+two models may lack (task heads, poolers, buffers); ``= TIED`` names the tensor that stands in when the config ties them. A ``BIAS``
 may end in ``#1``: the second block of a concatenation. An index with a ``size`` is an axis; one without (``l``) is
 a scope: it numbers the layers.
 
@@ -39,6 +41,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 from isomerge.errors import IsomergeError
@@ -48,17 +51,17 @@ from isomerge.symmetry.fixed import FixedPart, check_fixed, read_fixed
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.inclusion import Inclusion, check_apart, included, read_inclusion
 from isomerge.symmetry.legality import check_legality
+from isomerge.symmetry.names import bound, chosen, read_layers
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
 _STATEMENT = re.compile(
-    r"(model|prefix|size|depth|require|config|default|include|space|residual|shift|fixed)\s+(.*)"
+    r"(model|prefix|size|layers|depth|require|config|default|include|space|residual|shift|fixed)\s+(.*)"
 )
 _SPACE = re.compile(
     r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
 )
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?\s*(?:if\s+(.+))?$")
 _OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
-MOST_LAYERS = 10_000
 """What a range of layers in a name may have: they are written out, and configs are not to be trusted."""
 _DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
 Texts = Mapping[str, tuple[str, str]]
@@ -109,6 +112,7 @@ class _Reader:
         self.models: list[str] = []
         self.prefixes: list[str] = []
         self.sizes: dict[str, int] = {}
+        self.layers: dict[str, tuple[int, ...]] = {}
         self.spaces: dict[str, Space] = {}
         self.lines: list[Line] = []
         self.shifts: list[Shift] = []
@@ -117,10 +121,13 @@ class _Reader:
         self.depths: dict[str, tuple[int, int]] = {}
 
     def names(self) -> dict[str, Any]:
-        return {**self.config, **self.sizes, "tensors": self.tensors}
+        return {**self.config, **self.sizes, **self.layers, "tensors": self.tensors}
+
+    def value(self, expression: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        return evaluate(expression, {**self.names(), **more})
 
     def holds(self, condition: str | None) -> bool:
-        return condition is None or bool(evaluate(condition, self.names()))
+        return condition is None or bool(self.value(condition))
 
     def statement(self, line: str) -> None:
         found = _STATEMENT.match(line)
@@ -161,7 +168,7 @@ class _Reader:
         if not sign:
             raise IsomergeError(f"default {rest!r} is not understood: write KEY = EXPR")
         if self.config.get(name.strip()) is None and self.holds(condition or None):
-            self.config[name.strip()] = evaluate(expression, self.names())
+            self.config[name.strip()] = self.value(expression)
 
     def read_include(self, rest: str) -> None:
         inclusion = read_inclusion(rest)
@@ -185,7 +192,7 @@ class _Reader:
 
     def read_size(self, rest: str) -> None:
         name, _, expression = rest.partition("=")
-        value = evaluate(expression, self.names())
+        value = self.value(expression)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise IsomergeError(f"config.json: size {name.strip()} ={expression} is {value!r}, not a whole number")
         self.sizes[name.strip()] = value
@@ -195,18 +202,22 @@ class _Reader:
         if not sign:
             raise IsomergeError(f"depth {rest!r} is not understood: write STACK = EXPR, or STACK = EXPR .. EXPR")
         least, upto, most = expression.partition(" .. ")
-        found = [evaluate(least, self.names())]
+        found = [self.value(least)]
         if found[0] is None:
             return  # the config leaves it to the library that loads the model
         if upto and type(found[0]) is int:
-            found.append(evaluate(most, self.names()))
+            found.append(self.value(most))
         if not all(type(n) is int and 0 <= n <= MOST_LAYERS for n in found):
             raise IsomergeError(f"config.json: {least.strip()} is {found[0]!r:.80}, not a number of layers")
         self.depths[stack.strip()] = (found[0], found[-1])
 
+    def read_layers(self, rest: str) -> None:
+        name, found = read_layers(rest, self.value)
+        self.layers[name], self.sizes[name] = found, len(found)
+
     def read_require(self, rest: str) -> None:
         condition, _, message = rest.rpartition(" : ")
-        if not evaluate(condition, self.names()):
+        if not self.value(condition):
             raise IsomergeError(f"config.json: {message.strip()}")
 
     def read_residual(self, rest: str) -> None:
@@ -232,7 +243,7 @@ class _Reader:
         name, bias, into, via, condition = found.groups()
         bias, _, block = bias.partition("#")
         if self.holds(condition):
-            bias, into, via = (part and self._chosen(part) for part in (bias, into, via))
+            bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
             assert bias is not None
             self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
 
@@ -249,47 +260,8 @@ class _Reader:
         less = _OFFSET.match(pattern.strip())
         axes = parse(less[1] if less else pattern.strip())
         offset = int(less[2]) if less else 0
-        self.lines.append(Line(self._factored(name), axes, optional, tied.strip() or None, offset, self.place))
-
-    def _factored(self, name: str) -> str:
-        """A name with the size of the fast index written into every number that factors."""
-
-        def sized(found: re.Match[str]) -> str:
-            slow, fast = found.groups()
-            if not (self.sizes.get(slow) and self.sizes.get(fast)):
-                raise IsomergeError(f"tensor {name}: {{{slow},{fast}}} needs a `size` line for both before it")
-            return f"{{{slow}*{self.sizes[fast]}+{fast}}}"
-
-        return re.sub(r"\{(\w+),(\w+)\}", sized, self._chosen(name))
-
-    def _chosen(self, name: str) -> str:
-        """A name with the layers that it stands for written into it: ``{l:EXPR}`` these alone, ``{l!EXPR}`` all others.
-
-        ``{l:EXPR..EXPR}`` are the layers from one up to but without another.
-        """
-
-        def listed(found: re.Match[str]) -> str:
-            index, which, expression = found.groups()
-            first, upto, last = expression.partition("..")
-            value = evaluate(first, self.names())
-            if upto:
-                value = self._range(expression, value, evaluate(last, self.names()))
-            values = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-            if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
-                raise IsomergeError(
-                    f"config.json: {expression} is {value!r}, not the number of a layer or a list of them"
-                )
-            return f"{{{index}{'=' if which == ':' else '!'}{'|'.join(map(str, values))}}}"
-
-        return re.sub(r"\{(\w+)([:!])([^}]+)\}", listed, name)
-
-    @staticmethod
-    def _range(expression: str, first: Any, last: Any) -> list[int]:
-        """The layers from ``first`` up to but without ``last``."""
-        numbers = all(isinstance(v, int) and not isinstance(v, bool) for v in (first, last))
-        if not numbers or last - first > MOST_LAYERS:
-            raise IsomergeError(f"config.json: {expression} is {first!r}..{last!r}, not the numbers of two layers")
-        return list(range(first, last))
+        name = bound(name, self.value, self.sizes, self.layers)
+        self.lines.append(Line(name, axes, optional, tied.strip() or None, offset, self.place))
 
     def finish(self) -> Spec:
         missing = [s.name for s in self.spaces.values() if not self.sizes[s.name]]
