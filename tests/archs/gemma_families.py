@@ -36,9 +36,12 @@ GEMMA_STREAMS: dict[str, dict[str, str]] = {
         name: dict.fromkeys(["eres", "dres"], "SignedPerm")
         for name in ("t5gemma", "t5gemma-tied", "t5gemma-labels")
     },
-    **{name: dict.fromkeys(["res", "audio_res"], "SignedPerm") for name in ("gemma3n", "gemma3n-tied")},
-    "gemma4": dict.fromkeys(["res", "vision_res", "audio_res"], "SignedPerm"),
-    "gemma4-clipped": {"res": "SignedPerm", "vision_res": "Perm", "audio_res": "Perm"},
+    **{
+        name: {**dict.fromkeys(["res", "audio_res"], "SignedPerm"), "pl": "Perm"} for name in ("gemma3n", "gemma3n-tied")
+    },
+    **dict.fromkeys(["gemma3n_text", "gemma4_text"], {"res": "SignedPerm", "pl": "Perm"}),
+    "gemma4": {**dict.fromkeys(["res", "vision_res", "audio_res"], "SignedPerm"), "pl": "Perm"},
+    "gemma4-clipped": {"res": "SignedPerm", "pl": "Perm", "vision_res": "Perm", "audio_res": "Perm"},
     "gemma4-routed": dict.fromkeys(["res", "vision_res"], "SignedPerm"),
     "gemma4_unified": {"res": "SignedPerm"},
 }

@@ -107,7 +107,7 @@ SPOKEN_STREAMS = {
         ],
         "O",
     ),
-    **dict.fromkeys(["hyperclovax", "flex_olmo", "afmoe", "gemma3n_text", "gemma4_text", "gemma4_text-routed"], "SignedPerm"),
+    **dict.fromkeys(["hyperclovax", "flex_olmo", "afmoe", "gemma4_text-routed"], "SignedPerm"),
     **dict.fromkeys(["jais2", "codegen", "persimmon", "persimmon-plain", "biogpt", "gpt_neox_japanese"], "OFixingOnes"),
     **dict.fromkeys(["granitemoe_swa", "jetmoe"], "O"),
 }  # fmt: skip

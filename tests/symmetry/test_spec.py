@@ -11,10 +11,11 @@ import torch
 from isomerge.errors import IsomergeError
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.axes import Atom, Product
-from isomerge.symmetry.blocks import gather_blocks
+from isomerge.symmetry.blocks import gather_blocks, layer_of, stacks_of
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.spec_text import parse_spec
 from isomerge.symmetry.ties import without_broken_ties
+from isomerge.symmetry.units import elements_of
 
 TEXT = """
 # a block with heads
@@ -377,3 +378,61 @@ def test_why_gains_cannot_be_folded() -> None:
         assert len(notes) == 1
         assert reason in notes[0]
         assert ("--untie" in notes[0]) == untie
+
+
+LENT = """model toy
+size res = 4
+size depth = 6
+layers far = 0..depth if kinds[l] == "far"
+layers read = 3..depth if l not in far
+layers fread = 3..depth if l in far
+size h = 2
+size rh = 2
+space h: Perm[l]
+space rh as h: Perm[l, read] if read
+layers.{l:0..3}.q.weight h res
+layers.{l:0..3}.k.weight h res
+layers.{l:2,read}.q.weight rh res
+layers.{l:far[0],fread}.q.weight h res
+? layers.{l:3..depth}.k.weight *
+"""
+KINDS = ["near", "far", "near", "near", "far", "near"]
+
+
+def test_layers_along_an_axis() -> None:
+    """Layers that read what another one holds are an axis of it: one element moves all of them."""
+    spec = parse_spec(LENT, {"kinds": KINDS})
+    shapes = {f"layers.{n}.q.weight": (2, 4) for n in range(6)} | {f"layers.{n}.k.weight": (2, 4) for n in range(4)}
+    blocks = {b.key: b for b in gather_blocks(spec, coverage(spec, shapes))}
+    lent = blocks["layers.3.q.weight"]
+    assert lent.canonical == ("layers.3.q.weight", "layers.5.q.weight")
+    assert (lent.scope, lent.lead, lent.layers) == ((("l", 2),), (2,), (3, 5))
+    assert blocks["layers.4.q.weight"].scope == (("l", 1),)
+    assert [layer_of(lent, k) for k in range(2)] == [("layers.", 3), ("layers.", 5)]
+    assert stacks_of(list(blocks.values())) == {"layers.": 6}
+    assert set(elements_of(spec, lent)) == {"rh[2]"}
+
+
+def test_no_layers_along_an_axis() -> None:
+    """Where none reads the keys of others, a line for such layers describes nothing."""
+    none = LENT.replace("3..depth", "6..depth").replace("0..3", "0..6").replace("{l:2,", "{l:far[7],")
+    spec = parse_spec(none, {"kinds": KINDS})
+    assert "rh" not in spec.spaces
+    assert spec.match("layers.5.q.weight").binding == {"l": 5}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("layers far = 0..depth", "layers far : depth", r"line 4: layers .* is not understood: write NAME = FIRST\.\.LAST"),
+        ("layers far = 0..depth", "layers far = 0..missing", r"line 4: .*0\.\.missing is 0\.\.None, not the numbers of two layers"),
+        ("layers far = 0..depth", "layers far = 0-1..depth", "line 4: .*0-1 is -1, not the number of a layer"),
+        ("{l:far[0],fread}", "{l:far,fread}", r"far is \[1, 4\], not the one layer that fread is an axis of"),
+        ("{l:far[0],fread}", "{l:far[9],fread}", r"far\[9\] is \[\], not the one layer"),
+        ("{l:far[0],fread}", "{l:far[0],fred}", r"far\[0\],fred is \(1, None\), not the number of a layer or a list"),
+    ],
+)
+def test_layers_that_are_none(old: str, new: str, says: str) -> None:
+    """Nonsense is refused with its place."""
+    with pytest.raises(IsomergeError, match=says):
+        parse_spec(LENT.replace(old, new), {"kinds": KINDS}, "toy.spec")

@@ -198,7 +198,10 @@ class _Writer:
         work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
         difference = tuned.to(work)
         if pair.stored is not None:
-            difference = difference - self.two.read(pair.stored, None).to(work)
+            stored = self.two.read(pair.stored, None)
+            if torch.equal(tuned, stored):
+                return
+            difference = difference - stored.to(work)
         size = norm(difference)
         layout = _layout(pair, self.choice.embeddings)
         if size == 0 and pair.stored is not None:

@@ -46,6 +46,7 @@ class _Check:
 
     folder: Path
     observer: Observer
+    spec: str | Path | None
     files: dict[str, Checksum]
     rows: list[dict[str, Any]] = field(default_factory=list)
     problems: list[dict[str, str]] = field(default_factory=list)
@@ -100,14 +101,22 @@ class _Check:
                         crc = crc32(piece, crc)
                         self.observer(name, self.seen + start, self.total)
                         finite = finite and (info is None or _finite(piece, info))
-                    if not finite and info is not None:
+                    if not finite and info is not None and not self._meant(path, info.name):
                         self.problem(name, f"tensor {info.name} has NaN or infinite values")
                     position = end
             finally:
                 os.close(fd)
         return Checksum(position, crc)
 
-    def structure(self, spec: str | Path | None) -> None:
+    def _meant(self, path: Path, tensor: str) -> bool:
+        """Whether a tensor's infinities are meant: the spec says so of bounds."""
+        try:
+            recognise(path.parent, spec_file=self.spec).read(tensor, None)
+        except (IsomergeError, KeyError):
+            return False
+        return True
+
+    def structure(self) -> None:
         """Config, index, shards and shapes of every model in the folder agree, and the weights loaded are those
         written.
         """
@@ -118,7 +127,7 @@ class _Check:
                 self.problem(str(home / CONFIG), "the report does not list it beside the weights")
                 continue
             try:
-                found = recognise(self.folder / home, spec_file=spec).checkpoint
+                found = recognise(self.folder / home, spec_file=self.spec).checkpoint
             except IsomergeError as error:
                 self.problem(str(home / CONFIG), str(error))
                 continue
@@ -161,10 +170,10 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
     if not folder.is_dir():
         raise IsomergeError(f"{out}: no such folder; {_REMEDY}")
     report = read_object(folder / REPORT, remedy=_REMEDY)
-    check = _Check(folder, observer, _written(report, folder / REPORT))
+    check = _Check(folder, observer, spec, _written(report, folder / REPORT))
     for name in sorted(check.files):
         check.file(name)
-    check.structure(spec)
+    check.structure()
     strangers = check.strangers()
     inputs = [_input(row, folder / REPORT) for row in _rows(report, folder / REPORT)]
     observer("", check.total, check.total)

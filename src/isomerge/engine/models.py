@@ -73,12 +73,12 @@ class Model:
         from its file (see `Checkpoint.read`).
 
         Raises:
-            IsomergeError: NaN or infinite values, naming file and tensor.
+            IsomergeError: NaN or infinite values (but for infinities that the spec says are meant), naming file and tensor.
         """
         tensor = self.checkpoint.read(name, mapped=dtype is None)
         if not tensor.is_floating_point():
             return tensor
-        if not all_finite(tensor):
+        if not all_finite(tensor) and not meant(self.spec, name, tensor):
             file = self.checkpoint.tensors[name].file
             raise IsomergeError(f"{file}: tensor {name} has NaN or infinite values: this checkpoint is damaged")
         return tensor.to(dtype or tensor.dtype)
@@ -99,7 +99,11 @@ class Model:
         return [name for name in found if name is not None]
 
     def assemble(self, block: Block, dtype: torch.dtype | None) -> Tensor:
-        """A block as one contiguous tensor in the working dtype; None: in its stored dtype, mapped (see `read`)."""
+        """A block as one contiguous tensor in the working dtype; None: in its stored dtype, mapped (see `read`).
+
+        Infinities that are meant are zero in it, for nothing can be computed with them: they are equal in all models of a run
+        (`check_compatible`), and are there again in what is written (`with_infinities`).
+        """
 
         def read(canonical: str) -> Tensor:
             name = self.source_of(canonical, Match(block.line, {}))
@@ -107,7 +111,19 @@ class Model:
                 raise IsomergeError(f"{self.ref}: tensor {canonical} is missing")
             return self.read(name, dtype)
 
-        return block.assemble(read).contiguous()
+        whole = block.assemble(read).contiguous()
+        return whole.masked_fill(whole.isinf(), 0) if block.line.infinite else whole
+
+
+def meant(spec: Spec, name: str, tensor: Tensor) -> bool:
+    """Whether what is not finite in a stored tensor is an infinity that its line declares."""
+    return spec.match(name).line.infinite and not bool(tensor.isnan().any())
+
+
+def with_infinities(model: Model, name: str, tensor: Tensor) -> Tensor:
+    """A tensor with the infinities that the model has stored under this name."""
+    stored = model.read(name, None)
+    return tensor.where(~stored.isinf(), stored.to(tensor.dtype))
 
 
 def recognise(
@@ -229,6 +245,17 @@ def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
                         f"tensor {match.canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: "
                         "models must have equal shapes"
                     )
+                if match.line.infinite:
+                    _check_infinities(one, name, two, theirs)
+
+
+def _check_infinities(one: Model, name: str, two: Model, theirs: str) -> None:
+    """Refuses infinities of one model where the other has none, or those of the other sign: there is nothing between them."""
+    a, b = one.read(name, None).double(), two.read(theirs, None).double()
+    if not bool((a == b)[a.isinf() | b.isinf()].all()):
+        raise IsomergeError(
+            f"tensor {name} has other infinities in {one.ref} than in {two.ref}, and nothing lies between: give both the same"
+        )
 
 
 def has_key(config: dict[str, Any], key: str) -> bool:

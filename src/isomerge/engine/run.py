@@ -19,7 +19,7 @@ from isomerge.checkpoint.place import TensorPlace
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.engine.local_engine import Engine, LocalEngine
-from isomerge.engine.models import Model
+from isomerge.engine.models import Model, with_infinities
 from isomerge.engine.pair import UnitResult
 from isomerge.engine.provenance import input_rows
 from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
@@ -101,7 +101,7 @@ class StoredForm:
 
     def place(self, block: Block, *, finite: bool) -> TensorPlace | None:
         """Where a block of the donor goes, to be filled piece by piece, where it is one tensor of the output as it is."""
-        if self.writer is None or block.lead or self.written_dtype(block) is None:
+        if self.writer is None or block.lead or block.line.infinite or self.written_dtype(block) is None:
             return None
         return self.writer.place(self.donor.names[block.canonical[0]], finite=finite)
 
@@ -112,6 +112,8 @@ class StoredForm:
             for canonical, part in block.split(tensor):
                 name = model.names[canonical]
                 found[name] = cast(part, out_code(model.checkpoint.tensors[name].dtype, self.dtype), name)
+                if block.line.infinite:
+                    found[name] = with_infinities(model, name, found[name])
         return found
 
 

@@ -62,6 +62,8 @@ class Line:
     """The canonical name of the tensor that stands in when the config ties the two."""
     less: int = 0
     """What is stored is the tensor that the axes describe less this: 1 for gains of norms that multiply by 1 + w."""
+    infinite: bool = False
+    """Whether infinities are meant, as where bounds say that nothing is clipped."""
     place: str = field(default="", compare=False)
     """The file and the number of the line."""
 

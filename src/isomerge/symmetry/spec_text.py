@@ -33,7 +33,8 @@ a scope: it numbers the layers.
 In axes, ``diag(a n)`` is the diagonal of a matrix from ``a`` to itself: the gain of a norm over a stream ``a``, which the
 scale ``n`` can take into the gain's readers (``diag(a n)`` there, ``(a n)'`` here), or a layer scale, which ``n'`` can take
 into its writers. Only what is declared so can be folded, and only a folded stream is acted on by its ``folded`` group.
-``diag(a n) - 1`` is a gain that is stored less one (``w`` where the norm multiplies by ``1 + w``).
+``diag(a n) - 1`` is a gain that is stored less one (``w`` where the norm multiplies by ``1 + w``). ``* infinite`` is a tensor whose
+infinities are meant: everywhere else they are damage.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ _SPACE = re.compile(
     r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
 )
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?\s*(?:if\s+(.+))?$")
+_INFINITE = " infinite"
 _OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
 """What a range of layers in a name may have: they are written out, and configs are not to be trusted."""
 _DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
@@ -257,11 +259,13 @@ class _Reader:
             return
         name, _, rest = line.partition(" ")
         pattern, _, tied = rest.partition("=")
-        less = _OFFSET.match(pattern.strip())
-        axes = parse(less[1] if less else pattern.strip())
+        finite = pattern.strip().removesuffix(_INFINITE)
+        infinite = finite != pattern.strip()
+        less = _OFFSET.match(finite)
+        axes = parse(less[1] if less else finite)
         offset = int(less[2]) if less else 0
         name = bound(name, self.value, self.sizes, self.layers)
-        self.lines.append(Line(name, axes, optional, tied.strip() or None, offset, self.place))
+        self.lines.append(Line(name, axes, optional, tied.strip() or None, offset, infinite, self.place))
 
     def finish(self) -> Spec:
         missing = [s.name for s in self.spaces.values() if not self.sizes[s.name]]
