@@ -33,7 +33,9 @@ GEMMA4_EARS: dict[str, Any] = {
     "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "subsampling_conv_channels": [8, 6], "conv_kernel_size": 3,
     "attention_chunk_size": 3, "attention_context_left": 3, "attention_context_right": 1, "output_proj_dims": 22,
 }  # fmt: skip
-GEMMA4_WIDE: dict[str, Any] = {**GEMMA4, "use_double_wide_mlp": True}
+GEMMA4_SPOKEN: dict[str, Any] = {**GEMMA4, "num_hidden_layers": 4, "layer_types": LAYERS * 2, "num_kv_shared_layers": 2}
+"""Behind towers, whose rounding each layer makes more of."""
+GEMMA4_WIDE: dict[str, Any] = {**GEMMA4_SPOKEN, "use_double_wide_mlp": True}
 UNIFIED: dict[str, Any] = {
     **{k: v for k, v in GEMMA4.items() if "per_layer" not in k}, "attention_k_eq_v": True, "num_global_key_value_heads": 3,
 }  # fmt: skip
@@ -162,7 +164,7 @@ GEMMAS: dict[str, tuple[Callable[[], Any], float]] = {
     "t5gemma-labels": (lambda: _t5gemma("ForSequenceClassification", num_labels=5), 1e-9),
     "gemma3n": (lambda: _gemma3n(tied=False), 1e-5),
     "gemma3n-tied": (lambda: _gemma3n(tied=True), 1e-5),
-    "gemma4": (lambda: _gemma4(GEMMA4, {"standardize": True}, {"use_clipped_linears": False}, tied=False), 1e-9),
+    "gemma4": (lambda: _gemma4(GEMMA4_SPOKEN, {"standardize": True}, {"use_clipped_linears": False}, tied=False), 1e-9),
     "gemma4-clipped": (lambda: _gemma4(GEMMA4_WIDE, {"use_clipped_linears": True}, {}, tied=True), 1e-9),
     "gemma4-routed": (lambda: _gemma4({**GEMMA4_ROUTED, "use_bidirectional_attention": "vision"}, {"standardize": True}, None, tied=True), 1e-9),
     "gemma4_unified": (_gemma4_unified, 1e-9),

@@ -74,16 +74,16 @@ EIGHT: dict[str, Any] = {
 FIRST: dict[str, Any] = {"vocab_size": 67, "n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 32, **KNOWN}
 NEAR, FULL = LAYERS
 LENT: dict[str, Any] = {
-    "num_hidden_layers": 7, "layer_types": [NEAR, FULL, NEAR, NEAR, FULL, NEAR, FULL], "sliding_window": 4, "num_kv_shared_layers": 4,
+    "num_hidden_layers": 6, "layer_types": [NEAR, NEAR, FULL] * 2, "sliding_window": 4, "num_kv_shared_layers": 3,
 }  # fmt: skip
-"""Keys and values of two layers that two others each read, and of one that is read by none."""
+"""Keys and values of a layer that no other reads, of one that two others read, and of one that another one reads."""
 GEMMA3N: dict[str, Any] = {
     **TWO, **LENT, "hidden_size_per_layer_input": 7,
-    "vocab_size_per_layer_input": 67, "altup_num_inputs": 3, "laurel_rank": 5, "activation_sparsity_pattern": [0.6, *[0.0] * 6],
-    "intermediate_size": [40] * 7, "attention_bias": True,
+    "vocab_size_per_layer_input": 67, "altup_num_inputs": 3, "laurel_rank": 5, "activation_sparsity_pattern": [0.6, *[0.0] * 5],
+    "intermediate_size": [40] * 6, "attention_bias": True,
 }  # fmt: skip
 GEMMA4: dict[str, Any] = {
-    **TWO, **LENT, "global_head_dim": 12,
+    **TWO, **LENT, "global_head_dim": 16,
     "hidden_size_per_layer_input": 7, "vocab_size_per_layer_input": 67, "final_logit_softcapping": 3.0, "attention_bias": True,
 }  # fmt: skip
 GEMMA4_ROUTED: dict[str, Any] = {

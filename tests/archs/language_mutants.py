@@ -120,9 +120,29 @@ LANGUAGE_MUTANTS = [
     # Gemma 3n and Gemma 4
     mutant("gemma3n_text", "a copy in another basis", "res", "altup_projections.{i}.weight res res' => altup_projections.{i}.weight other res'"),
     mutant("gemma3n_text", "the bypass not dual", "lau", "res lau' => res lau"),
-    mutant("gemma3n_text", "the norm's output added past its scale", "n1", "residual n2: => residual n1: Scale[l, res]\nresidual n2:", "input_layernorm.weight diag(res) => input_layernorm.weight diag(res n1)", "q_proj.weight inside res' => q_proj.weight inside (res n1)'", "k_proj.weight inside res' => k_proj.weight inside (res n1)'", "v_proj.weight inside res' => v_proj.weight inside (res n1)'", "lau res' => lau (res n1)'"),
+    mutant("gemma3n_text", "the norm's output added past its scale", "n1", "residual n2: => residual n1: Scale[l, res]\nresidual n2:", "input_layernorm.weight diag(res) => input_layernorm.weight diag(res n1)", "(kv g c pair sg) res' => (kv g c pair sg) (res n1)'", "(kv c pair sg) res' => (kv c pair sg) (res n1)'", "(kv ov) res' => (kv ov) (res n1)'", "lau res' => lau (res n1)'"),
+    *(
+        edited
+        for toy, space, reads in (("gemma3n_text", "residual pl: Perm", "res'"), ("gemma4_text", "residual pl: Perm if pl > 0", "(res rn1)'"))
+        for edited in (
+            mutant(toy, "readers keep their order of heads", "kv", f"{{l:keyed[-1],read}}.self_attn.q_proj.weight (kv rg c pair sg) {reads} => {{l:keyed[-1],read}}.self_attn.q_proj.weight rows {reads}"),
+            mutant(toy, "keys of another layer are read", "kv", "{l:keyed[-1],read} => {l:keyed[0],read}"),
+            mutant(toy, "values of another layer are read", "ov", "{l:keyed[-1],read} => {l:keyed[0],read}"),
+            mutant(toy, "readers write through the heads of the one that they read", "rg", "space rg as g: Perm[l, read, kv] => space rg as g: Perm[l, kv]", "(kv rg ov') => (kv g ov')"),
+            mutant(toy, "gains of queries and keys not dual", "t", "(c pair t') => (c pair t)"),
+            mutant(toy, "a sign per coordinate where pairs rotate", "sg", "Sign[l, kv, pair] => Sign[l, kv, c, pair]"),
+            mutant(toy, "any matrix behind the norm of values", "ov", "space ov: O[l, kv] => space ov: GL[l, kv]"),
+            mutant(toy, "gates of what layers add in another order", "pl", "per_layer_input_gate.weight pl res' => per_layer_input_gate.weight rows res'"),
+            mutant(toy, "signs through gates", "pl", f"{space} => {space.replace(': Perm', ': SignedPerm')}"),
+            mutant(toy, "factors through gates", "pt", "per_layer_input_gate.weight pl res' => per_layer_input_gate.weight (pl pt) res'"),
+        )
+    ),
+    mutant("gemma4_text", "a sign per coordinate of wide heads where pairs rotate", "fsg", "Sign[l, fkv, fpair] => Sign[l, fkv, c, fpair]"),
+    mutant("gemma4_text", "pairs that rotate come last", "osg", "c [fpair fsg | o osg] => c [o osg | fpair fsg]"),
+    mutant("gemma4_text", "factors forgotten where readers do not rotate", "ot", "{l:fkeyed[-1],fread}.self_attn.q_norm.weight (c [fpair ft | o ot]) => {l:fkeyed[-1],fread}.self_attn.q_norm.weight rows"),
+    mutant("gemma4_text-routed", "signs of keys that are values not turned back", "fsg", "res (fkv fg c [fpair fsg | o osg])' if alike => res (fkv fg fov)' if alike"),
     mutant("gemma4_text", "gains stored less one", "n1", "diag(res n1) => diag(res n1) - 1"),
-    mutant("gemma4_text", "what layers add past the stream", "res", "per_layer_model_projection.weight inside res' => per_layer_model_projection.weight inside other"),
+    mutant("gemma4_text", "what layers add past the stream", "res", "per_layer_model_projection.weight (depth pl) res' => per_layer_model_projection.weight (depth pl) other"),
     mutant("gemma4_text-routed", "the router past its gains", "nr", "router.proj.weight e (res nr)' => router.proj.weight e res'"),
     mutant("gemma4_text-routed", "factors of experts forgotten", "e", "per_expert_scale e => per_expert_scale rows"),
     mutant("gemma4_text-routed", "gate and up mistaken", "xu", "[xff | xff xu] => [xff xu | xff]"),

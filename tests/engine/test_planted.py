@@ -11,6 +11,8 @@ from engine.disguises import disguise, keep_streams, perturb, single, turn
 from toys import STREAMS_ALONE, TOYS, TRIED, outputs, relative, tensors
 
 FAR = ["bert", "gpt2", "llama", "t5-relu", "vit", "mixtral"]
+# What float32 weights change of outputs where scores are not divided by anything, behind towers: noise of 1e-7 makes 6e-5.
+ROUNDED = {"gemma4": 2e-4, "gemma4-clipped": 2e-4}
 CASES = [*((name, 4.0) for name in TRIED if name not in STREAMS_ALONE), *((name, 100.0) for name in FAR)]
 
 
@@ -25,7 +27,7 @@ def test_moved_copy_comes_back(name: str, condition: float, tmp_path: Path) -> N
     assert distance["after"] <= 1e-4 * distance["before"]
     assert len(alignment) > 0
     reference = outputs(a)
-    rounding = max(1e-5, TOYS[name][1])  # of float32 weights, or what the toy itself says
+    rounding = max(ROUNDED.get(name, 1e-5), TOYS[name][1])  # of float32 weights, or what the toy itself says
     assert relative(outputs(tmp_path / "back"), reference) <= rounding * (condition / 4)
     proof = isomerge.verify(a, moved)
     assert proof["same"]
