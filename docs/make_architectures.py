@@ -108,7 +108,7 @@ def section(origin: str, text: str) -> list[str]:
     fixed = []
     for line in (t.partition(" if ")[0] for t in tensors if not t.startswith("?")):
         name, _, pattern = line.partition(" ")
-        axes = parse(re.sub(r" - \d+$", "", pattern.partition("=")[0].strip()))
+        axes = parse(re.sub(r" (- \d+|infinite)$", "", pattern.partition("=")[0].strip()))
         here = {a.name for a in atoms(axes or ())} | set(re.findall(r"{(\w+)}", name))
         part = any(name.startswith(part.beginnings) for part in parts)
         if axes is not None and name not in taken and not moved & here and not part:

@@ -33,7 +33,12 @@ GEMMA4_EARS: dict[str, Any] = {
     "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "subsampling_conv_channels": [8, 6], "conv_kernel_size": 3,
     "attention_chunk_size": 3, "attention_context_left": 3, "attention_context_right": 1, "output_proj_dims": 22,
 }  # fmt: skip
-GEMMA4_SPOKEN: dict[str, Any] = {**GEMMA4, "num_hidden_layers": 4, "layer_types": LAYERS * 2, "num_kv_shared_layers": 2}
+GEMMA4_SPOKEN: dict[str, Any] = {
+    **GEMMA4,
+    "num_hidden_layers": 4,
+    "layer_types": LAYERS * 2,
+    "num_kv_shared_layers": 2,
+}
 """Behind towers, whose rounding each layer makes more of."""
 GEMMA4_WIDE: dict[str, Any] = {**GEMMA4_SPOKEN, "use_double_wide_mlp": True}
 UNIFIED: dict[str, Any] = {

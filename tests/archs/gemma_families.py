@@ -37,9 +37,10 @@ GEMMA_STREAMS: dict[str, dict[str, str]] = {
         for name in ("t5gemma", "t5gemma-tied", "t5gemma-labels")
     },
     **{
-        name: {**dict.fromkeys(["res", "audio_res"], "SignedPerm"), "pl": "Perm"} for name in ("gemma3n", "gemma3n-tied")
+        name: {**dict.fromkeys(["res", "audio_res"], "SignedPerm"), "pl": "Perm"}
+        for name in ("gemma3n", "gemma3n-tied")
     },
-    **dict.fromkeys(["gemma3n_text", "gemma4_text"], {"res": "SignedPerm", "pl": "Perm"}),
+    **{name: {"res": "SignedPerm", "pl": "Perm"} for name in ("gemma3n_text", "gemma4_text")},
     "gemma4": {**dict.fromkeys(["res", "vision_res", "audio_res"], "SignedPerm"), "pl": "Perm"},
     "gemma4-clipped": {"res": "SignedPerm", "pl": "Perm", "vision_res": "Perm", "audio_res": "Perm"},
     "gemma4-routed": dict.fromkeys(["res", "vision_res"], "SignedPerm"),

@@ -22,7 +22,9 @@ def stored(folder: Path, seed: int, bound: list[float]) -> str:
     """A model of two maps and bounds."""
     folder.mkdir()
     rng = torch.Generator().manual_seed(seed)
-    weights = {name: torch.randn(shape, generator=rng) for name, shape in (("up.weight", (4, 3)), ("down.weight", (2, 4)))}
+    weights = {
+        name: torch.randn(shape, generator=rng) for name, shape in (("up.weight", (4, 3)), ("down.weight", (2, 4)))
+    }
     save_file({**weights, "bound": torch.tensor(bound)}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "toy"}))
     return str(folder)
@@ -51,17 +53,17 @@ def test_infinities_that_are_meant_are_kept(method: str, dtype: str | None, spec
 def test_other_infinities_are_refused(other: list[float], spec: str, tmp_path: Path) -> None:
     """Nothing lies between a bound and none."""
     models = [stored(tmp_path / "a", 0, [inf, -inf, 0.0]), stored(tmp_path / "b", 1, other)]
-    with pytest.raises(IsomergeError, match="tensor bound has other infinities in .*a than in .*b"):
+    with pytest.raises(IsomergeError, match=r"tensor bound has other infinities in .*a than in .*b"):
         isomerge.merge(models, out=str(tmp_path / "out"), spec=spec)
 
 
 def test_everything_else_is_damage(spec: str, tmp_path: Path) -> None:
     """NaN where infinities are meant, and infinities where they are not."""
     models = [stored(tmp_path / "a", 0, [inf, 0.0]), stored(tmp_path / "b", 1, [inf, nan])]
-    with pytest.raises(IsomergeError, match="b/model.safetensors: tensor bound has NaN or infinite values"):
+    with pytest.raises(IsomergeError, match=r"b/model\.safetensors: tensor bound has NaN or infinite values"):
         isomerge.merge(models, out=str(tmp_path / "out"), spec=spec)
     Path(spec).write_text(TEXT.replace(" infinite", ""))
-    with pytest.raises(IsomergeError, match="a/model.safetensors: tensor bound has NaN or infinite values"):
+    with pytest.raises(IsomergeError, match=r"a/model\.safetensors: tensor bound has NaN or infinite values"):
         isomerge.merge(models, out=str(tmp_path / "out"), spec=spec)
 
 

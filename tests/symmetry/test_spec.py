@@ -424,12 +424,24 @@ def test_no_layers_along_an_axis() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("layers far = 0..depth", "layers far : depth", r"line 4: layers .* is not understood: write NAME = FIRST\.\.LAST"),
-        ("layers far = 0..depth", "layers far = 0..missing", r"line 4: .*0\.\.missing is 0\.\.None, not the numbers of two layers"),
+        (
+            "layers far = 0..depth",
+            "layers far : depth",
+            r"line 4: layers .* is not understood: write NAME = FIRST\.\.LAST",
+        ),
+        (
+            "layers far = 0..depth",
+            "layers far = 0..missing",
+            r"line 4: .*0\.\.missing is 0\.\.None, not the numbers of two layers",
+        ),
         ("layers far = 0..depth", "layers far = 0-1..depth", "line 4: .*0-1 is -1, not the number of a layer"),
         ("{l:far[0],fread}", "{l:far,fread}", r"far is \[1, 4\], not the one layer that fread is an axis of"),
         ("{l:far[0],fread}", "{l:far[9],fread}", r"far\[9\] is \[\], not the one layer"),
-        ("{l:far[0],fread}", "{l:far[0],fred}", r"far\[0\],fred is \(1, None\), not the number of a layer or a list"),
+        (
+            "{l:far[0],fread}",
+            "{l:far[0],fred}",
+            r"far\[0\],fred is \(1, None\), not the number of a layer or a list",
+        ),
     ],
 )
 def test_layers_that_are_none(old: str, new: str, says: str) -> None:

@@ -112,7 +112,9 @@ def _anchored(
             continue
         rows, ends = anchors[atom.name].rows, (*ends, atom.name)
         if atom.diag:  # a gain that stays: the matrix that it is the diagonal of
-            gains = (view + block.line.less).movedim(at, -1).reshape(-1, view.shape[at]).sum(0)  # of layers along an axis
+            gains = (
+                (view + block.line.less).movedim(at, -1).reshape(-1, view.shape[at]).sum(0)
+            )  # of layers along an axis
             view = (rows * gains) @ rows.mT
             return _Leaf(block, view, (Atom("@1"), Atom("@2")), reads=False, streams=ends * 2)
         view = torch.matmul(view.movedim(at, -1), rows.mT).movedim(-1, at)

@@ -21,7 +21,9 @@ def check_legality(spec: Spec) -> None:
         here = {a.name for a in atoms(line.axes or ())} | set(line.indices)
         for name in sorted(here & spec.spaces.keys()):
             if line.infinite:
-                raise IsomergeError(f"{spec.origin}: line {line.name} may be infinite, but space {name} moves it: leave one out")
+                raise IsomergeError(
+                    f"{spec.origin}: line {line.name} may be infinite, but space {name} moves it: leave one out"
+                )
             used.add(name)
             lacking = [i for i in spec.spaces[name].index if i not in here and i not in line.indices]
             if lacking:

@@ -136,7 +136,9 @@ def chosen(name: str, evaluate: Evaluate, lists: Mapping[str, tuple[int, ...]]) 
         if which == ":" and start and axis in lists:
             at = _layers(start, evaluate) if lists[axis] else (0,)
             if len(at) != 1:
-                raise IsomergeError(f"tensor {name}: {start} is {list(at)!r}, not the one layer that {axis} is an axis of")
+                raise IsomergeError(
+                    f"tensor {name}: {start} is {list(at)!r}, not the one layer that {axis} is an axis of"
+                )
             return f"{{{index}={at[0]},{axis}={_joined(lists[axis])}}}"
         return f"{{{index}{'=' if which == ':' else '!'}{_joined(_layers(text, evaluate))}}}"
 

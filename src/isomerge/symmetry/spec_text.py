@@ -52,7 +52,7 @@ from isomerge.symmetry.fixed import FixedPart, check_fixed, read_fixed
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.inclusion import Inclusion, check_apart, included, read_inclusion
 from isomerge.symmetry.legality import check_legality
-from isomerge.symmetry.names import bound, chosen, read_layers
+from isomerge.symmetry.names import MOST_LAYERS, bound, chosen, read_layers
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
 _STATEMENT = re.compile(
