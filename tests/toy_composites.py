@@ -26,6 +26,13 @@ def _llava(text: Any) -> Any:
     return _composite("Llava", text, tf.CLIPVisionConfig(**PATCHES), projector_hidden_act="relu")
 
 
+def _vipllava() -> Any:
+    tower = tf.CLIPVisionConfig(**PATCHES)
+    return _composite(
+        "VipLlava", tf.LlamaConfig(**TEXT), tower, vision_feature_layer=[-2, -1, 1], projector_hidden_act="relu"
+    )
+
+
 def _paligemma() -> Any:
     vision = tf.SiglipVisionConfig(**PATCHES, vision_use_head=False)
     return _composite("PaliGemma", tf.GemmaConfig(**TIED), vision, projection_dim=TIED["hidden_size"])
@@ -48,6 +55,7 @@ COMPOSITES: dict[str, tuple[Callable[[], Any], float]] = {
     "siglip_vision_model": (lambda: tf.SiglipVisionModel(tf.SiglipVisionConfig(**PATCHES)), 1e-9),
     "llava": (lambda: _llava(tf.LlamaConfig(**TEXT)), 1e-5),
     "llava-qwen2": (lambda: _llava(tf.Qwen2Config(**TEXT)), 1e-5),
+    "vipllava": (_vipllava, 1e-5),
     "paligemma": (_paligemma, 1e-5),
     "gemma3": (_gemma3, 1e-5),
 }  # fmt: skip

@@ -92,5 +92,6 @@ HYBRIDS: dict[str, tuple[Callable[[], Any], float]] = {
     "nemotron_h": (lambda: _causal("NemotronH", NEMOTRON_H), 1e-5),
     "zamba2": (lambda: _causal("Zamba2", ZAMBA2), 1e-5),
     "mamba": (lambda: tf.MambaForCausalLM(tf.MambaConfig(**MAMBA)), 1e-5),
+    "falcon_mamba": (lambda: tf.FalconMambaForCausalLM(tf.FalconMambaConfig(**MAMBA)), 1e-5),
     "mamba2": (lambda: tf.Mamba2ForCausalLM(tf.Mamba2Config(**MAMBA2)), 1e-5),
 }  # fmt: skip

@@ -174,7 +174,7 @@ KIN = {
 }  # fmt: skip
 SAMPLE = [n for n in TRIED if EVERY or n not in {**FAMILIES, **LATEST} | dict.fromkeys(KIN) or n in REPRESENTATIVE]
 
-STREAMS_ALONE = {"mamba", "mamba2"}
+STREAMS_ALONE = {"mamba", "falcon_mamba", "mamba2"}
 """Toys of which nothing is matched block by block: all but the residual stream is left fixed."""
 GAINS = ("norm", "ln_", "lambda")
 

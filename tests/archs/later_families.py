@@ -38,6 +38,7 @@ LATER: dict[str, tuple[dict[str, Any], list[str]]] = {
     "NemotronH": (NEMOTRON_H, WORDS),
     "Zamba2": (ZAMBA2, WORDS),
     "Mamba": (MAMBA, WORDS),
+    "FalconMamba": (MAMBA, WORDS),
     "Mamba2": (MAMBA2, WORDS),
     "SeedOss": (PLAIN, CLASSED),
     "SmolLM3": (NORMED, CLASSED),

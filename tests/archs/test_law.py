@@ -27,7 +27,7 @@ IDLE = {
     ("bamba", "kb"), ("granitemoehybrid", "kb"), ("gpt_bigcode", "kv"), ("gpt_bigcode-heads", "g"),
     *((toy, "vb") for toy in UNBIASED),
     *((toy, "vb") for toy in WIDER_IDLE),
-    ("llava", "vb"), ("llava-qwen2", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
+    ("llava", "vb"), ("llava-qwen2", "vb"), ("vipllava", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
 }  # fmt: skip
 
 

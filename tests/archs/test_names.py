@@ -104,6 +104,7 @@ FAMILIES: dict[str, tuple[dict, list[str]]] = {
     "CLIPVision": (TOWERS["vision_config"], ["Model", "ModelWithProjection"]),
     "SiglipVision": (TOWERS["vision_config"], ["Model"]),
     "Llava": ({"text_config": {**CAUSAL, "model_type": "llama"}, "vision_config": SEEN}, COMPOSED),
+    "VipLlava": ({"text_config": {**CAUSAL, "model_type": "llama"}, "vision_config": SEEN}, COMPOSED),
     "LlavaNext": ({"text_config": {**CAUSAL, "model_type": "mistral"}, "vision_config": SEEN}, COMPOSED),
     "PaliGemma": (
         {"text_config": {**TIED, "model_type": "gemma2"}, "vision_config": LOOKED, "projection_dim": 48},

@@ -55,7 +55,9 @@ LARGEST = {
         ],
         "O",
     ),
-    **dict.fromkeys(["lfm2", "lfm2_moe", "zamba2", "mamba", "glm4", "olmo2", "olmo3", "exaone4"], "SignedPerm"),
+    **dict.fromkeys(
+        ["lfm2", "lfm2_moe", "zamba2", "mamba", "falcon_mamba", "glm4", "olmo2", "olmo3", "exaone4"], "SignedPerm"
+    ),
     **dict.fromkeys(
         ["seed_oss", "smollm3", "arcee", "ernie4_5", "glm", "glm4_moe", "glm4_moe-plain", "granitemoe"], "O"
     ),
@@ -74,7 +76,7 @@ STREAMS = {
     "pegasus": {},
     "whisper": {"res_in": "Perm", "res": "Perm"},
     "clip": {"text_res": "OFixingOnes", "vision_res": "Perm"},
-    **{name: {"res": "O", "vision_res": "Perm"} for name in ("llava", "llava-qwen2")},
+    **{name: {"res": "O", "vision_res": "Perm"} for name in ("llava", "llava-qwen2", "vipllava")},
     "paligemma": {"res": "SignedPerm", "vision_res": "OFixingOnes"},
     "gemma3": {"res": "SignedPerm", "vision_res": "Perm"},
     "qwen2_vl": {"res": "O", "vres": "OFixingOnes"},

@@ -25,7 +25,7 @@ from isomerge.symmetry.blocks import Block, leaves
 from toys import SAMPLE, config_of, save_toy, tensors
 
 # Kinship is told by circuits that meet anchors in a stream: Mamba has none.
-NO_KIN = {"mamba", "mamba2"}
+NO_KIN = {"mamba", "falcon_mamba", "mamba2"}
 
 
 HEADS = ("qk", "c", "pair", "h", "kv", "ff")
