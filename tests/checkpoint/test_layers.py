@@ -182,6 +182,9 @@ def test_lists_over_layers(toy: Callable[..., Toy]) -> None:
     view = stack_layers([(base, range(1, 3)), (base, range(1, 3))])
     assert view.config["layer_types"] == [*kinds[1:], *kinds[1:]]
     assert view.config["max_window_layers"] == 4
+    other = replace(base, config={**base.config, "layer_types": kinds[1:] + kinds[:1]})
+    joined = stack_layers([(base, range(1)), (other, range(3))]).config["layer_types"]
+    assert joined == [*kinds[:1], *kinds[1:], *kinds[:1]]
     lacking = replace(base, config={k: v for k, v in base.config.items() if k != "layer_types"})
     with pytest.raises(IsomergeError) as error:
         stack_layers([(base, range(1)), (lacking, range(1))])

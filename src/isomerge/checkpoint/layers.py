@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.agreement import disagreement
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.errors import IsomergeError
 
@@ -149,8 +150,6 @@ def _check_alike(one: _Stack, two: _Stack) -> None:
     """Refuses layers that would compute another function, or not fit, in the donor's model."""
     if one is two:
         return
-    from isomerge.engine.models import config_value
-
     pair = f"{one.checkpoint.ref} and {two.checkpoint.ref}"
     if one.spec.origin != two.spec.origin:
         kinds = f"{one.spec.model_type}, {two.spec.model_type}"
@@ -161,13 +160,13 @@ def _check_alike(one: _Stack, two: _Stack) -> None:
                 f"{pair} have different shapes ({size} is {value} and {two.spec.sizes[size]}): their layers cannot be "
                 "stacked"
             )
-    for key in (*one.spec.config_keys, "tie_word_embeddings"):
-        mine, theirs = (config_value(stack.checkpoint.config, key) for stack in (one, two))
-        if mine != theirs and (mine is not None and theirs is not None):
-            raise IsomergeError(
-                f"{pair} differ in config.json: {key} is {mine!r} and {theirs!r}; layers of the two compute different "
-                "functions of equal weights and cannot be stacked"
-            )
+    # lists over layers are cut and joined: they may differ
+    keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in LAYER_LISTS]
+    if (found := disagreement(one.checkpoint.config, two.checkpoint.config, keys)) is not None:
+        raise IsomergeError(
+            f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; layers of the two compute "
+            "different functions of equal weights and cannot be stacked"
+        )
 
 
 def _stacked(giver: _Stack, slices: list[tuple[_Stack, range]]) -> Checkpoint:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.archs import infer_model_types, spec_for
+from isomerge.checkpoint.agreement import as_transformers_reads, disagreement
 from isomerge.checkpoint.dtypes import BITS
 from isomerge.checkpoint.quantised import dequantised
 from isomerge.checkpoint.reader import Checkpoint
@@ -154,12 +156,7 @@ def recognise(
             kinds and "architecture" not in checkpoint.config
         ):  # timm's key: its loaders want no model_type beside it
             checkpoint = replace(checkpoint, config={**checkpoint.config, "model_type": kinds[0]})
-    try:
-        spec = spec_for(checkpoint.config, spec_file, shapes)
-        matches = coverage(spec, shapes)
-        check_complete(spec, matches)
-    except IsomergeError as error:
-        raise IsomergeError(f"{checkpoint.ref}: {error}") from None
+    spec, matches = _bound(checkpoint, spec_file)
     names = by_canonical(matches)
     if untie and (ties := broken_ties(spec, names, checkpoint.config)):
         lacking = {line: stand_in for line, (stand_in, _) in ties.items() if line.canonical({}) not in names}
@@ -168,6 +165,27 @@ def recognise(
         matches |= {line.canonical({}): Match(line, {}) for line in lacking}
     kept = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
     return Model(checkpoint, kept, matches, spec)
+
+
+def _bound(checkpoint: Checkpoint, spec_file: str | Path | None) -> tuple[Spec, dict[str, Match]]:
+    """The spec of a checkpoint and its tensors' lines; where the config as it stands does not fit, by what transformers reads in it.
+
+    Parts of composites were saved without what is a default of their classes, which a spec knows of the most common alone.
+    """
+
+    def bound(config: Mapping[str, Any]) -> tuple[Spec, dict[str, Match]]:
+        spec = spec_for(config, spec_file, checkpoint.shapes)
+        matches = coverage(spec, checkpoint.shapes)
+        check_complete(spec, matches)
+        return spec, matches
+
+    try:
+        return bound(checkpoint.config)
+    except IsomergeError as error:
+        if (full := as_transformers_reads(checkpoint.config)) is not None:
+            with suppress(IsomergeError):
+                return bound(full)
+        raise IsomergeError(f"{checkpoint.ref}: {error}") from None
 
 
 def _untied(spec: Spec, config: dict[str, Any]) -> dict[str, Any]:
@@ -206,15 +224,13 @@ def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collectio
                 raise IsomergeError(
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
                 )
-        for key in (*anchor.spec.config_keys, "tie_word_embeddings"):
-            known = key.rpartition(".")[2] == "rope" or all(has_key(m.config, key) for m in (anchor, other))
-            mine, theirs = (config_value(m.config, key) for m in (anchor, other))
-            if known and mine != theirs:
-                hint = "; --untie gives a tied head weights of its own" if key == "tie_word_embeddings" else ""
-                raise IsomergeError(
-                    f"{pair} differ in config.json: {key} is {mine!r} and {theirs!r}; models that compute different "
-                    f"functions of equal weights cannot be averaged{hint}"
-                )
+        keys = (*anchor.spec.config_keys, "tie_word_embeddings")
+        if (found := disagreement(anchor.config, other.config, keys)) is not None:
+            hint = "; --untie gives a tied head weights of its own" if found.key == "tie_word_embeddings" else ""
+            raise IsomergeError(
+                f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; models that compute "
+                f"different functions of equal weights cannot be averaged{hint}"
+            )
         _check_tensors(anchor, other, apart)
 
 
@@ -256,31 +272,6 @@ def _check_infinities(one: Model, name: str, two: Model, theirs: str) -> None:
         raise IsomergeError(
             f"tensor {name} has other infinities in {one.ref} than in {two.ref}, and nothing lies between: give both the same"
         )
-
-
-def has_key(config: dict[str, Any], key: str) -> bool:
-    """Whether a config says anything of a key; ``a.b`` is the key ``b`` of the group of keys ``a``."""
-    group, _, rest = key.partition(".")
-    return group in config and (not rest or (isinstance(config[group], dict) and has_key(config[group], rest)))
-
-
-def config_value(config: dict[str, Any], key: str) -> Any:
-    """A config value in a form that can be compared; ``rope`` gathers the rotary parameters of every format.
-
-    ``a.b`` is the key ``b`` of the group of keys ``a``.
-    """
-    if key != "rope":
-        group, _, rest = key.partition(".")
-        value = config.get(group)
-        if rest:
-            return config_value(value, rest) if isinstance(value, dict) else None
-        return value.split("|") if key == "pos_att_type" and isinstance(value, str) else value
-    found: dict[str, Any] = {"rope_theta": config.get("rope_theta"), "rope_type": "default"}
-    for part in (config.get("rope_scaling"), config.get("rope_parameters")):
-        if isinstance(part, dict):
-            found |= {"rope_type" if k == "type" else k: v for k, v in part.items() if v is not None}
-    found["rope_theta"] = float(found["rope_theta"] or 10000.0)
-    return found
 
 
 def working_dtype(models: Sequence[Model]) -> torch.dtype:

@@ -1,0 +1,99 @@
+"""What two ``config.json`` say of the function, whatever format each is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+Config = Mapping[str, Any]
+ROPE_TYPES = {"su": "longrope", "mrope": "default"}
+"""Rotary positions that are called by another name now; mrope is told by its sections."""
+ROPE_KEYS = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor", "type": "rope_type"}
+"""Rotary parameters that are called by another name now."""
+ASIDE = {
+    "_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "id2label", "label2id",
+    "problem_type", "finetuning_task", "task_specific_params", "gradient_checkpointing", "output_past",
+}  # fmt: skip
+"""Keys of which no output depends, and in which fine-tunes of one model differ all the same."""
+
+
+class Difference(NamedTuple):
+    """A key on which two configs disagree, and what each says."""
+
+    key: str
+    mine: Any
+    theirs: Any
+
+
+def disagreement(one: Config, two: Config, keys: Iterable[str]) -> Difference | None:
+    """The first of the keys on which two configs disagree.
+
+    Formats come and go (``rope_theta`` beside the other keys became one of ``rope_parameters``, a window that is not used became
+    none), and what is a default may be left out. So what counts is what transformers reads in each of the two; where it cannot
+    read one, keys that either leaves out are not compared.
+    """
+    one, two = _plain(one), _plain(two)
+    if all(one.get(key) == two.get(key) for key in (set(one) | set(two)) - ASIDE):
+        return None
+    read = [as_transformers_reads(config) for config in (one, two)]
+    if (first := read[0]) is not None and (second := read[1]) is not None:
+        one, two = first, second
+    for key in keys:
+        mine, theirs = config_value(one, key), config_value(two, key)
+        known = key.rpartition(".")[2] == "rope" or (has_key(one, key) and has_key(two, key))
+        if known and mine != theirs:
+            return Difference(key, mine, theirs)
+    return None
+
+
+def as_transformers_reads(config: Config) -> dict[str, Any] | None:
+    """A config in the newest format, with every default; None where the installed transformers cannot read it."""
+    from transformers import AutoConfig
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity(50)  # of old formats it warns, and goes on
+    try:
+        return _plain(AutoConfig.for_model(**_plain(config)).to_dict())
+    except Exception:  # as many types as there are ways not to fit
+        return None
+    finally:
+        logging.set_verbosity(level)
+
+
+def _plain(value: Any) -> Any:
+    """A copy in which tuples are lists, and infinity, for which JSON has no word, is a number again."""
+    if isinstance(value, Mapping):
+        return (
+            float(value["__float__"]) if set(value) == {"__float__"} else {k: _plain(v) for k, v in value.items()}
+        )
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def has_key(config: Config, key: str) -> bool:
+    """Whether a config says anything of a key; ``a.b`` is the key ``b`` of the group of keys ``a``."""
+    group, _, rest = key.partition(".")
+    return group in config and (not rest or (isinstance(config[group], dict) and has_key(config[group], rest)))
+
+
+def config_value(config: Config, key: str) -> Any:
+    """A config value in a form that can be compared; ``rope`` gathers the rotary parameters of every format.
+
+    ``a.b`` is the key ``b`` of the group of keys ``a``.
+    """
+    if key != "rope":
+        group, _, rest = key.partition(".")
+        value = config.get(group)
+        if rest:
+            return config_value(value, rest) if isinstance(value, dict) else None
+        return value.split("|") if key == "pos_att_type" and isinstance(value, str) else value
+    found: dict[str, Any] = {"rope_type": "default"}
+    for part in (config, config.get("rope_scaling"), config.get("rope_parameters")):
+        given = part.items() if isinstance(part, dict) else ()
+        named = {ROPE_KEYS.get(k, k): v for k, v in given if v is not None}
+        found |= {
+            k: v for k, v in named.items() if part is not config or k in ("rope_theta", "partial_rotary_factor")
+        }
+    found["rope_type"] = ROPE_TYPES.get(found["rope_type"], found["rope_type"])
+    found["rope_theta"] = float(found.get("rope_theta") or 10000.0)
+    return found

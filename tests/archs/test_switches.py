@@ -1,0 +1,98 @@
+"""Switches of a config that change what a block computes: the law for the toy with each, or a refusal in one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isomerge.engine.models import check_compatible, recognise
+from isomerge.errors import IsomergeError
+from toys import TOYS, Toy, config_of, load_toy, outputs, randomise, relative, save_toy, write_toy
+
+HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+# toy, what is switched, and the groups of the spaces that follow from it
+HELD: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+    ("stablelm-parallel", {"qk_layernorm": True, "rope_parameters": HALF, "use_qkv_bias": True}, {"t": "Scale", "rt": "Scale"}),
+    ("stablelm-parallel", {"qk_layernorm": True}, {"t": "Scale"}),
+    ("mpt", {"attn_config": {"alibi": True, "clip_qkv": 0.5}}, {"qk": "SignedPerm", "ov": "SignedPerm"}),
+    ("t5-gated", {"is_gated_act": False}, {}),
+    ("t5-relu", {"dense_act_fn": "gelu"}, {}),
+]  # fmt: skip
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("gpt_neox", {"head_dim": 6}, "head_dim is not hidden_size / num_attention_heads"),
+]
+# switches that no stored shape tells: two models that differ in one cannot be averaged
+COMPARED: list[tuple[str, dict[str, Any]]] = [
+    ("deberta-unshared", {"pooler_hidden_act": "relu"}),
+    ("t5-gated", {"dense_act_fn": "relu"}),
+    ("gemma", {"use_bidirectional_attention": True}),
+]
+SWITCHES = ("c", "rest", "t", "rt", "qk", "ov", "u", "eu", "du")
+
+
+def switched(name: str, changes: dict[str, Any], folder: Path) -> Path:
+    """A toy with other settings, saved."""
+    plain = TOYS[name][0]()
+    settings = {**deepcopy(plain.config.to_dict()), **changes}
+    model = type(plain)(type(plain.config).from_dict(settings)).double().eval()
+    randomise(model, 0)
+    model.tie_weights()
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "changes", "groups"), HELD, ids=lambda case: str(case)[:40])
+def test_the_law_with_a_switch(name: str, changes: dict[str, Any], groups: dict[str, str], tmp_path: Path) -> None:
+    """All spaces together leave what the model says."""
+    toy = load_toy(name, switched(name, changes, tmp_path / "in"))
+    found = {n: toy.spec.spaces[n].group_name for n in SWITCHES if n in toy.spec.spaces}
+    assert groups.items() <= found.items()
+    moved = toy.drawn(None)
+    assert toy.change(moved) > 1e-3
+    assert relative(outputs(write_toy(toy, moved, tmp_path / "out")), toy.reference) < toy.tolerance
+
+
+@pytest.mark.parametrize(("name", "changes", "says"), REFUSED)
+def test_a_switch_is_refused(name: str, changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """In the spec's own words."""
+    with pytest.raises(IsomergeError, match=says):
+        load_toy(name, switched(name, changes, tmp_path))
+
+
+@pytest.mark.parametrize(("name", "changes"), COMPARED, ids=lambda case: str(case))
+def test_a_switch_is_compared(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """Equal weights, other outputs: no pair."""
+    one, two = save_toy(name, tmp_path / "one"), switched(name, changes, tmp_path / "two")
+    assert relative(outputs(two), outputs(one)) > 1e-4
+    with pytest.raises(IsomergeError, match=f"differ in config.json: {next(iter(changes))}"):
+        check_compatible(recognise(one), [recognise(two)])
+
+
+def test_a_key_left_out_is_the_default_of_its_class(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """A config that a spec cannot size as it stands is read as transformers reads it: here Qwen3's heads are 128 wide."""
+    whole = switched("qwen3", {"head_dim": 128}, tmp_path / "whole")
+    config = config_of(whole)
+    assert config.pop("head_dim") == 128
+    (whole / "config.json").write_text(json.dumps(config))
+    assert recognise(whole).spec.sizes["ov"] == 128
+    plain = toy("qwen3").folder
+    (tmp_path / "config.json").write_text(
+        json.dumps({k: v for k, v in config_of(plain).items() if k != "hidden_size"})
+    )
+    (tmp_path / "model.safetensors").symlink_to(plain / "model.safetensors")
+    with pytest.raises(IsomergeError, match=r"config.json: size res = hidden_size is None"):
+        recognise(tmp_path)
+
+
+def test_groups_of_experts_that_a_config_leaves_out(toy: Callable[..., Toy]) -> None:
+    """DeepSeek-V3's class has eight groups; an expert outside of its group is another model's."""
+    from isomerge.archs import spec_for
+
+    config = {k: v for k, v in config_of(toy("deepseek_v3").folder).items() if k != "n_group"}
+    assert spec_for({**config, "n_routed_experts": 16}).sizes["eg"] == 8
+    assert spec_for({**config, "n_group": 1}).sizes["eg"] == 1
