@@ -205,3 +205,20 @@ def test_legacy_norm_names(family: str, old: str, saved: Callable[[str, str], Sa
     assert set(renamed) != set(shapes)
     names = [{m.canonical for m in coverage(spec, s).values()} for s in (shapes, renamed)]
     assert names[0] == names[1]
+
+
+def test_weight_norms_of_both_formats() -> None:
+    """The convolution of positions in wav2vec 2.0: a fine-tune saved by a newer torch meets the names of the published file."""
+    config = {
+        "model_type": "wav2vec2",
+        "hidden_size": 48,
+        "num_attention_heads": 6,
+        "intermediate_size": 40,
+        "vocab_size": 67,
+    }
+    spec, place = spec_for(config), "wav2vec2.encoder.pos_conv_embed.conv."
+    for old, new in (
+        ("weight_g", "parametrizations.weight.original0"),
+        ("weight_v", "parametrizations.weight.original1"),
+    ):
+        assert spec.match(place + old).canonical == spec.match(place + new).canonical
