@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
 
@@ -37,6 +37,12 @@ def check_parameters(fuser: Fuser) -> None:
                 _try(fuser, given, count)
             except IsomergeError as error:
                 raise IsomergeError(f"tensor {name}: {error}") from None
+            except Exception as error:
+                if not is_overflow_error(error):
+                    raise
+                raise IsomergeError(
+                    f"tensor {name}: parameters of {method.name} leave the range of numbers of its dtype; give smaller ones"
+                ) from None
 
 
 def _tensors(fuser: Fuser) -> Iterator[tuple[Unit, Block, int]]:
