@@ -55,6 +55,8 @@ def test_texts_alone(folder: Path, tmp_path: Path) -> None:
     assert examples.labelled
     assert examples.tensors["input_ids"].tolist() == [ids("a b c"), [*ids("d e"), 0]]
     assert "pixel_values" not in examples.tensors
+    (tmp_path / "x.csv").write_text("image,text\n,a b c\n")
+    assert set(open_data(str(tmp_path / "x.csv"), folder, config=SEEING).tensors) == {"input_ids"}
     (tmp_path / "x.txt").write_text("a b " * 100)
     assert open_data(str(tmp_path / "x.txt"), folder, config=SEEING).tensors["input_ids"].shape == (6, 32)
 
@@ -104,9 +106,25 @@ def test_what_cannot_be_read(folder: Path, tmp_path: Path) -> None:
         (named, tmp_path / "bare", 64, r"has no processor \(preprocessor_config\.json\)"),
         (named, folder, 12, "text and image are 14 tokens, and no more than 12 are read"),
         ({**named, "text": "a [MASK] [MASK]"}, folder, 64, "refuses this text and image"),
+        ({**named, "image": "A" * 5000}, folder, 64, r"line 1: the image A{80} is not there"),
+        ({**named, "image": {"bytes": ""}}, folder, 64, "line 1: the image is a dict: give the path of a file"),
+        (
+            {**named, "img": ["0.png"], "image": None},
+            folder,
+            64,
+            "line 1: the image is a list: give the path of a file",
+        ),
     ):
         with pytest.raises(IsomergeError, match=word):
             open_data(lines(tmp_path / "x.jsonl", record), where, config=SEEING, length=length)
+
+
+def test_paths_of_images_from_functions(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function has no folder from which paths count: an image that is not in memory is refused, and never left out."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "naming_images.py").write_text('def rows():\n    return [{"text": "a", "image": "0.png"}]\n')
+    with pytest.raises(IsomergeError, match=r"item 1: the image is a str: give an image in memory \(Pillow\)"):
+        open_data("naming_images:rows", folder, config=SEEING)
 
 
 def test_what_configs_leave_out() -> None:

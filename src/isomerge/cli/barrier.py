@@ -22,7 +22,7 @@ def barrier(
         str,
         typer.Option(
             "--data",
-            help="Labelled examples: a folder of images or text, .jsonl, text, .safetensors, a data set of the package "
+            help="Labelled examples: a folder of images or text, .jsonl, .csv, text, .safetensors, a data set of the package "
             "datasets (name:split), or a Python function (module:function).",
         ),
     ],

@@ -69,9 +69,8 @@ class Inputs:
             return part if isinstance(part, Mapping) else self.config
         import transformers
 
-        with contextlib.suppress(
-            Exception
-        ):  # a model type that this version does not know, a config of another age
+        # whatever fails: a model type that this version does not know, a config of another age
+        with contextlib.suppress(Exception):
             whole = transformers.AutoConfig.for_model(**{**self.config, "model_type": self.config["model_type"]})
             return whole.to_dict()[name]
         return part

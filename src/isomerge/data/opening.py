@@ -10,6 +10,7 @@ from typing import Any
 
 from isomerge.data.examples import Examples
 from isomerge.data.given import FORMS, check_given, check_reads
+from isomerge.data.images import SUFFIXES
 from isomerge.data.inputs import Inputs
 from isomerge.data.records import (
     SAVED,
@@ -49,7 +50,7 @@ def open_data(
               (id or name; of several labels at once or several values a list of numbers, of one value a number); or ``input_ids``, ``labels`` as they are;
               ``target`` is what an encoder-decoder shall write; ``image`` is a picture's path from there, of a classifier, or
               beside the text of a checkpoint that reads both;
-            - .csv or .tsv with the names of these fields in the first line;
+            - .csv or .tsv with the names of these fields in the first line, ``text`` or ``image`` among them;
             - any other file of text, or a folder of .txt: joined and cut into windows of ``length`` tokens, for an
               encoder-decoder the first half of a window to read and the second to write;
             - .safetensors with the model's inputs by name (``pixel_values``, ``input_ids``, ``attention_mask``,
@@ -84,10 +85,11 @@ def open_data(
         where = str(path) if path.exists() else f"{option} {ref}"
     except OSError as error:  # a name that is too long, a folder that may not be read
         raise IsomergeError(f"{option} {ref[:80]}: cannot be looked up ({error.strerror}); {FORMS}") from None
-    if path.is_file() and path.suffix == ".safetensors":
+    suffix = path.suffix.lower() if path.is_file() else ""
+    if suffix == ".safetensors":
         mask, special = mask_of(folder, inputs, length)
         return finish(read_tensors(path, limit), inputs, where, mask=mask, special=special)
-    if path.is_file() and path.suffix in PACKED:
+    if suffix in PACKED:
         raise IsomergeError(
             f"{where} is no text: write it as JSON lines, with the text or the input_ids of an example on each"
         )
@@ -106,25 +108,24 @@ def _records(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Reco
             return dataset_records(str(path), inputs.class_ids, option)
         if not any(path.iterdir()):
             raise IsomergeError(f"{path} is an empty folder: put the data there, or give another one")
-        lines = sorted(p for p in path.iterdir() if p.suffix in (*LINES, *TABLES))
+        lines = sorted(p for p in path.iterdir() if p.suffix.lower() in (*LINES, *TABLES))
         if not lines:
             kind = "images (.png, .jpg)" if inputs.images else "text (.txt, .jsonl)"
             raise IsomergeError(f"{path} holds no {kind}, which this checkpoint reads: give another folder")
         return (record for file in lines for record in _file_records(file))
     if path.is_file():
-        if path.suffix in (*LINES, *TABLES):
+        if path.suffix.lower() in (*LINES, *TABLES):
             return _file_records(path)
         raise IsomergeError(f"{path} is no image, but this checkpoint reads images: {FORMS}")
     if saved_split(os.path.expanduser(ref))[0]:
         return dataset_records(os.path.expanduser(ref), inputs.class_ids, option)
     if is_function(ref):
         return function_records(ref, option)
-    if ref.endswith((*LINES, *TABLES, *PACKED, *TEXTS, ".safetensors", ".png", ".jpg", "/")) or ref.startswith(
-        (".", "/", "~")
-    ):
+    endings = (*LINES, *TABLES, *PACKED, *TEXTS, *SUFFIXES, ".safetensors", "/")
+    if ref.lower().endswith(endings) or ref.startswith((".", "/", "~")):
         raise IsomergeError(f"{option} {ref}: no such file or folder; {FORMS}")
     return dataset_records(ref, inputs.class_ids, option)
 
 
 def _file_records(path: Path) -> Iterator[Record]:
-    return table_records(path) if path.suffix in TABLES else json_records(path)
+    return table_records(path) if path.suffix.lower() in TABLES else json_records(path)

@@ -17,6 +17,8 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 
+PICTURED = ("image", "img")
+"""Fields with an image."""
 SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")
 """A file that a data set saved to disk has."""
 
@@ -40,7 +42,7 @@ def json_records(path: Path) -> Iterator[Record]:
     remedy = 'write one object on every line, such as {"text": "...", "label": 0}'
     try:
         with path.open(encoding="utf-8-sig") as stream:
-            if path.suffix == ".json" and stream.read(1024).lstrip()[:1] == "[":
+            if path.suffix.lower() == ".json" and stream.read(1024).lstrip()[:1] == "[":
                 stream.seek(0)
                 for number, item in enumerate(json.load(stream), 1):
                     yield _object(item, f"{path}, item {number}", remedy, path.parent)
@@ -64,12 +66,17 @@ def table_records(path: Path) -> Iterator[Record]:
     """The rows of a table, .csv or .tsv, by the names in its first line.
 
     Raises:
-        IsomergeError: no names, or a row of another length.
+        IsomergeError: the first line names no text and no image, or a column twice; or a row has another length.
     """
     remedy = "name the columns in the first line, such as text,label, and put texts with commas in quotes"
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            rows = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+            rows = csv.DictReader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            names = rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+            if names and not {"text", *PICTURED} & set(names):
+                raise IsomergeError(f"{path} has no column text or image, but {', '.join(names)[:80]}: {remedy}")
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise IsomergeError(f"{path} has two columns {twice[0]}: {remedy}")
             for row in rows:
                 where = f"{path}, line {rows.line_num}"
                 if None in row or None in row.values():
@@ -95,7 +102,7 @@ def _package(ref: str, option: str) -> Any:
         raise IsomergeError(
             f"{option} {ref}: no such file or folder, and data sets by name need the package datasets: check the path, or "
             "pip install 'isomerge[data]'"
-            if not os.path.exists(ref)
+            if not saved_split(ref)[0]
             else f"{option} {ref}: a data set saved by the package datasets needs it: pip install 'isomerge[data]'"
         ) from None
 

@@ -10,7 +10,7 @@ from typing import Any
 from isomerge.data.images import find_images, image_encoder, labelled_images
 from isomerge.data.inputs import Inputs
 from isomerge.data.pictured import pair_encoder
-from isomerge.data.records import SAVED, Record
+from isomerge.data.records import PICTURED, SAVED, Record
 from isomerge.data.targets import plain, target_of
 from isomerge.data.tensors import ARGUMENTS, check_names
 from isomerge.data.text import VOCABULARIES, Encoder, read_chunks, text_encoder
@@ -19,8 +19,6 @@ from isomerge.errors import IsomergeError
 TEXTS = (".txt", ".text", ".md")
 LINES = (".jsonl", ".json", ".ndjson")
 TABLES = (".csv", ".tsv")
-PICTURED = ("image", "img")
-"""Fields with an image."""
 
 
 def mask_of(folder: Path, inputs: Inputs, length: int) -> tuple[int | None, frozenset[int]]:
@@ -85,9 +83,9 @@ class Reader:
     def texts(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a text file or a folder of them, as windows; None when it is none."""
         if path.is_dir() and not any((path / name).is_file() for name in SAVED):
-            files = sorted(p for p in path.rglob("*") if p.suffix in TEXTS and p.is_file())
+            files = sorted(p for p in path.rglob("*") if p.suffix.lower() in TEXTS and p.is_file())
         else:
-            files = [path] if path.is_file() and path.suffix not in (*LINES, *TABLES) else []
+            files = [path] if path.is_file() and path.suffix.lower() not in (*LINES, *TABLES) else []
         return self._windows(files) if files else None
 
     def _windows(self, files: list[Path]) -> Iterator[dict[str, Any]]:
@@ -182,14 +180,19 @@ def _image_of(record: Record) -> Any:
     """The image of a record: one in memory, or the path of a file that it names; None where it has none.
 
     Raises:
-        IsomergeError: the file is missing.
+        IsomergeError: the file is missing, or what stands there is no image.
     """
     image = next((record.fields[name] for name in PICTURED if record.fields.get(name) is not None), None)
-    if isinstance(image, dict):
+    if isinstance(image, str) and not image:  # an empty cell of a table
         return None
-    if not isinstance(image, str) or record.folder is None:
-        return None if isinstance(image, str) else image
-    path = record.folder / os.path.expanduser(image)
-    if not path.is_file():
-        raise IsomergeError(f"{record.where}: the image {image} is not there: give its path from {record.folder}")
-    return path
+    if isinstance(image, str) and record.folder is not None:
+        path = record.folder / os.path.expanduser(image)
+        if not os.path.isfile(path):
+            raise IsomergeError(
+                f"{record.where}: the image {image[:80]} is not there: give its path from {record.folder}"
+            )
+        return path
+    if image is None or hasattr(image, "convert"):
+        return image
+    wanted = "an image in memory (Pillow)" if record.folder is None else "the path of a file"
+    raise IsomergeError(f"{record.where}: the image is a {type(image).__name__}: give {wanted}, or pixel_values")
