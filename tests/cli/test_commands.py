@@ -222,7 +222,7 @@ def test_defaults_beside_a_recipe(options: list[str], isomerge: Callable, tmp_pa
     (tmp_path / "recipe.yml").write_text("models: [{model: a}, {model: b}]\nmerge_method: ties\nbase_model: c\n")
     said = isomerge("merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", *options)
     assert said.code == 2
-    assert f"a recipe says what is merged and how: leave {options[0]} away" in said.err
+    assert f"a recipe says what is merged and how: leave out {options[0]}," in said.err
 
 
 def test_align_and_apply(stored: Callable, twin: Path, isomerge: Callable, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def _job(
         return job_of_models(models, seed=seed, **method), how
     if options:
         raise IsomergeError(
-            f"{models[0]}: a recipe says what is merged and how: leave {', '.join(options)} away, and change the recipe"
+            f"{models[0]}: a recipe says what is merged and how: leave out {', '.join(options)}, and change the recipe"
         )
     job = job_of_recipe(models[0])
     return job, {name: job.options[name] for name in how}
