@@ -56,6 +56,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "layers": ({"layers": 3}, "--layers 3: give a text"),
     "method": ({"method": None}, "None: no such merge method"),
     "out": ({"out": None}, "merge needs a folder to write"),
+    "seed": ({"seed": "3"}, "--seed 3: give a whole number"),
+    "no seed": ({"seed": None}, "--seed None: give a whole number"),
+    "half a seed": ({"seed": 1.5}, r"--seed 1\.5: give a whole number"),
 }
 
 
@@ -68,10 +71,11 @@ def test_wrong_kinds(case: str, tmp_path: Path) -> None:
         isomerge.merge(models, **{"out": tmp_path / "out", **options})
 
 
-def test_dtypes_of_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, numpy.float16, numpy.dtype("float16")])
+def test_dtypes_of_torch_and_numpy(dtype: Any, tmp_path: Path) -> None:
     """As their names."""
     models = [single("gpt2", tmp_path / name, seed) for seed, name in enumerate("ab")]
-    isomerge.merge(models, out=tmp_path / "out", align=False, dtype=torch.float16)  # pyright: ignore[reportArgumentType]
+    isomerge.merge(models, out=tmp_path / "out", align=False, dtype=dtype)
     assert {t.dtype for t in tensors(tmp_path / "out").values()} == {torch.float16}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.api.opening import quiet, recognised
+from isomerge.api.opening import dtype_name, quiet, recognised
 from isomerge.data.examples import Examples
 from isomerge.engine.run import Observer
 from isomerge.evidence.report.notebook import Report
@@ -176,7 +176,7 @@ def stats(
 
     path, chosen = Path(os.path.expanduser(out)), parse_kinds(kinds)
     options = StatsOptions(
-        path, rows, batch_size, device, dtype, force, observer, kinds=chosen, labels=fisher_labels, seed=seed
+        path, rows, batch_size, device, dtype_name(dtype) or dtype, force, observer, kinds=chosen, labels=fisher_labels, seed=seed
     )
     options.check()
     with recognised([model], spec, allow_pickle) as (found,):

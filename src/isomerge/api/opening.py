@@ -58,9 +58,9 @@ def recognised(
         yield found
 
 
-def dtype_name(dtype: Any) -> Any:
-    """The name of a dtype that may be given as torch's object."""
-    return str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
+def dtype_name(dtype: Any) -> str | None:
+    """The name of a dtype that may be given as torch's object or numpy's."""
+    return None if dtype is None else str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
 
 
 @contextlib.contextmanager

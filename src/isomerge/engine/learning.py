@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from isomerge.data.examples import IGNORED
@@ -59,8 +60,8 @@ def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
         raise IsomergeError(f"--learn-target {found.target}: choose labels or distill")
     if found.batch_size is not None and found.batch_size < 1:
         raise IsomergeError(f"--batch-size {found.batch_size}: at least one example is needed")
-    if not 0 <= found.seed < 1 << 32:
-        raise IsomergeError(f"--seed {found.seed}: give a number from 0 to 4294967295")
+    if not isinstance(found.seed, Integral) or not 0 <= found.seed < 1 << 32:
+        raise IsomergeError(f"--seed {found.seed}: give a whole number from 0 to 4294967295")
     if found.precision not in ("float32", "bfloat16"):
         raise IsomergeError(f"--precision {found.precision}: choose float32 or bfloat16")
     return found
