@@ -176,7 +176,16 @@ def stats(
 
     path, chosen = Path(os.path.expanduser(out)), parse_kinds(kinds)
     options = StatsOptions(
-        path, rows, batch_size, device, dtype_name(dtype) or dtype, force, observer, kinds=chosen, labels=fisher_labels, seed=seed
+        path,
+        rows,
+        batch_size,
+        device,
+        dtype_name(dtype) or dtype,
+        force,
+        observer,
+        kinds=chosen,
+        labels=fisher_labels,
+        seed=seed,
     )
     options.check()
     with recognised([model], spec, allow_pickle) as (found,):
