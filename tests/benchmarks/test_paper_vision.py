@@ -1,4 +1,4 @@
-"""Parts of alignments that figures leave away: what stays is a symmetry, and the right part."""
+"""Parts of alignments that figures leave out: what stays is a symmetry, and the right part."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def check_match(matching: Matching) -> None:
     looks = matching.match in ("ot-acts", "ot-acts-emd")
     others = {"--stats-src": matching.stats, "--learn": matching.learn, "--search": matching.search}
     if idle := [name for name, value in others.items() if value]:
-        raise IsomergeError(f"{idle[0]} does not go with --match {matching.match}: leave one of them away")
+        raise IsomergeError(f"{idle[0]} does not go with --match {matching.match}: leave one of them out")
     if looks and matching.data is None:
         raise IsomergeError(f"--match {matching.match} compares activations: add --data DATA")
 

@@ -66,7 +66,7 @@ def heads_of(asked: str, models: Sequence[Model]) -> Heads:
     """
     if asked in ("average", "copy", "separate"):
         if asked == "separate" and not any(own_blocks(m, models[0]) for m in models):
-            raise IsomergeError("--heads separate: none of the models has a classifier head: leave it away")
+            raise IsomergeError("--heads separate: none of the models has a classifier head: leave it out")
         return Heads(asked)
     word, colon, name = asked.partition(":")
     if word != "keep" or not colon:

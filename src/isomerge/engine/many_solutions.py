@@ -33,13 +33,13 @@ def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
     if anchor == "first":
         return
     if matching.match != OURS:
-        raise IsomergeError(f"--match {matching.match} matches onto one anchor: leave --anchor none away")
+        raise IsomergeError(f"--match {matching.match} matches onto one anchor: leave --anchor none out")
     if spaces.startswith("paper"):
         raise IsomergeError(
-            f"--spaces {spaces} matches onto one anchor: leave --anchor none away, or choose other spaces"
+            f"--spaces {spaces} matches onto one anchor: leave --anchor none out, or choose other spaces"
         )
     if matching.search is not None:
-        raise IsomergeError("--search moves one model at a time: leave --anchor none away, or learn with --learn")
+        raise IsomergeError("--search moves one model at a time: leave --anchor none out, or learn with --learn")
 
 
 def shares_of(weights: Sequence[float]) -> list[float]:

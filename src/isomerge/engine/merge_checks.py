@@ -28,7 +28,7 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion) -> None:
     if fusion.method.forward and matching.data is None:
         raise IsomergeError(f"the method {fusion.method.name} runs the models: add --data DATA")
     if not align and matching.needs_models and not (fusion.method.forward or fusion.method.statistics):
-        raise IsomergeError("--no-align leaves nothing to match by data: leave it away, or the data")
+        raise IsomergeError("--no-align leaves nothing to match by data: leave it out, or the data")
 
 
 def check_anchors(anchor: str, onto: int, matching: Matching, spaces: str) -> None:
@@ -40,7 +40,7 @@ def check_anchors(anchor: str, onto: int, matching: Matching, spaces: str) -> No
     check_anchor(anchor, matching, spaces)
     if anchor != "first" and onto:
         raise IsomergeError(
-            "--onto names an anchor, and --anchor none says that there is none: leave one of them away"
+            "--onto names an anchor, and --anchor none says that there is none: leave one of them out"
         )
 
 
@@ -93,11 +93,11 @@ def check_transplant(
         )
     if repair is not None or match in SOFT:
         raise IsomergeError(
-            "--source-base moves task vectors by an exact alignment, and nothing is run: leave --repair and soft --match away"
+            "--source-base moves task vectors by an exact alignment, and nothing is run: leave --repair and soft --match out"
         )
     if onto or anchor != "first" or not align:
         raise IsomergeError(
-            "--source-base aligns the source's base onto the base: leave --onto, --anchor and --no-align away"
+            "--source-base aligns the source's base onto the base: leave --onto, --anchor and --no-align out"
         )
 
 

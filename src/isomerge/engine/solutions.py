@@ -65,7 +65,7 @@ class Matching:
             )
         if self.needs_models and spaces.startswith("paper"):
             raise IsomergeError(
-                f"--spaces {spaces} is an algorithm of weights alone: leave data away, or choose other spaces"
+                f"--spaces {spaces} is an algorithm of weights alone: leave the data out, or choose other spaces"
             )
         if self.device != CPU:  # else torch would be imported for a check that cannot fail
             check_device(self.device)

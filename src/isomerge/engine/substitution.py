@@ -87,7 +87,7 @@ def enable_checkpointing(module: nn.Module) -> None:
     enable: Any = next((found for name in names if (found := getattr(module, name, None)) is not None), None)
     if enable is None or not getattr(module, "supports_gradient_checkpointing", True):
         raise IsomergeError(
-            f"{type(module).__name__} cannot recompute its activations: leave --gradient-checkpointing away"
+            f"{type(module).__name__} cannot recompute its activations: leave --gradient-checkpointing out"
         )
     enable()
     config: Any = getattr(module, "config", None)

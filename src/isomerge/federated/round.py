@@ -179,7 +179,7 @@ def _paired(
     if len({given.fingerprint for given in activations}) > 1:
         raise IsomergeError("activations are of different examples: run every model on the same ones")
     if spaces.startswith("paper"):
-        raise IsomergeError(f"spaces {spaces} is an algorithm of weights alone: leave activations away")
+        raise IsomergeError(f"spaces {spaces} is an algorithm of weights alone: leave activations out")
     return [activations[k].centred() for k in order]
 
 

@@ -242,7 +242,7 @@ def of_models(
     given = dict(given or {})
     if weights is not None:
         if "weight" not in method.options:
-            raise IsomergeError(f"--weights: the method {method.name} has no weights; leave them away")
+            raise IsomergeError(f"--weights: the method {method.name} has no weights; leave them out")
         given["weight"] = list(weights)
     each: list[dict[str, Any]] = [{} for _ in range(count)]
     common: dict[str, Any] = {}

@@ -68,7 +68,7 @@ def check_gpus(device: str) -> None:
     import ray
 
     if not ray.cluster_resources().get("GPU"):
-        raise ClusterError(f"--device {device}: no machine of the cluster has a GPU; leave --device away")
+        raise ClusterError(f"--device {device}: no machine of the cluster has a GPU; leave --device out")
 
 
 def largest_memory() -> float:
