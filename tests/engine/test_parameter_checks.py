@@ -11,6 +11,7 @@ import isomerge
 from engine.disguises import single
 from isomerge.engine.fusing import Fuser
 from isomerge.errors import IsomergeError
+from isomerge.fusion import registry
 from toys import tensors
 
 
@@ -78,3 +79,17 @@ def test_filters_that_name_every_tensor(tmp_path: Path) -> None:
     one, two, out = (tensors(tmp_path / name) for name in ("1", "2", "out"))
     for name in one:
         assert (out[name] - (two if "mlp" in name else one)[name]).abs().max() < 1e-5
+
+
+def test_methods_of_others_see_what_they_merge_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not tried on numbers that are no weights: shapes may matter to them, and calls may count."""
+    seen: list[tuple[int, ...]] = []
+
+    def counted(tensors: list[Any]) -> Any:
+        seen.append(tuple(tensors[0].shape))
+        return tensors[0]
+
+    monkeypatch.setitem(registry._METHODS, "counted", registry.Method("counted", counted, {}, "none", False, None))
+    merge(tmp_path, "llama", method="counted")
+    assert len(seen) == len(isomerge.open(tmp_path / "out").tensors)
+    assert (8,) not in seen

@@ -31,7 +31,7 @@ def check_parameters(fuser: Fuser) -> None:
                 f"tensor {name}: the method {method.name} merges {what} at once, but parameters differ from those of "
                 f"{first}: give one value for both"
             )
-        if not method.forward and repr((given, count)) not in tried:
+        if method.built_in and not method.forward and repr((given, count)) not in tried:
             tried.add(repr((given, count)))
             try:
                 _try(fuser, given, count)
@@ -65,7 +65,7 @@ def _merged_at_once(fuser: Fuser, unit: Unit, block: Block, number: int) -> tupl
 
 
 def _try(fuser: Fuser, given: dict[str, Any], count: int) -> None:
-    """Merge a few random numbers: a method that does not take its parameters says so."""
+    """Merge a few random numbers by one of isomerge's own methods: it says so where it does not take its parameters."""
     import torch
 
     first = fuser.fusion.first

@@ -79,6 +79,11 @@ class Method:
         return self.elementwise or self.widening
 
     @property
+    def built_in(self) -> bool:
+        """It is one of isomerge's own, which may be tried on any numbers: others may take their time, or want what is real."""
+        return self.function.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+    @property
     def summary(self) -> str:
         """The first sentence of its docstring."""
         text = inspect.getdoc(self.function) or self.name
