@@ -96,6 +96,30 @@ def test_a_depth_of_no_lines_is_refused() -> None:
         parse_spec(TEXT + "depth blocks. = deep\n", {"deep": 3}, "toy.spec")
 
 
+LENT = """
+size res = 6
+size h = 2
+size qk = 3
+layers later = 2..4
+space h: Perm[l]
+space qk: GL[l, h]
+embed.weight                  vocab res
+layer.{l:0..2}.q.weight       (h qk) res'
+layer.{l:0..2}.k.weight       (h qk') res'
+layer.{l:1,later}.q.weight    (h qk) res'
+"""
+
+
+def test_layers_along_an_axis_are_of_one_layer_alone() -> None:
+    """Layers 2 and 3 read the keys of layer 1; none reads those of layer 0."""
+    spec = parse_spec(LENT, {}, "toy.spec")
+    shapes = {f"layer.{name}.weight": (6, 6) for name in ("0.q", "0.k", "1.q", "1.k", "2.q", "3.q")}
+    check_complete(spec, coverage(spec, shapes))
+    for lost in ("0.q", "0.k", "1.q", "1.k"):
+        with pytest.raises(IsomergeError, match=f"tensor layer.{lost}.weight is missing"):
+            check_complete(spec, coverage(spec, {n: s for n, s in shapes.items() if lost not in n}))
+
+
 @pytest.mark.parametrize("name", TRIED)
 def test_toys_are_complete_and_miss_every_key(name: str, toy: Any) -> None:
     """No false alarm over any architecture; without one half of its kin a query, a value or a neuron is missed."""

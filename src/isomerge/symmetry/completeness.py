@@ -27,8 +27,7 @@ def check_complete(spec: Spec, matches: Mapping[str, Match]) -> None:
     """
     places: dict[Line, set[Scope]] = {}
     for match in matches.values():
-        scope = tuple((i, v) for i, v in match.binding.items() if i not in spec.sizes)
-        places.setdefault(match.line, set()).add(scope)
+        places.setdefault(match.line, set()).add(_scope(spec, match))
     _check_depths(spec, places)
     for space in spec.spaces.values():
         lines = [line for line in spec.lines if _has(line, space.name)]
@@ -97,6 +96,10 @@ def _check_biases(places: Places) -> None:
             raise _missing(line.canonical(dict.fromkeys(line.indices, 0) | dict(scope)))
 
 
+def _scope(spec: Spec, match: Match) -> Scope:
+    return tuple((i, v) for i, v in match.binding.items() if i not in spec.sizes)
+
+
 def _has(line: Line, space: str) -> bool:
     return space in line.indices or any(a.name == space for a in atoms(line.axes or ()))
 
@@ -112,9 +115,12 @@ def _admitted(spec: Spec, line: Line, scope: Scope) -> str | None:
         return None
     name = line.canonical(dict.fromkeys(line.indices, 0) | dict(scope))
     try:
-        return name if spec.match(name).line is line else None
+        match = spec.match(name)
     except IsomergeError:
         return None
+    return (
+        name if match.line is line and _scope(spec, match) == scope else None
+    )  # layers along an axis: another layer's
 
 
 def _missing(name: str) -> IsomergeError:
