@@ -96,6 +96,30 @@ def test_a_depth_of_no_lines_is_refused() -> None:
         parse_spec(TEXT + "depth blocks. = deep\n", {"deep": 3}, "toy.spec")
 
 
+HEARD = """
+size res = 6
+size hid = 4
+residual nf: Scale[res]
+residual nd: Scale[hid]
+encoder.layer.{l}.weight   res res
+encoder.norm.weight        diag(res nf)
+decoder.layer.{l}.weight   hid (res nf)'
+decoder.norm.weight        diag(hid nd)
+head.weight                vocab (hid nd)'
+"""
+
+
+def test_a_part_may_be_left_out_whole() -> None:
+    """A decoder, whose layers read the encoder's last norm, is saved alone; one layer of the encoder has to have that norm."""
+    spec = parse_spec(HEARD, {}, "toy.spec")
+    decoder = {"decoder.layer.0.weight": (4, 6), "decoder.norm.weight": (4,), "head.weight": (9, 4)}
+    check_complete(spec, coverage(spec, decoder))
+    with pytest.raises(IsomergeError, match=r"tensor encoder\.norm\.weight is missing"):
+        check_complete(spec, coverage(spec, {**decoder, "encoder.layer.0.weight": (6, 6)}))
+    with pytest.raises(IsomergeError, match=r"tensor decoder\.norm\.weight is missing"):
+        check_complete(spec, coverage(spec, {n: s for n, s in decoder.items() if n != "decoder.norm.weight"}))
+
+
 LENT = """
 size res = 6
 size h = 2

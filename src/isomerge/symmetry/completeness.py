@@ -70,10 +70,10 @@ def _check_sides(spec: Spec, lines: list[Line], places: Places) -> None:
 
 
 def _check_gain(spec: Spec, space: Space, gains: list[Line], readers: list[Line], places: Places) -> None:
-    """A layer's gain has readers, and they have a gain, unless no layer has; what follows all layers has a gain."""
+    """A layer's gain has readers, and they have a gain, unless no layer has; what follows all layers that are there has a gain."""
     normed, read = ({s for line in lines for s in places.get(line, ())} for lines in (gains, readers))
     if not spec.scope(space):
-        if read and gains and not normed:
+        if read and gains and not normed and not _left_out(spec, gains[0], places):
             raise _missing(gains[0].canonical(dict.fromkeys(gains[0].indices, 0)))
     elif normed and read:
         for lines, lost in ((gains, read - normed), (readers, normed - read)):
@@ -81,6 +81,13 @@ def _check_gain(spec: Spec, space: Space, gains: list[Line], readers: list[Line]
             for name in (_admitted(spec, line, scope) for scope in sorted(lost) for line in stored):
                 if name is not None:
                     raise _missing(name)
+
+
+def _left_out(spec: Spec, line: Line, places: Places) -> bool:
+    """Whether a line is of a part with layers, such as ``encoder.``, of which nothing is there: a decoder that was saved alone."""
+    part, dot, _ = line.name.partition(".")
+    lines = [other for other in spec.lines if other.name.startswith(part + dot)]
+    return any(other.indices for other in lines) and not any(other in places for other in lines)
 
 
 def _check_biases(places: Places) -> None:
