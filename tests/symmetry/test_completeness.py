@@ -82,7 +82,8 @@ def test_a_lost_tensor_is_named(lost: str) -> None:
         (3, "", {"deep": 2}, "says that there are 2 layers .*, but layer 2 is stored: correct the number"),
         (4, "", {"deep": 2, "ahead": 1}, "says that there are 3 layers .*, but layer 3 is stored"),
         (3, "", {"deep": "3"}, "deep is '3', not a number of layers"),
-        (3, "", {"deep": 10**9}, "is 1000000000, not a number of layers"),
+        (3, "", {"deep": 10**9}, "deep is 1000000000, not a number of layers"),
+        (3, "", {"deep": 3, "ahead": -9}, r"deep \+ \(ahead or 0\) is -6, not a number of layers"),
     ],
 )
 def test_layers_are_those_that_the_config_counts(depth: int, lost: str, config: dict[str, Any], said: str) -> None:

@@ -23,6 +23,7 @@ from isomerge.errors import IsomergeError
 
 _NUMBER = re.compile(r"\{(\w+)(?:\*(\d+)\+(\w+))?(?:([=!])([\d|]*))?(?:,(\w+)=([\d|]*))?\}")
 MOST_LAYERS = 10_000
+"""What a model or a range of layers in a name may have: they are written out, and configs are not to be trusted."""
 Evaluate = Callable[[str], Any]
 """What an expression of a text comes to."""
 

@@ -64,7 +64,6 @@ _SPACE = re.compile(
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?\s*(?:if\s+(.+))?$")
 _INFINITE = " infinite"
 _OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
-"""What a range of layers in a name may have: they are written out, and configs are not to be trusted."""
 _DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
 Texts = Mapping[str, tuple[str, str]]
 """From every known ``model_type`` to the file name and the text of its spec."""
@@ -204,14 +203,14 @@ class _Reader:
         if not sign:
             raise IsomergeError(f"depth {rest!r} is not understood: write STACK = EXPR, or STACK = EXPR .. EXPR")
         least, upto, most = expression.partition(" .. ")
-        found = [self.value(least)]
-        if found[0] is None:
+        first = self.value(least)
+        if first is None:
             return  # the config leaves it to the library that loads the model
-        if upto and type(found[0]) is int:
-            found.append(self.value(most))
-        if not all(type(n) is int and 0 <= n <= MOST_LAYERS for n in found):
-            raise IsomergeError(f"config.json: {least.strip()} is {found[0]!r:.80}, not a number of layers")
-        self.depths[stack.strip()] = (found[0], found[-1])
+        last = self.value(most) if upto and type(first) is int else first
+        for text, value in ((least, first), (most, last)):
+            if type(value) is not int or not 0 <= value <= MOST_LAYERS:
+                raise IsomergeError(f"config.json: {text.strip()} is {value!r:.80}, not a number of layers")
+        self.depths[stack.strip()] = (first, last)
 
     def read_layers(self, rest: str) -> None:
         name, found = read_layers(rest, self.value)
