@@ -205,6 +205,7 @@ def test_refusals(toy: Callable[..., Toy]) -> None:
         ([(llama, range(2, 4))], ["layer 3", "0 to 2"]),
         ([(llama, range(-1, 1))], ["layer -1"]),
         ([(open_checkpoint(toy("t5-relu").folder), range(1))], ["encoder.block.", "decoder.block."]),
+        ([(open_checkpoint(toy("gemma4_text").folder), range(6))], ["gemma4_text is depends on its number"]),
         ([(llama, range(1)), (open_checkpoint(toy("gpt2").folder), range(1))], ["architectures", "gpt2"]),
         ([(llama, range(1)), (open_checkpoint(toy("llama-mqa").folder), range(1))], ["kv", "2", "1"]),
         ([(llama, range(1)), (replace(llama, config=rope), range(1))], ["rope", "5.0"]),

@@ -77,7 +77,7 @@ class _Stack:
     @cached_property
     def index(self) -> str:
         """The index that numbers the layers."""
-        found = {(i, line.name.partition(f"{{{i}}}")[0]) for line in self.spec.lines for i in self.layered(line)}
+        found = {(i, line.stack) for line in self.spec.lines for i in self.layered(line)}
         if len(found) != 1:
             what = (
                 "no layers" if not found else f"several stacks of layers ({', '.join(sorted(p for _, p in found))})"
@@ -85,6 +85,11 @@ class _Stack:
             raise IsomergeError(
                 f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes {what}, so its layers cannot be "
                 "sliced; slices are for models with one stack"
+            )
+        if any(number.sign or number.axis for line in self.spec.lines for number in line.numbers):
+            raise IsomergeError(
+                f"{self.checkpoint.ref}: what a layer of {self.spec.model_type} is depends on its number, so its layers cannot "
+                "be sliced"
             )
         return found.pop()[0]
 
