@@ -9,7 +9,7 @@ from typing import Any
 from isomerge.checkpoint.chat_template import AUTO, template_text
 from isomerge.checkpoint.vocabulary import check_multiple
 from isomerge.engine.fusion import Fusion, role_of_base
-from isomerge.engine.merge_job import MergeJob
+from isomerge.engine.merge_job import Layers, MergeJob
 from isomerge.engine.recipe_align import check_no_code
 from isomerge.errors import IsomergeError
 from isomerge.fusion.arity import check_count
@@ -17,6 +17,9 @@ from isomerge.fusion.parameters import Parameters, SliceParameters
 from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
+
+Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
+"""The base of a slice (None where there is none apart from the sources), its sources in order, and their settings."""
 
 
 def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
@@ -37,12 +40,7 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     else:
         parts = list(recipe.slices or ())
     arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
-    for k, (_, sources, _) in enumerate(arranged):
-        try:
-            check_count(len(sources), method.name, method.models)
-        except IsomergeError as error:
-            where = f"`slices.{k}`" if recipe.slices else "`models`"
-            raise IsomergeError(f"{path}: {where}: {str(error).replace('--method ', 'the method ')}") from None
+    _check_counts(arranged, recipe, method, path)
     role = role_of_base(method, arranged[0][0] is not None)
     parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters).with_numbers(method)
     notes = [*parameters.check(method, str(path)), *_left_out(parts)]
@@ -53,22 +51,11 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
         )
     seed = recipe.align.seed if seed is None else seed
     fusion = Fusion(method, parameters, role, seed or 0, tuple(notes))
-    width = max(len(sources) for _, sources, _ in arranged)
-    columns = [[base] for base, _, _ in arranged] if role != "model" else [[] for _ in arranged]
-    for column, (_, sources, _) in zip(columns, arranged, strict=True):
-        # a slice of fewer sources repeats its first, which the fusion then leaves out
-        column += [*sources, *[sources[0]] * (width - len(sources))]
-    stacks = tuple(
-        tuple((s.model, s.layer_range) for s in stack if s is not None) for stack in zip(*columns, strict=True)
-    )
+    stacks = _stacks(arranged, has_base=role != "model")
     if len(stacks) < 2 and method.name != "passthrough":
         raise IsomergeError(f"{path}: merge needs at least two models: name another one under `models`")
-    block = recipe.align
-    options: dict[str, Any] = {"align": block.enabled, "anchor": block.anchor, "spaces": block.spaces}
-    options |= {"layers": block.layers, "untie": block.untie, "dtype": recipe.written_dtype}
-    options |= {"onto": _number(block.onto, [stack[0][0] for stack in stacks], path), "repair": block.repair}
-    options |= {"heads": block.heads}
     names = tuple(stack[0][0] for stack in stacks)
+    options = _options(recipe, names, path)
     files = _statistics(recipe, [source.model for source in arranged[0][1]], path)
     return MergeJob(
         names,
@@ -76,13 +63,51 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
         stacks if recipe.slices else (),
         recipe,
         options,
-        block.matching(),
+        recipe.align.matching(),
         files,
         _origins(recipe, arranged[0][1]),
         tokenizer_of(recipe, path),
         _chat_template(recipe.chat_template, Path(path)),
         (parts[0].base_model or recipe.base_model) is not None,
     )
+
+
+def _check_counts(arranged: Sequence[Arranged], recipe: Recipe, method: Method, path: str | Path) -> None:
+    """Refuse more or fewer models than the method merges."""
+    for k, (_, sources, _) in enumerate(arranged):
+        try:
+            check_count(len(sources), method.name, method.models)
+        except IsomergeError as error:
+            where = f"`slices.{k}`" if recipe.slices else "`models`"
+            raise IsomergeError(f"{path}: {where}: {str(error).replace('--method ', 'the method ')}") from None
+
+
+def _stacks(arranged: Sequence[Arranged], *, has_base: bool) -> tuple[tuple[Layers, ...], ...]:
+    """Of every model, its layers in every slice; the base first where there is one."""
+    width = max(len(sources) for _, sources, _ in arranged)
+    columns = [[base] if has_base else [] for base, _, _ in arranged]
+    for column, (_, sources, _) in zip(columns, arranged, strict=True):
+        # a slice of fewer sources repeats its first, which the fusion then leaves out
+        column += [*sources, *[sources[0]] * (width - len(sources))]
+    return tuple(
+        tuple((s.model, s.layer_range) for s in stack if s is not None) for stack in zip(*columns, strict=True)
+    )
+
+
+def _options(recipe: Recipe, names: Sequence[Any], path: str | Path) -> dict[str, Any]:
+    """What a recipe says beside the fusion, by the names of `isomerge.merge`."""
+    block = recipe.align
+    return {
+        "align": block.enabled,
+        "anchor": block.anchor,
+        "spaces": block.spaces,
+        "layers": block.layers,
+        "untie": block.untie,
+        "dtype": recipe.written_dtype,
+        "onto": _number(block.onto, names, path),
+        "repair": block.repair,
+        "heads": block.heads,
+    }
 
 
 def _chat_template(template: str | None, path: Path) -> tuple[str, str] | None:
@@ -142,10 +167,8 @@ def _whole(entry: ModelEntry) -> SourceEntry:
     return SourceEntry(model=entry.model, parameters=entry.parameters, layer_range=(0, 1))
 
 
-def _arrange(
-    part: SliceEntry, recipe: Recipe, method: Method, path: str, number: int
-) -> tuple[SourceEntry | None, list[SourceEntry], SliceParameters]:
-    """The base of a slice (None where there is none apart from the sources), its sources in order, and their settings."""
+def _arrange(part: SliceEntry, recipe: Recipe, method: Method, path: str, number: int) -> Arranged:
+    """One slice arranged for a method."""
     base, sources = part.base_model or recipe.base_model, list(part.sources)
     first, last = sources[0].layer_range
     lead: SourceEntry | None = None
