@@ -294,7 +294,7 @@ ALL = [  # (family, seed, width or None for the usual one, half)
     *((family, 2, None, None) for family in ("llama", "gpt2", "vit-fashion")),
     *(("vit-digits", half, None, half) for half in (0, 1)),
     *(("vit-digits", seed, width, None) for width in (32, 128, 256) for seed in (0, 1)),
-    *(("llama", seed, 256, None) for seed in (0, 1)),
+    *(("llama", seed, 256, None) for seed in (0, 1, 2)),
 ]
 EXAMPLES = {0: "vit-a", 1: "vit-b"}  # seed of vit-digits -> the model of the demo, made by the same steps
 
