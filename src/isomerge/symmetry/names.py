@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from isomerge.errors import IsomergeError
@@ -87,8 +88,17 @@ def numbers(name: str) -> Iterator[Number]:
 
 def filled(name: str, binding: Mapping[str, int]) -> str:
     """A bound line's name with its numbers, first alternatives taken."""
-    first = re.sub(r"\(([^|)]*)\|[^)]*\)", r"\1", name)
-    return _NUMBER.sub(lambda found: str(_number(found).value(binding)), first)
+    return "".join(part if isinstance(part, str) else str(part.value(binding)) for part in _parts(name))
+
+
+@lru_cache(4096)  # the lines of a few specs: every tensor of a checkpoint asks
+def _parts(name: str) -> tuple[str | Number, ...]:
+    """A bound line's name in pieces, first alternatives taken."""
+    first, parts, at = re.sub(r"\(([^|)]*)\|[^)]*\)", r"\1", name), list[str | Number](), 0
+    for number in _NUMBER.finditer(first):
+        parts += [first[at : number.start()], _number(number)]
+        at = number.end()
+    return (*parts, first[at:])
 
 
 def expression(name: str) -> str:
