@@ -259,7 +259,7 @@ def main() -> None:
         one, two = pair.split("-")
         prefix = f"width-{arguments.width}-" if arguments.width else ""
         a, b = (
-            DATA / family / (f"half-{s}-seed-{s}" if arguments.half else f"{prefix}seed-{s}") for s in (one, two)
+            DATA / family / (prefix + (f"half-{s}-" if arguments.half else "") + f"seed-{s}") for s in (one, two)
         )
         if not (a.is_dir() and b.is_dir()):
             print(f"{a.name}, {b.name}: not trained yet (benchmarks/barrier/train.py)", flush=True)

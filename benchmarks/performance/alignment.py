@@ -31,7 +31,7 @@ from torch import Tensor
 
 from benchmarks.performance import naive
 from benchmarks.performance.pairs import CASES, SHAPES, Shape, config_of, layers_of, make_pair, write_pair
-from benchmarks.performance.processes import memory_at_hand
+from benchmarks.performance.processes import environment, memory_at_hand
 
 RESULTS = Path(__file__).parents[1] / "results" / "performance" / "alignment.json"
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
@@ -97,7 +97,7 @@ def as_processes(shape: Shape, case: str, spaces: str, repeats: int) -> dict[str
     """Both sides in turns as commands, from folders to a folder."""
     from safetensors.torch import load_file
 
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    settings = environment(1)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         source, anchor = write_pair(shape, case, root)
@@ -114,7 +114,7 @@ def as_processes(shape: Shape, case: str, spaces: str, repeats: int) -> dict[str
                 out = root / name
                 shutil.rmtree(out, ignore_errors=True)
                 os.sync()  # nobody pays for what was written before
-                run = partial(subprocess.run, [*words, str(out)], check=True, env=environment, capture_output=True)
+                run = partial(subprocess.run, [*words, str(out)], check=True, env=settings, capture_output=True)
                 timed(run, seconds, name)
                 gaps[name] = load_file(out / "model.safetensors")
         distances = {

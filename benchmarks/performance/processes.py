@@ -31,6 +31,16 @@ def anonymous_bytes(pid: int) -> int:
     return own + sum(anonymous_bytes(int(child)) for child in children)
 
 
+def environment(threads: int) -> dict[str, str]:
+    """Variables for a command: so many threads of the numerical libraries, nothing from the network, modules compiled once.
+
+    What pip installs is compiled; a checkout is too, after its first start, unless Python is told to keep nothing: then every
+    start compiles all of isomerge anew, and nothing of what it is compared with.
+    """
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**own, **dict.fromkeys(LIBRARIES, str(threads)), "HF_HUB_OFFLINE": "1"}
+
+
 def into_page_cache(folders: Iterable[Path]) -> None:
     """Read all weights: some systems give cached pages back while a long run goes on, and what comes next would pay."""
     for folder in folders:
@@ -65,7 +75,7 @@ def measure(command: Sequence[str], *, threads: int, log: Path, inputs: Iterable
     os.sync()  # nobody pays for what the run before has written
     into_page_cache(inputs)
     memory_at_hand()
-    settings = {**os.environ, **dict.fromkeys(LIBRARIES, str(threads)), "HF_HUB_OFFLINE": "1"}
+    settings = environment(threads)
     load, before = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as stream:

@@ -6,12 +6,15 @@ python -m benchmarks.performance.startup      # writes results/performance/start
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.performance.processes import environment
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "performance" / "startup.json"
@@ -29,10 +32,11 @@ RUNS = 15
 def main() -> None:
     """All rows in turns; medians, and medians of the ratios to the first."""
     seconds: dict[str, list[float]] = {name: [] for name in ROWS}
+    settings = environment(os.cpu_count() or 1)
     for _ in range(RUNS):
         for name, command in ROWS.items():
             start = time.perf_counter()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=settings)
             seconds[name].append(time.perf_counter() - start)
     empty = seconds["python -c pass"]
     found: dict[str, Any] = {}
