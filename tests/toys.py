@@ -17,7 +17,7 @@ from depth import EVERY
 from diffusion_models import DIFFUSION, run
 from isomerge.archs import spec_for
 from isomerge.checkpoint.dtypes import dtype_code
-from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.evidence.law import random_alignment

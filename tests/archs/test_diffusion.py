@@ -14,7 +14,7 @@ import isomerge
 from diffusion_models import DIFFUSION, inputs
 from engine.disguises import disguise
 from isomerge.archs import spec_for
-from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.weights import weights_name
 from isomerge.errors import IsomergeError
 from toys import EVERY, Toy, config_of, outputs, relative

@@ -14,7 +14,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from raw_files import single
 
 from isomerge.checkpoint.chat_template import common_template, named_templates, own_template, template_text
-from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 
 TALK = [

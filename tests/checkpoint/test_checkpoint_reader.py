@@ -10,7 +10,7 @@ from raw_files import config_only, entry, one_sentence, raw_safetensors, sharded
 from safetensors.torch import save_file
 
 import isomerge.errors
-from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
 
 SOURCE = str(Path(isomerge.errors.__file__).parents[1])
@@ -224,7 +224,7 @@ def test_opening_imports_no_torch(tmp_path):
     single(tmp_path, TWO)
     code = (
         "import sys\n"
-        "from isomerge.checkpoint.reader import open_checkpoint\n"
+        "from isomerge.checkpoint.opening import open_checkpoint\n"
         "import isomerge.checkpoint.companions, isomerge.checkpoint.writer\n"
         f"checkpoint = open_checkpoint({str(tmp_path)!r})\n"
         "heavy = {'torch', 'numpy', 'safetensors', 'huggingface_hub', 'transformers'} & set(sys.modules)\n"

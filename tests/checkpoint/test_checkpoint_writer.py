@@ -6,7 +6,7 @@ import pytest
 import torch
 from raw_files import CONFIG, one_sentence, planned, tree, written
 
-from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 

@@ -14,7 +14,7 @@ from raw_files import CONFIG, one_sentence, planned, sharded, single, written
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, joined, weights_checksum
 from isomerge.checkpoint.header import read_header
-from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.errors import IsomergeError
 

@@ -6,7 +6,7 @@ import torch
 from huggingface_hub import errors
 from raw_files import config_only, one_sentence, single
 
-from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
 
 
@@ -107,7 +107,7 @@ def test_offline_hub_for_real(tmp_path):
     import isomerge.errors
 
     code = (
-        "from isomerge.checkpoint.reader import open_checkpoint\n"
+        "from isomerge.checkpoint.opening import open_checkpoint\n"
         "from isomerge.errors import IsomergeError\n"
         "try:\n    open_checkpoint('org/absent')\n"
         "except IsomergeError as error:\n    print(error)\n"

@@ -14,7 +14,8 @@ from raw_files import one_sentence
 
 from isomerge.checkpoint.layers import stack_layers
 from isomerge.checkpoint.materialise import materialise
-from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.models import recognise
 from isomerge.engine.run import run_key
 from isomerge.engine.statistics import weights_digest

@@ -13,7 +13,8 @@ from raw_files import one_sentence
 from safetensors.torch import save_file
 
 from isomerge.checkpoint.materialise import materialise
-from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import ModelRef, open_model_ref, parse_model_ref
 from isomerge.engine.models import recognise
 from isomerge.engine.run import run_key

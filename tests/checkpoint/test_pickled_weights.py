@@ -5,7 +5,7 @@ import pytest
 import torch
 from raw_files import config_only, one_sentence, single, tree
 
-from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
 
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import isomerge
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.quantised import dequantised
-from isomerge.checkpoint.reader import open_checkpoint
 from isomerge.errors import IsomergeError
 from toys import config_of, outputs, save_toy
 

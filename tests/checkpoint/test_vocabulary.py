@@ -16,7 +16,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from isomerge import merge
 from isomerge.checkpoint.materialise import materialise
-from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.vocabulary_views import with_vocabulary
 from isomerge.engine.job_models import opened
 from isomerge.engine.merge_job import job_of_models

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.engines import engine_of
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.run import Output

@@ -15,7 +15,8 @@ from typing import Any
 
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
-from isomerge.checkpoint.reader import Checkpoint, open_tensors
+from isomerge.checkpoint.opening import open_tensors
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import WeightFiles
 from isomerge.errors import IsomergeError
 

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from isomerge.checkpoint.companions import config_bytes
-from isomerge.checkpoint.reader import CONFIG, Checkpoint
+from isomerge.checkpoint.opening import CONFIG
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 

@@ -1,4 +1,4 @@
-"""Opening a checkpoint and reading its tensors one at a time."""
+"""An open checkpoint, whose tensors are read one at a time."""
 
 from __future__ import annotations
 
@@ -14,21 +14,13 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import map_private, read_ahead, read_into
-from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
-from isomerge.checkpoint.hub import local_folder
-from isomerge.checkpoint.stamps import Stamp, stamps_here, stamps_of
-from isomerge.checkpoint.weights import WeightFiles, find_weights, read_headers
+from isomerge.checkpoint.stamps import Stamp, stamps_here
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
     import torch
-
-CONFIG = "config.json"
-PIPELINE = "model_index.json"
-"""What a pipeline of diffusers has in place of a config: its models are in folders of their own."""
-
 
 Recipe = Callable[[], "torch.Tensor"]
 """Computes one tensor: on the CPU, in memory of its own, of the dtype and shape that its `TensorInfo` says."""
@@ -291,62 +283,3 @@ def _stored_dtype(info: TensorInfo) -> torch.dtype:
         return torch_dtype(info.dtype)
     except IsomergeError as error:
         raise IsomergeError(f"{info.file}: tensor {info.name!r}: {error}") from error
-
-
-def open_checkpoint(ref: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
-    """Opens a checkpoint: a folder, or a hub id ``org/name`` or ``org/name@revision``, which is downloaded.
-
-    A path to the only .safetensors file of a folder stands for the folder. Files are chosen as transformers
-    does: model.safetensors, then its index, then (with ``allow_pickle``) pytorch_model.bin and its index.
-    Safetensors files are opened by their headers alone, without importing torch.
-    Raises IsomergeError when the folder or model does not exist, config.json is missing or
-    damaged, there are no weights, or any index or header is invalid.
-    """
-    folder = local_folder(ref, allow_pickle=allow_pickle)
-    config = read_config(folder)
-    explicit = config.get("transformers_weights")
-    weights = find_weights(folder, allow_pickle=allow_pickle, explicit=explicit)
-    return open_tensors(os.fspath(ref), folder, config, weights)
-
-
-def open_tensors(
-    ref: str, folder: Path, config: dict[str, Any], weights: WeightFiles, *, others: Iterable[Path] = ()
-) -> Checkpoint:
-    """A checkpoint of weights files that were found already; ``others`` are files whose change it depends on too.
-
-    Raises IsomergeError when a file is missing or damaged.
-    """
-    stamps = stamps_of((*weights.files, *others))  # before the headers are read: a later change is always noticed
-    if weights.pickled:
-        from isomerge.checkpoint.pickled import load_pickles
-
-        tensors, views = load_pickles(weights)
-        return Checkpoint(ref, folder, config, tensors, stamps, views)
-    return Checkpoint(ref, folder, config, read_headers(weights), stamps)
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The object in ``folder``/config.json, in the key order of the file.
-
-    Raises IsomergeError when it is missing, not a JSON object, or has a ``model_type`` that is no string or ``architectures``
-    that are no list of strings.
-    """
-    path = folder / CONFIG
-    if not path.is_file() and (folder / PIPELINE).is_file():
-        parts = sorted(part.parent.name for part in folder.glob(f"*/{CONFIG}"))
-        raise IsomergeError(
-            f"{folder} is a pipeline of several models: name the folder of one of them"
-            + (f", such as {folder / parts[0]}" if parts else "")
-        )
-    config = read_object(
-        path,
-        remedy="a checkpoint needs the config.json that save_pretrained writes; a model of plain torch needs no more than {} in "
-        "it, and a text of its own (--spec FILE)",
-        unique=False,
-    )
-    if not isinstance(config.get("model_type", ""), str):  # checkpoints of before 2020 have none
-        raise IsomergeError(f'{path} must have a string model_type; correct it, e.g. "model_type": "bert"')
-    kinds = config.get("architectures")
-    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
-        raise IsomergeError(f"{path}: architectures is {kinds!r:.80}, expected a list of class names; correct it")
-    return config

@@ -10,8 +10,9 @@ from isomerge.checkpoint.adapter import ADAPTER_CONFIG, is_adapter
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.lora import with_adapter
+from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.quantised import dequantised
-from isomerge.checkpoint.reader import CONFIG, Checkpoint, open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from isomerge.checkpoint.companions import VOCABULARY_FILES, is_tokenizer_file
 from isomerge.checkpoint.hub import local_folder
-from isomerge.checkpoint.reader import CONFIG, Checkpoint, read_config
+from isomerge.checkpoint.opening import CONFIG, read_config
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.document import read_object
-from isomerge.checkpoint.reader import CONFIG, Checkpoint, open_checkpoint
+from isomerge.checkpoint.opening import CONFIG, open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import find_weights
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.spec import coverage

@@ -18,7 +18,7 @@ from isomerge.checkpoint.disk import disk_errors, read_into
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo, read_header
-from isomerge.checkpoint.reader import CONFIG
+from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.weights import is_plain_name
 from isomerge.engine.models import recognise
 from isomerge.engine.provenance import find_input

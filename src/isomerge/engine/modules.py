@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.reader import Checkpoint, open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.checksums import file_checksum
-from isomerge.checkpoint.reader import CONFIG, Checkpoint
+from isomerge.checkpoint.opening import CONFIG
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import parse_model_ref
 from isomerge.errors import IsomergeError
 
