@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ from isomerge.data.examples import IGNORED, Examples
 from isomerge.engine.gathering import gather
 from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
+from isomerge.engine.regression import regress
+from isomerge.engine.repair import repair
+from isomerge.engine.sequence import Rewritten
 from isomerge.engine.taps import capture
 from toys import save_toy
 
@@ -56,6 +61,35 @@ def test_statistics_of_many_are_those_of_each_alone(tmp_path: Path, name: str) -
     seen = capture(model, module, examples, rows=20, batch_size=3)
     assert seen.values.keys() == found.activations.values.keys()
     assert all(bool((x == found.activations.values[key]).all()) for key, x in seen.values.items())
+
+
+@pytest.mark.parametrize("change", [repair, regress])
+@pytest.mark.parametrize("name", ["t5-gated", "mixtral"])
+def test_rewritten_layers_read_no_padding(name: str, change: Callable[..., Rewritten], tmp_path: Path) -> None:
+    """Other numbers where nothing is read or written, and more room for them, change no layer and count nowhere."""
+    from isomerge.data.opening import open_data
+
+    model = recognise(save_toy(name, tmp_path / "m", dtype=torch.float32))
+    end = load_module(model)
+    given = open_data(str(ragged(tmp_path, written=name.startswith("t5"))), tmp_path / "m", config=model.config)
+    fills = {"labels": IGNORED, "attention_mask": 0}
+    wide = {n: torch.nn.functional.pad(x, (0, 3), value=fills.get(n, 7)) for n, x in given.tensors.items()}
+    found = []
+    for tensors in (given.tensors, wide):
+        merged = copy.deepcopy(end)
+        with torch.no_grad():
+            for k, p in enumerate(merged.parameters()):
+                p.mul_(1 + 0.3 * torch.rand(p.shape, generator=torch.Generator().manual_seed(k)))
+        found.append(change(merged, [end], [1], Examples(tensors, False)))
+    one, two = found
+    read = sum(LENGTHS)
+    wrote = sum(-(-n // 2) for n in LENGTHS)
+    assert {row["tokens"] for row in one.layers if "expert" not in row["layer"]} <= {read, wrote}
+    assert [row["tokens"] for row in one.layers] == [row["tokens"] for row in two.layers]
+    assert one.layers
+    assert one.kept == two.kept
+    for key, x in one.parameters.items():
+        assert torch.allclose(x, two.parameters[key], rtol=0, atol=1e-5 * float(x.abs().max())), key
 
 
 def test_rows_are_shared_out_and_masks_with_holes_are_kept() -> None:

@@ -103,7 +103,11 @@ def test_parallel_writers_and_shared_layers() -> None:
         ("norm", False),
         ("norm", True),
     ]
-    assert (by_name["twice"].calls, by_name["twice"].rows, by_name["head"].head) == (2, (1, 1), True)
+    assert (by_name["twice"].calls, list(by_name["twice"].rows.values()), by_name["head"].head) == (
+        2,
+        [(1, 1)],
+        True,
+    )
     assert order.kept == {"unused": "the first example does not reach it"}
 
 

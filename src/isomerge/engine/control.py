@@ -96,7 +96,7 @@ def output_error(
     count, logits = 0, True
     kind = prediction_of(module, examples.tensors.get("labels"))
     with torch.no_grad():
-        for batch in examples.batches(batch_size):
+        for batch in examples.without_padding(batch_size):
             kept: Any = None
             own, logits = _outputs(module, batch)
             ends = [_outputs(endpoint, batch)[0] for endpoint in endpoints]

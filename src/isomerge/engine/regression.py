@@ -151,7 +151,7 @@ def _gather(
     mine = {inputs: group[0].calls, **{(layer.path, "out"): 1 for layer in corrected}}
     mine |= {(str(layer.adds_to), "in"): 1 for layer in corrected}
     sums = _Sums(len(group))
-    for batch in examples.batches(batch_size):
+    for batch in examples.without_padding(batch_size):
         own = run_until(merged, batch, mine)
         x = _tokens(group[0], own[inputs], batch)
         targets: list[Any] = [0] * len(group)

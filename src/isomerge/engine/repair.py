@@ -132,7 +132,7 @@ def _moments(module: nn.Module, examples: Examples, group: Sequence[Layer], size
     """The statistics of the outputs of some layers, over all tokens."""
     found = {layer.path: Moments() for layer in group}
     calls = {(layer.path, "out"): layer.calls for layer in group}
-    for batch in examples.batches(size):
+    for batch in examples.without_padding(size):
         for (path, _), parts in run_until(module, batch, calls).items():
             for x in parts:
                 found[path].add(x)

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 ARRIVED = 1e-3
 # Inputs that differ by less than this fraction of their largest number differ by the order of sums on an accelerator.
 ROUNDING = 1e-6
+Shape = tuple[tuple[str, tuple[int, ...]], ...]
+"""Of one example: the names of a module's inputs, each with its sizes."""
+
+
+def shape_of(batch: Mapping[str, Tensor]) -> Shape:
+    """The shape of every example of a batch."""
+    return tuple(sorted((name, tuple(x.shape[1:])) for name, x in batch.items() if name != "labels"))
 
 
 @dataclass(frozen=True)
@@ -33,8 +40,8 @@ class Layer:
 
     path: str
     """The submodule: a linear layer of torch, or transformers' ``Conv1D``."""
-    rows: tuple[int, ...]
-    """How many rows one example gives it, in every call of one forward pass."""
+    rows: Mapping[Shape, tuple[int, ...]]
+    """How many rows one example of a shape gives it, in every call of one forward pass."""
     adds_to: str | None = None
     """The norm whose input is a sum of this layer's output and other things."""
     completes: bool = False
@@ -45,7 +52,7 @@ class Layer:
     @property
     def calls(self) -> int:
         """How often it runs in one forward pass."""
-        return len(self.rows)
+        return len(next(iter(self.rows.values())))
 
     def fits(self, seen: Sequence[Tensor], batch: Mapping[str, Tensor]) -> bool:
         """Whether rows [n, width] from a batch, one tensor per call, are the same tokens in every model.
@@ -54,14 +61,13 @@ class Layer:
         given as many as its router chooses.
         """
         count, mask = len(next(iter(batch.values()))), batch.get("attention_mask")
+        wanted = self.rows.get(shape_of(batch), ())
 
         def sizes(rows: int) -> set[int]:
             padded = mask is not None and mask.numel() == count * rows
             return {int((mask == 1).sum()) if padded else count * rows, rows}
 
-        return len(seen) == self.calls and all(
-            len(x) in sizes(rows) for x, rows in zip(seen, self.rows, strict=True)
-        )
+        return len(seen) == len(wanted) and all(len(x) in sizes(n) for x, n in zip(seen, wanted, strict=True))
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def find_order(module: nn.Module, examples: Examples) -> Order:
 
     Args:
         module: in eval mode.
-        examples: what it reads; only the first one is used.
+        examples: what it reads; of the others, one of every shape is run to count rows.
 
     Raises:
         IsomergeError: the module cannot read them, or has no linear layer that runs.
@@ -116,10 +122,12 @@ def find_order(module: nn.Module, examples: Examples) -> Order:
     import torch
 
     with torch.no_grad():
-        finder = _Finder(module, next(examples.batches(1)))
+        finder = _Finder(module, next(examples.head(1).without_padding(1)))
         groups = finder.groups()
+        counted = finder.rows_of(examples)
     if not groups:
         raise IsomergeError(f"{type(module).__name__} runs no linear layer of its own: there is nothing to change")
+    groups = tuple(tuple(replace(layer, rows={**layer.rows, **counted[layer.path]}) for layer in g) for g in groups)
     return Order(groups, finder.kept)
 
 
@@ -191,10 +199,24 @@ class _Finder:
     def _layer(self, path: str, given: Sequence[_Given]) -> Layer:
         rows = tuple(call.value.numel() // call.value.shape[-1] for call in given)
         if len(given) > 1:
-            return Layer(path, rows)
+            return Layer(path, {shape_of(self.batch): rows})
         target = self._target(path)
         runs = sum(call.path == target for call in self.seen)
-        return Layer(path, rows, target if runs == 1 else None, head=target == "")
+        return Layer(path, {shape_of(self.batch): rows}, target if runs == 1 else None, head=target == "")
+
+    def rows_of(self, examples: Examples) -> dict[str, dict[Shape, tuple[int, ...]]]:
+        """The rows of every layer for the first example of each shape but the batch's own."""
+        found: dict[str, dict[Shape, tuple[int, ...]]] = {path: {} for path in self.linear}
+        known = {shape_of(self.batch)}
+        for batch in examples.without_padding(1):
+            if (shape := shape_of(batch)) in known:
+                continue
+            known.add(shape)
+            self.batch, calls = batch, {path: [] for path in self.linear}
+            self._run(lambda place, x, calls=calls: calls.get(place[0], []).append(x.numel() // x.shape[-1]))
+            for path, rows in calls.items():
+                found[path][shape] = tuple(rows)
+        return found
 
     def _target(self, path: str) -> str | None:
         """The norm at which something added to a layer's output arrives unchanged; empty when it arrives nowhere."""
