@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import runpy
 import subprocess
 import sys
@@ -58,6 +59,19 @@ def test_full_standard_output_is_one_sentence(command: str) -> None:
         said = subprocess.run([sys.executable, "-c", code, command], stdout=full, stderr=subprocess.PIPE, text=True)
     sentence = "isomerge: the disk is full while writing to standard output; free space there\n"
     assert (said.returncode, said.stderr) == (2, sentence)
+
+
+def test_a_full_disk_without_a_name_is_not_said_to_be_standard_output(
+    isomerge: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write to some open file of a library's, say."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("isomerge.cli.app._run", full)
+    said = isomerge("diff", "a", "b")
+    assert (said.code, said.err) == (2, "isomerge: the disk is full; free space there\n")
 
 
 def test_a_library_for_which_there_is_no_memory_is_no_traceback(

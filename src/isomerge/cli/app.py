@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from isomerge.cli.processors import ticks, wait_asleep_where_busy
 from isomerge.errors import (
@@ -59,11 +59,24 @@ def _run() -> None:
 
 
 def _full(error: BaseException) -> str:
-    """What is said of a full disk that nothing nearer to the file has told of: of standard output's, as a rule."""
+    """What is said of a full disk that nothing nearer to the file has told of."""
     name = getattr(error, "filename", None)
-    if name is None:  # what could not be written is still kept for it: leaving would try once more, and fail
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return f"the disk is full while writing {name or 'to standard output'}; free space there"
+    if name is None and _is_full(sys.stdout):
+        name = "to standard output"
+    return f"the disk is full{f' while writing {name}' if name else ''}; free space there"
+
+
+def _is_full(stream: TextIO) -> bool:
+    """Whether what a stream still keeps cannot be written; it is thrown away then, as leaving would try once more and fail."""
+    try:
+        stream.flush()
+        os.write(stream.fileno(), b"")
+    except ValueError:  # closed, or no file
+        return False
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return is_full_error(error)
+    return False
 
 
 def _stop(sentence: str, code: int) -> NoReturn:
