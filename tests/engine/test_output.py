@@ -233,7 +233,17 @@ def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     monkeypatch.chdir(outer / "here")
     with pytest.raises(IsomergeError, match=r"\.\. holds the current folder|outer holds the current folder"):
         isomerge.merge([a, b], out="..", force=True)
+    (empty := tmp_path / "empty").mkdir()
+    for folder, force in (
+        (empty, False),
+        (outer, True),
+    ):  # by any name; a shell would be left in what was there before
+        monkeypatch.chdir(folder)
+        for name in (".", folder, f"../{folder.name}/"):
+            with pytest.raises(IsomergeError, match="is the current folder, which cannot be replaced"):
+                isomerge.merge([a, b], out=name, force=force)
     monkeypatch.chdir(tmp_path)
+    empty.rmdir()
     (outer / "here").rmdir()
     before = files_of(outer)
     isomerge.merge([outer, b], out=outer, force=True)

@@ -21,9 +21,14 @@ def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
     """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced.
 
     With ``force`` it must not where one of the files that are read (``reads``) or the current folder is in a folder inside it,
-    nor where it is a folder of other folders and no checkpoint.
+    nor where it is a folder of other folders and no checkpoint. The current folder itself, even empty, would no longer be
+    the one that a shell is in.
     """
     with disk_errors(out, "looking at"):
+        if out.is_dir() and out.samefile(Path.cwd()):
+            raise IsomergeError(
+                f"{out} is the current folder, which cannot be replaced; choose a folder in it, or run the command elsewhere"
+            )
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
             return
         if force:
