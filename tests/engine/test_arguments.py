@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 import isomerge
 from engine.disguises import single
+from isomerge.engine.arguments import checked
 from isomerge.engine.merge_job import job_of_models
 from isomerge.errors import IsomergeError
 from toys import tensors
@@ -52,13 +54,27 @@ def test_one_text_is_a_list_of_one() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "spaces": ({"spaces": ["qk", "ov"]}, r"--spaces \['qk', 'ov'\]: give one text"),
-    "layers": ({"layers": 3}, "--layers 3: give a text"),
-    "method": ({"method": None}, "None: no such merge method"),
-    "out": ({"out": None}, "merge needs a folder to write"),
-    "seed": ({"seed": "3"}, "--seed 3: give a whole number"),
-    "no seed": ({"seed": None}, "--seed None: give a whole number"),
-    "half a seed": ({"seed": 1.5}, r"--seed 1\.5: give a whole number"),
+    "spaces": ({"spaces": ["qk", "ov"]}, r"^spaces=\['qk', 'ov'\]: give a text or None, such as 'qk,ov'$"),
+    "layers": ({"layers": 3}, "^layers=3: give a text or None$"),
+    "method": ({"method": None}, "^method=None: give a text$"),
+    "out": ({"out": None}, "^out=None: give a text or a path$"),
+    "models": ({"models": {"a", "b"}}, "^models={.*}: give a list, a text or a path$"),
+    "seed": ({"seed": "3"}, "^seed='3': give a whole number, such as 3$"),
+    "no seed": ({"seed": None}, "^seed=None: give a whole number$"),
+    "half a seed": ({"seed": 1.5}, r"^seed=1\.5: give a whole number$"),
+    "truth": ({"align": "no"}, "^align='no': give True or False$"),
+    "one": ({"untie": 1}, "^untie=1: give True or False$"),
+    "a number of jobs": ({"jobs": True}, "^jobs=True: give a whole number or None$"),
+    "weights": ({"weights": 1}, r"^weights=1: give a list of numbers or None, such as \[1\]$"),
+    "texts of weights": ({"weights": "1,2"}, "^weights='1,2': give a list of numbers or None$"),
+    "named weights": ({"weights": {"a": 1}}, "^weights={'a': 1}: give a list of numbers or None$"),
+    "parameters": ({"parameters": [1]}, r"^parameters=\[1\]: give a dict whose keys are texts or None$"),
+    "data": ({"data": 3}, "^data=3: give a text, a path, Examples or None$"),
+    "observer": ({"observer": 3}, "^observer=3: give a function$"),
+    "no shards": ({"shard_size": 0}, "^0 is not a size"),
+    "long": ({"heads": ["é" * 90]}, "^heads=.{80}…: give a text, such as"),
+    "misspelt": ({"wieghts": [1]}, "^wieghts: merge has no such argument; did you mean weights$"),
+    "misspelt in matching": ({"stepps": 1}, "^stepps: merge has no such argument; did you mean steps$"),
 }
 
 
@@ -68,7 +84,40 @@ def test_wrong_kinds(case: str, tmp_path: Path) -> None:
     models = [single("gpt2", tmp_path / name, seed) for seed, name in enumerate("ab")]
     options, words = WRONG[case]
     with pytest.raises(IsomergeError, match=words):
-        isomerge.merge(models, **{"out": tmp_path / "out", **options})
+        isomerge.merge(**{"models": models, "out": tmp_path / "out", **options})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", sorted({*isomerge.__all__} - {"Alignment", "IsomergeError"}))
+def test_every_function_looks_at_its_arguments(name: str) -> None:
+    """An object of no kind at all is refused by name, for everything that is annotated as more than anything."""
+    function = getattr(isomerge, name)
+    parameters = inspect.signature(function).parameters
+    needed = {n: "x" for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+    kinds = {n: p.annotation for n, p in parameters.items() if p.annotation != "Any"}
+    assert kinds
+    for wrong in kinds:
+        with pytest.raises(IsomergeError, match=f"^{wrong}=<object object at .*: give "):
+            function(**{**needed, wrong: object()})
+
+
+def test_kinds_are_made_pythons_own() -> None:
+    """Numbers and truths of numpy and torch, and whatever can be gone through; one text is a list of one."""
+
+    @checked()
+    def function(
+        a: int, b: float, c: bool, d: Sequence[float], e: Sequence[str | Path] = (), f: str | Sequence[str] = "x"
+    ) -> list[Any]:
+        return [a, b, c, d, e, f]
+
+    loose: Any = function
+    made = loose(numpy.int64(3), torch.tensor(0.5), numpy.True_, numpy.array([1, 2]), "one", ("p", "q"))
+    assert made == [3, 0.5, True, [1, 2], ["one"], ("p", "q")]
+    assert [type(x) for x in made] == [int, float, bool, list, list, tuple]
+    assert loose(1, 2, c=False, d=(x for x in (1.5,))) == [1, 2, False, [1.5], (), "x"]
+    for wrong in ({"b": numpy.array([1.0, 2.0])}, {"d": numpy.array(1.0)}, {"e": b"one"}, {"a": 1.0}):
+        with pytest.raises(IsomergeError, match=f"^{next(iter(wrong))}="):
+            loose(**{"a": 1, "b": 1, "c": True, "d": [1], **wrong})
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, numpy.float16, numpy.dtype("float16")])

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.api.opening import quiet
+from isomerge.engine.arguments import checked
 from isomerge.engine.run import Observer
 from isomerge.evidence.report.notebook import Report
 
 
+@checked()
 def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer = quiet) -> dict[str, Any]:
     """Whether the folder that `isomerge.merge`, `align`, `apply` or `canon` wrote is still what was written.
 

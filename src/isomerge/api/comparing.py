@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.api.opening import pair_solver, quiet, recognised
+from isomerge.engine.arguments import checked
 from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from isomerge.quotient.fingerprint import Fingerprint
 
 
+@checked()
 def distance(
     one: Any,
     two: Any,
@@ -38,6 +40,7 @@ def distance(
         return Report({**report, "fingerprints": prints.document()})
 
 
+@checked()
 def verify(
     one: Any,
     two: Any,
@@ -77,6 +80,7 @@ def verify(
         return Report(report)
 
 
+@checked()
 def fingerprint(
     model: Any,
     *,
@@ -109,6 +113,7 @@ def fingerprint(
     return made
 
 
+@checked()
 def similarity(
     one: Any,
     two: Any,
@@ -146,6 +151,7 @@ def similarity(
     return Report({"command": "fingerprint", "models": [p.ref for p in prints], **found})
 
 
+@checked()
 def orbit_distance(
     one: Any,
     two: Any,
@@ -175,6 +181,7 @@ def orbit_distance(
         return Report({"models": [solver.anchor.ref, solver.source.ref], **found})
 
 
+@checked()
 def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = False) -> dict[str, Any]:
     """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
     from isomerge.evidence.inspection import inspection

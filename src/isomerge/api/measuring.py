@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.api.opening import dtype_name, quiet, recognised
 from isomerge.data.examples import Examples
+from isomerge.engine.arguments import checked
 from isomerge.engine.run import Observer
 from isomerge.evidence.report.notebook import Report
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from isomerge.evidence.report.page import Page
 
 
+@checked()
 def barrier(
     one: Any,
     two: Any,
@@ -81,6 +83,7 @@ def barrier(
         return Report({**run_barrier(models, data, options, others), "untied": untied})
 
 
+@checked()
 def report(
     out: str | Path,
     *,
@@ -128,6 +131,7 @@ def report(
     return page_of(written, [*map(losses_of, measured), *losses], measured=measured)
 
 
+@checked()
 def stats(
     model: Any,
     *,
@@ -138,7 +142,7 @@ def stats(
     length: int = 128,
     batch_size: int = 16,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: Any = "float32",
     kinds: str | Sequence[str] = "activations,regmean",
     fisher_labels: str | None = None,
     seed: int = 0,

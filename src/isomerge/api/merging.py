@@ -10,11 +10,13 @@ from typing import Any
 
 from isomerge.api.opening import destination, dtype_name, quiet, recognised
 from isomerge.data.examples import Examples
+from isomerge.engine.arguments import checked
 from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 
 
+@checked(rest="isomerge.engine.solutions.matching_of")
 def merge(
     models: Sequence[Any] | str | Path,
     *,
@@ -37,7 +39,7 @@ def merge(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     shard_size: str | int | None = None,
-    dtype: str | None = None,
+    dtype: Any = None,
     force: bool = False,
     jobs: int | None = None,
     max_memory: str | int | None = None,
@@ -148,6 +150,7 @@ def _alone_with_recipe(path: str | Path, said: Mapping[str, Any]) -> None:
         raise IsomergeError(f"{path}: a recipe says what is merged and how; put {', '.join(told)} into it")
 
 
+@checked()
 def extract_lora(
     finetuned: Any,
     base: Any,

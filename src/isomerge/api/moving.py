@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.api.opening import destination, quiet, recognised
+from isomerge.engine.arguments import checked
 from isomerge.engine.run import Observer
 from isomerge.evidence.report.notebook import Report
 from isomerge.symmetry.alignment import Alignment
 
 
+@checked(rest="isomerge.engine.solutions.matching_of")
 def align(
     source: Any,
     *,
@@ -22,7 +24,7 @@ def align(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     shard_size: str | int | None = None,
-    dtype: str | None = None,
+    dtype: Any = None,
     force: bool = False,
     jobs: int | None = None,
     max_memory: str | int | None = None,
@@ -68,6 +70,7 @@ def align(
         return alignment, Report(report)
 
 
+@checked()
 def apply(
     alignment: Alignment | str | Path,
     model: Any,
@@ -77,7 +80,7 @@ def apply(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     shard_size: str | int | None = None,
-    dtype: str | None = None,
+    dtype: Any = None,
     force: bool = False,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
@@ -97,6 +100,7 @@ def apply(
         return Report(run_apply(patch, found, output, name=name))
 
 
+@checked()
 def canon(
     model: Any,
     *,
@@ -105,7 +109,7 @@ def canon(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     shard_size: str | int | None = None,
-    dtype: str | None = None,
+    dtype: Any = None,
     force: bool = False,
     observer: Observer = quiet,
 ) -> tuple[Alignment, dict[str, Any]]:

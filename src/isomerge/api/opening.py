@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.engine.arguments import checked
 from isomerge.engine.engines import engine_of
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.run import Output
@@ -24,6 +25,7 @@ def quiet(what: str, done: int, total: int) -> None:
     """An observer that says nothing."""
 
 
+@checked()
 def open(model: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
     """Open a checkpoint lazily: a folder, or a hub id such as ``org/name@revision``; headers are checked.
 
@@ -69,7 +71,8 @@ def destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Out
     """The output folder; a temporary one when the caller wants no checkpoint."""
     from isomerge.checkpoint.size import parse_size
 
-    options = {**options, "shard_size": parse_size(options.get("shard_size") or "5GB")}
+    size = options.get("shard_size")
+    options = {**options, "shard_size": parse_size("5GB" if size is None else size)}
     options["dtype"] = dtype_name(options.get("dtype"))
     if options.get("max_memory") is not None:
         options["max_memory"] = parse_size(options["max_memory"])

@@ -37,6 +37,10 @@ def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
         return str(model.get("model_type")), dict(model), None
     if isinstance(model, Checkpoint):
         return model.ref, model.config, model.shapes
+    if not isinstance(model, (str, os.PathLike)):
+        raise IsomergeError(
+            f"{type(model).__name__} is no model: give a folder, a config.json, a hub id, or a config"
+        )
     path = Path(os.path.expanduser(model))
     file = path if path.suffix == ".json" else path / CONFIG
     if path.is_file() or (path.is_dir() and file.is_file() and not _has_weights(path)):

@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import CPU, check_device, matching_device
 from isomerge.engine.baselines import OURS, check_match, prepare_baseline
 from isomerge.engine.inputs import check_labels, check_statistics, inputs_key
@@ -24,7 +25,6 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
-    from isomerge.data.examples import Examples
     from isomerge.engine.learning import LearnSettings
     from isomerge.engine.models import Model
     from isomerge.engine.run import Observer, StreamWriter
