@@ -23,6 +23,8 @@ CONFIG: dict[str, Any] = {
         ("d", 48),
         (" d + n - 2 * 3 ", 48),
         ("-n", -6),
+        ('"layers." + (n + 1) + ".norm"', "layers.7.norm"),
+        ('act + "6"', "relu6"),
         ("d // n", 8),
         ("4 * d", 192),
         ("missing", None),
@@ -120,7 +122,7 @@ def test_refuses_what_is_no_expression(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "blames"),
-    [("d // heads", "heads is missing"), ("act * d", "act is 'relu'"), ("d + 0.5", "d is 48"), ("d // 0.5", "d is 48"), ("none + 1", "none is missing"), ("heads > 3", "heads is missing"), ("d // 0", "d is 48")],
+    [("d // heads", "heads is missing"), ("act * d", "act is 'relu'"), ("d + 0.5", "d is 48"), ("act + none", "none is missing"), ("act + tie", "act is 'relu'"), ("d // 0.5", "d is 48"), ("none + 1", "none is missing"), ("heads > 3", "heads is missing"), ("d // 0", "d is 48")],
 )  # fmt: skip
 def test_missing_and_mistyped_keys_are_named(text: str, blames: str) -> None:
     """The message quotes the expression and the key."""

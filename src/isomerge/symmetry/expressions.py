@@ -2,7 +2,8 @@
 
 Python's own syntax, evaluated over a whitelist of nodes: names are config keys (missing ones are ``None``),
 ``or`` chooses the first that is set, ``a.b`` is the key ``b`` of the group of keys ``a``, ``a[i]`` an entry of a list,
-``tensors["name"][0]`` the first length of a stored tensor's shape, arithmetic is on whole numbers. No calls: a spec is data.
+``tensors["name"][0]`` the first length of a stored tensor's shape, arithmetic is on whole numbers; ``+`` also writes a number and
+words one after the other (the name of a tensor of the layer behind the last). No calls: a spec is data.
 """
 
 from __future__ import annotations
@@ -122,11 +123,15 @@ def _entry(node: ast.expr, group: Any, at: Any) -> Any:
     )
 
 
-def _whole(node: ast.BinOp, left: Any, right: Any) -> int:
+def _whole(node: ast.BinOp, left: Any, right: Any) -> int | str:
     """Arithmetic on whole numbers; a division that leaves a remainder is a config that does not fit.
 
-    A whole number times a fraction is cut to a whole number, as transformers cuts the rotated part of a head.
+    A whole number times a fraction is cut to a whole number, as transformers cuts the rotated part of a head. A sum with
+    words in it is the words: ``"layers." + 46 + ".norm"``.
     """
+    words = isinstance(left, str) or isinstance(right, str)
+    if isinstance(node.op, ast.Add) and words and all(isinstance(v, str) or type(v) is int for v in (left, right)):
+        return f"{left}{right}"
     if isinstance(node.op, ast.Mult) and isinstance(left, int) and isinstance(right, float):
         return int(left * right)
     if not isinstance(left, int) or not isinstance(right, int):
