@@ -33,6 +33,7 @@ from toy_hybrids import HYBRIDS
 from toy_inputs import OWN_INPUTS
 from toy_languages import LANGUAGES
 from toy_models import DECODERS, ENCODERS, SEQUENCES
+from toy_newest import NEWEST
 from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_towers import ENCODED
@@ -146,6 +147,7 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **WIDER,
     **LANGUAGES,
     **GEMMAS,
+    **NEWEST,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -165,6 +167,7 @@ LATEST = {
     **WIDER,
     **LANGUAGES,
     **GEMMAS,
+    **NEWEST,
 }
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]

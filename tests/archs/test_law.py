@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from archs.language_families import UNBIASED
+from archs.newest_families import UNBIASED_NEWEST
 from toy_encoders import WIDER_IDLE
 from toys import SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
 
@@ -26,6 +27,7 @@ IDLE = {
                               "mistral3", "internvl", "internvl-normed")),
     ("bamba", "kb"), ("granitemoehybrid", "kb"), ("gpt_bigcode", "kv"), ("gpt_bigcode-heads", "g"),
     *((toy, "vb") for toy in UNBIASED),
+    *((toy, "vb") for toy in UNBIASED_NEWEST),
     *((toy, "vb") for toy in WIDER_IDLE),
     ("llava", "vb"), ("llava-qwen2", "vb"), ("vipllava", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
 }  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 
 from archs.gemma_families import GEMMA_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
+from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
 from archs.test_mutants import model_type_of
 from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
@@ -65,6 +66,7 @@ LARGEST = {
     **dict.fromkeys(["nemotron", "gptj"], "OFixingOnes"),
     **WIDER_LARGEST,
     **SPOKEN_STREAMS,
+    **NEWEST_STREAMS,
 }
 # The streams of those that have not just the one.
 STREAMS = {
@@ -72,6 +74,7 @@ STREAMS = {
     **STREAMS_WITHOUT_GAINS,
     **SEEN_STREAMS,
     **GEMMA_STREAMS,
+    **STILL_STREAMS,
     "marian": {},
     "pegasus": {},
     "whisper": {"res_in": "Perm", "res": "Perm"},

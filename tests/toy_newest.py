@@ -1,0 +1,98 @@
+"""Constructors of tiny language models of the newest kinds, and of files that hold layers nothing runs (see `toys.TOYS`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers as tf
+from safetensors.torch import load_file, save_file
+
+from toy_hybrids import NEMOTRON_H
+from toy_languages import ERNIE, GROUPED, ROUTED_LATENT
+from toy_models import LAYERS
+
+EXAONE: dict[str, Any] = {
+    **GROUPED, "num_experts": 6, "num_shared_experts": 2, "layer_types": LAYERS, "sliding_window": 4,
+}  # fmt: skip
+
+
+def _causal(kind: str, settings: dict[str, Any], **changes: Any) -> Any:
+    return getattr(tf, f"{kind}ForCausalLM")(getattr(tf, f"{kind}Config")(**{**settings, **changes}))
+
+
+def _ahead(model: Any, last: str, ahead: str, beside: Mapping[str, str]) -> Any:
+    """A layer that predicts a further token stands in the file as well, as it is published; transformers leaves it out.
+
+    Args:
+        model: to be saved.
+        last: what the names of its last layer begin with.
+        ahead: what stands there in the names of the further layer's tensors.
+        beside: the layer's other tensors, like which one each of them is; "fused" reads two streams.
+    """
+
+    def save(folder: Path) -> None:
+        save_alone(folder)
+        held = load_file(folder / "model.safetensors")
+        fused = held["lm_head.weight"][:48].repeat(1, 2)
+        more = {name: (fused if like == "fused" else held[like]).clone() for name, like in beside.items()}
+        more |= {k.replace(last, ahead): t.clone() for k, t in held.items() if k.startswith(last)}
+        save_file(held | more, folder / "model.safetensors", metadata={"format": "pt"})
+
+    save_alone, model.save_pretrained = model.save_pretrained, save
+    return model
+
+
+def _behind(model: Any) -> Any:
+    """The same, where the further layer is numbered like the others (DeepSeek, GLM)."""
+    names = {f"{n}.weight": "model.norm.weight" for n in ("enorm", "hnorm", "shared_head.norm")}
+    names |= {"eh_proj.weight": "fused", "embed_tokens.weight": "lm_head.weight"}
+    beside = {f"model.layers.2.{name}": like for name, like in names.items()}
+    return _ahead(model, "model.layers.1.", "model.layers.2.", beside)
+
+
+def _ernie_ahead() -> Any:
+    names = {
+        "mtp_emb_norm": "model.norm.weight",
+        "mtp_hidden_norm": "model.norm.weight",
+        "mtp_linear_proj": "fused",
+    }
+    beside = {f"model.{name}.0.weight": like for name, like in names.items()}
+    model = _causal("Ernie4_5_Moe", ERNIE, moe_layer_start_index=0, moe_layer_end_index=0)
+    return _ahead(model, "model.layers.1.", "model.mtp_block.0.", beside)
+
+
+def _exaone_ahead() -> Any:
+    norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
+    beside = {f"mtp.{name}.weight": "model.norm.weight" for name in norms} | {"mtp.fc.weight": "fused"}
+    return _ahead(_causal("ExaoneMoe", EXAONE), "model.layers.1.", "mtp.layers.0.", beside)
+
+
+def _nemotron_ahead() -> Any:
+    first = {f"mtp.layers.0.{name}.weight": "backbone.norm_f.weight" for name in ("enorm", "hnorm", "norm")}
+    beside = {
+        **first,
+        "mtp.layers.0.eh_proj.weight": "fused",
+        "mtp.layers.1.final_layernorm.weight": "backbone.norm_f.weight",
+    }
+    beside |= {f"mtp.layers.0.mixer.{x}_proj.weight": f"backbone.layers.1.mixer.{x}_proj.weight" for x in "qkvo"}
+    model = _causal("NemotronH", NEMOTRON_H, moe_latent_size=22)
+    return _ahead(model, "backbone.layers.3.", "mtp.layers.1.", beside)
+
+
+# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.
+NEWEST: dict[str, tuple[Callable[[], Any], float]] = {
+    "ernie4_5_moe-ahead": (_ernie_ahead, 1e-5),
+    "exaone_moe-ahead": (_exaone_ahead, 1e-5),
+    "nemotron_h-ahead": (_nemotron_ahead, 1e-5),
+    "nemotron_h-latent": (lambda: _causal("NemotronH", NEMOTRON_H, moe_latent_size=22, mlp_bias=True), 1e-5),
+    "glm4_moe-ahead": (lambda: _behind(_causal("Glm4Moe", GROUPED, n_routed_experts=6, use_qk_norm=True)), 1e-5),
+    "deepseek_v3-ahead": (
+        lambda: _behind(_causal("DeepseekV3", ROUTED_LATENT, first_k_dense_replace=1, num_nextn_predict_layers=0)),
+        1e-5,
+    ),
+}  # fmt: skip
+
+CONVERTED_NEWEST = [*NEWEST]
+"""Those that transformers stores otherwise than it computes with them."""
