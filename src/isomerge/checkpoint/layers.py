@@ -77,7 +77,10 @@ class _Stack:
     @cached_property
     def index(self) -> str:
         """The index that numbers the layers."""
-        found = {(i, line.stack) for line in self.spec.lines for i in self.layered(line)}
+        self.check_further()
+        stored = {match.line for match in self.matches.values()}
+        lines = [line for line in self.spec.lines if line in stored or not line.optional]
+        found = {(i, line.stack) for line in lines for i in self.layered(line)}
         if len(found) != 1:
             what = (
                 "no layers" if not found else f"several stacks of layers ({', '.join(sorted(p for _, p in found))})"
@@ -92,6 +95,19 @@ class _Stack:
                 "be sliced"
             )
         return found.pop()[0]
+
+    def check_further(self) -> None:
+        """Refuse layers that predict further tokens: they belong behind the last layer, and slices change which that is."""
+        for name, match in self.matches.items():
+            line = match.line
+            aside = line.optional and line.axes is None and any(part.has(line) for part in self.spec.fixed)
+            behind = range(*self.spec.depths.get(line.stack, (0, 0)))
+            if aside or any(match.binding[i] in behind for i in self.layered(line)[:1]):
+                raise IsomergeError(
+                    f"{self.checkpoint.ref}: tensor {name} is of a layer that predicts further tokens from the last of all "
+                    "layers, which slices change: load the model with transformers and save it again, which leaves such "
+                    "layers out, and slice the result"
+                )
 
     def layered(self, line: Line) -> list[str]:
         """The indices of a line's name that are no axes."""
