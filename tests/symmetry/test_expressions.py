@@ -122,7 +122,7 @@ def test_refuses_what_is_no_expression(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "blames"),
-    [("d // heads", "heads is missing"), ("act * d", "act is 'relu'"), ("d + 0.5", "d is 48"), ("act + none", "none is missing"), ("act + tie", "act is 'relu'"), ("d // 0.5", "d is 48"), ("none + 1", "none is missing"), ("heads > 3", "heads is missing"), ("d // 0", "d is 48")],
+    [("d // heads", "heads is missing"), ("act * d", "act is 'relu'"), ("d + 0.5", "d is 48"), ("act + none", "none is missing"), ("act + tie", "act is 'relu' and tie is False"), ("d // 0.5", "d is 48"), ("none + 1", "none is missing"), ("heads > 3", "heads is missing"), ("d // 0", "d is 48")],
 )  # fmt: skip
 def test_missing_and_mistyped_keys_are_named(text: str, blames: str) -> None:
     """The message quotes the expression and the key."""
