@@ -10,11 +10,27 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 
 from toy_hybrids import NEMOTRON_H
-from toy_languages import ERNIE, GROUPED, ROUTED_LATENT
+from toy_languages import ERNIE, GROUPED, MIXED, ROUTED_LATENT
 from toy_models import LAYERS
 
+TWO_ROPES: dict[str, Any] = {
+    "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+}
 EXAONE: dict[str, Any] = {
     **GROUPED, "num_experts": 6, "num_shared_experts": 2, "layer_types": LAYERS, "sliding_window": 4,
+}  # fmt: skip
+
+MELLUM: dict[str, Any] = {
+    **{k: v for k, v in MIXED.items() if k != "num_experts"}, "num_local_experts": 4, "layer_types": LAYERS, "sliding_window": 4, "attention_bias": True,
+    "mlp_layer_types": ["dense", "sparse"], "rope_parameters": TWO_ROPES,
+}  # fmt: skip
+GLM5: dict[str, Any] = {
+    **ROUTED_LATENT, "mlp_layer_types": ["dense", "sparse"], "index_topk": 4, "index_head_dim": 8, "index_n_heads": 2,
+    "indexer_types": ["full", "shared"],
+}  # fmt: skip
+HY3: dict[str, Any] = {
+    **MIXED, "num_shared_experts": 2, "attention_bias": True, "mlp_bias": True, "mlp_layer_types": ["dense", "sparse"],
 }  # fmt: skip
 
 
@@ -69,6 +85,13 @@ def _exaone_ahead() -> Any:
     return _ahead(_causal("ExaoneMoe", EXAONE), "model.layers.1.", "mtp.layers.0.", beside)
 
 
+def _mellum_ahead() -> Any:
+    norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
+    beside = {f"mtp.{name}.weight": "model.norm.weight" for name in norms} | {"mtp.fc.weight": "fused"}
+    model = _causal("Mellum", MELLUM, attention_bias=False)
+    return _ahead(model, "model.layers.1.", "mtp.layers.0.", beside)
+
+
 def _nemotron_ahead() -> Any:
     first = {f"mtp.layers.0.{name}.weight": "backbone.norm_f.weight" for name in ("enorm", "hnorm", "norm")}
     beside = {
@@ -92,6 +115,12 @@ NEWEST: dict[str, tuple[Callable[[], Any], float]] = {
         lambda: _behind(_causal("DeepseekV3", ROUTED_LATENT, first_k_dense_replace=1, num_nextn_predict_layers=0)),
         1e-5,
     ),
+    "mellum": (lambda: _causal("Mellum", MELLUM), 1e-5),
+    "mellum-ahead": (_mellum_ahead, 1e-5),
+    "glm_moe_dsa": (lambda: _causal("GlmMoeDsa", GLM5, rope_interleave=False), 1e-5),
+    "axk1": (lambda: _causal("AXK1", ROUTED_LATENT, mlp_layer_types=["dense", "sparse"]), 1e-5),
+    "axk1-halves": (lambda: _causal("AXK1", ROUTED_LATENT, mlp_layer_types=["sparse", "sparse"], rope_interleave=False, n_group=1, topk_group=1), 1e-5),
+    "hy_v3": (lambda: _causal("HYV3", HY3), 1e-5),
 }  # fmt: skip
 
 CONVERTED_NEWEST = [*NEWEST]
