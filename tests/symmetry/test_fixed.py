@@ -50,6 +50,16 @@ def test_alternatives_name_several_beginnings() -> None:
     assert joined(["a.b"]) == "a.b"
 
 
+def test_a_part_of_some_layers() -> None:
+    """Layers of one list, or all but these: a name of two kinds of layers is fixed in one kind alone."""
+    text = MIXER.format(fixed="layers full = 0..2 if l == 1\nfixed layers.{l!full}.mix.: a state space")
+    text += "layers.{l:full}.mix.weight  ff res'\nlayers.{l!full}.mix.weight  inside res'\n"
+    found = parse_spec(text, {}, "mixer.spec")
+    shapes = {f"layers.{at}.mix.weight": (3, 4) for at in range(3)}
+    (part,) = fixed_parts(found, coverage(found, shapes).values())
+    assert part["tensors"] == 2
+
+
 @pytest.mark.parametrize(
     ("fixed", "says"),
     [

@@ -249,7 +249,7 @@ class _Reader:
             self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
 
     def read_fixed(self, rest: str) -> None:
-        self.fixed.append(read_fixed(rest))
+        self.fixed.append(read_fixed(chosen(rest, self.value, self.layers)))
 
     def tensor(self, line: str) -> None:
         optional = line.startswith("?")
