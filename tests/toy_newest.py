@@ -9,8 +9,9 @@ from typing import Any
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
+from toy_experts import LOCAL
 from toy_hybrids import NEMOTRON_H
-from toy_languages import ERNIE, GROUPED, MIXED, ROUTED_LATENT
+from toy_languages import ERNIE, GROUPED, LATENT, MIXED, ROUTED_LATENT, TWO
 from toy_models import LAYERS
 
 TWO_ROPES: dict[str, Any] = {
@@ -32,6 +33,37 @@ GLM5: dict[str, Any] = {
 HY3: dict[str, Any] = {
     **MIXED, "num_shared_experts": 2, "attention_bias": True, "mlp_bias": True, "mlp_layer_types": ["dense", "sparse"],
 }  # fmt: skip
+
+MIMO: dict[str, Any] = {
+    **TWO, "v_head_dim": 6, "head_dim": 10, "n_routed_experts": 6, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20, "layer_types": LAYERS, "sliding_window": 4, "attention_bias": True,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "mlp_layer_types": ["dense", "sparse"],
+    "rope_parameters": {kind: {**each, "partial_rotary_factor": 0.64} for kind, each in TWO_ROPES.items()},
+}  # fmt: skip
+MINIMAX: dict[str, Any] = {
+    **TWO, "num_local_experts": 4, "num_experts_per_tok": 2, "layer_types": ["linear_attention", "full_attention"], "block_size": 4,
+    "full_attn_alpha_factor": 0.7, "linear_attn_beta_factor": 1.3, "mlp_alpha_factor": 1.2,
+}  # fmt: skip
+
+LONGCAT: dict[str, Any] = {
+    "vocab_size": 67, "hidden_size": 48, "num_layers": 2, "num_attention_heads": 6, "ffn_hidden_size": 40, "q_lora_rank": 18,
+    "kv_lora_rank": 14, "qk_nope_head_dim": 8, "qk_rope_head_dim": 6, "head_dim": 6, "v_head_dim": 7, "moe_topk": 3,
+    "n_routed_experts": 4, "zero_expert_num": 3, "expert_ffn_hidden_size": 20, "max_position_embeddings": 32, "routed_scaling_factor": 1.5,
+    "attention_bias": True, "router_bias": True,
+}  # fmt: skip
+
+KIMI: dict[str, Any] = {
+    **{k: v for k, v in LATENT.items() if k != "q_lora_rank"}, "num_local_experts": 6, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+    "n_shared_experts": 2, "moe_intermediate_size": 20, "linear_head_dim": 5, "linear_num_heads": 3, "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "full_attention"], "mlp_layer_types": ["dense", "sparse"], "attention_bias": True,
+}  # fmt: skip
+LAGUNA: dict[str, Any] = {
+    **MIXED, "shared_expert_intermediate_size": 24, "layer_types": LAYERS, "sliding_window": 4, "attention_bias": True,
+    "num_attention_heads_per_layer": [8, 6], "mlp_layer_types": ["dense", "sparse"], "moe_routed_scaling_factor": 1.4,
+    "moe_router_logit_softcapping": 2.0,
+    "rope_parameters": {kind: {**each, "partial_rotary_factor": part} for (kind, each), part in zip(TWO_ROPES.items(), (0.5, 1.0), strict=True)},
+}  # fmt: skip
+FILTER: dict[str, Any] = {**LOCAL, "head_dim": 8, "sliding_window": 4, "pad_token_id": 0, "num_labels": 5}
 
 
 def _causal(kind: str, settings: dict[str, Any], **changes: Any) -> Any:
@@ -121,7 +153,16 @@ NEWEST: dict[str, tuple[Callable[[], Any], float]] = {
     "axk1": (lambda: _causal("AXK1", ROUTED_LATENT, mlp_layer_types=["dense", "sparse"]), 1e-5),
     "axk1-halves": (lambda: _causal("AXK1", ROUTED_LATENT, mlp_layer_types=["sparse", "sparse"], rope_interleave=False, n_group=1, topk_group=1), 1e-5),
     "hy_v3": (lambda: _causal("HYV3", HY3), 1e-5),
+    "mimo_v2_flash": (lambda: _causal("MiMoV2Flash", MIMO), 1e-5),
+    "minimax": (lambda: _causal("MiniMax", MINIMAX), 1e-5),
+    "longcat_flash": (lambda: _causal("LongcatFlash", LONGCAT), 1e-5),
+    "longcat_flash-busy": (lambda: _causal("LongcatFlash", LONGCAT, zero_expert_num=0, attention_bias=False, router_bias=False), 1e-5),
+    "kimi_linear": (lambda: _causal("KimiLinear", KIMI), 1e-5),
+    "kimi_linear-queried": (lambda: _causal("KimiLinear", KIMI, q_lora_rank=18, n_group=1, topk_group=1), 1e-5),
+    "laguna": (lambda: _causal("Laguna", LAGUNA), 1e-5),
+    "laguna-each": (lambda: _causal("Laguna", LAGUNA, gating="per-element"), 1e-5),
+    "openai_privacy_filter": (lambda: tf.OpenAIPrivacyFilterForTokenClassification(tf.OpenAIPrivacyFilterConfig(**FILTER)), 1e-5),
 }  # fmt: skip
 
-CONVERTED_NEWEST = [*NEWEST]
+CONVERTED_NEWEST = [name for name in NEWEST if name != "openai_privacy_filter"]
 """Those that transformers stores otherwise than it computes with them."""

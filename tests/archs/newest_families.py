@@ -5,8 +5,23 @@ from __future__ import annotations
 from archs.mutants import mutant
 
 NEWEST_STREAMS = {
-    **dict.fromkeys(["nemotron_h-latent", "mellum", "glm_moe_dsa", "hy_v3"], "O"),
-    **dict.fromkeys(["deepseek_v3-ahead", "axk1", "axk1-halves"], "SignedPerm"),
+    **dict.fromkeys(
+        [
+            "nemotron_h-latent",
+            "mellum",
+            "glm_moe_dsa",
+            "hy_v3",
+            "mimo_v2_flash",
+            "longcat_flash-busy",
+            "kimi_linear",
+            "kimi_linear-queried",
+            "laguna",
+            "laguna-each",
+            "openai_privacy_filter",
+        ],
+        "O",
+    ),
+    **dict.fromkeys(["deepseek_v3-ahead", "axk1", "axk1-halves", "minimax", "longcat_flash"], "SignedPerm"),
 }
 """Toy -> the largest group of its stream."""
 STILL_STREAMS: dict[str, dict[str, str]] = {
@@ -30,4 +45,25 @@ NEWEST_MUTANTS = [
     mutant("axk1-halves", "interleaved pairs", "c", "[nope | c pair] => [nope | pair c]", "c' pair => pair c'"),
     mutant("hy_v3", "the router's bias forgotten", "e", "expert)_bias (eg e) => expert)_bias rows"),
     mutant("hy_v3", "shared experts' bias not scaled", "su", "up_proj.bias (sff su) => up_proj.bias sff"),
+    # layers of two kinds
+    mutant("mimo_v2_flash", "sinks forgotten", "nkv", "sinks) (nkv ng) => sinks) rows"),
+    mutant("mimo_v2_flash", "as many key-value heads turned as a whole", "nc", "[nc npair | nrest] => [nc npair | rows]", "[nc' npair | nrest'] => [rows | nc' npair]", "space nrest as qk: GL[l, nkv] if near and nrest > 0 => ", "size nov = => size rows = nrest\nsize nov ="),
+    mutant("mimo_v2_flash", "the stream between experts and router", "n2", "gate.weight (eg e) (res n2)' => gate.weight (eg e) res'"),
+    mutant("minimax", "rotated behind gains that stay", "n1", "residual nf: => residual n1: Scale[l, res]\nresidual nf:", "input_layernorm.weight diag(res) => input_layernorm.weight diag(res n1)", "_proj.weight (lh [lqk | lqk | lov]) res' => _proj.weight (lh [lqk | lqk | lov]) (res n1)'", "output_gate.weight (lh lov) res' => output_gate.weight (lh lov) (res n1)'", "q_proj.weight (kv g c pair) res' => q_proj.weight (kv g c pair) (res n1)'", "k_proj.weight (kv c' pair) res' => k_proj.weight (kv c' pair) (res n1)'", "v_proj.weight (kv ov) res' => v_proj.weight (kv ov) (res n1)'"),
+    mutant("minimax", "heads that decay at the rate of their place", "lh", "space lqk as qk => space lh as h: Perm[l]\nspace lqk as qk"),
+    mutant("minimax", "values without their gate", "lov", "output_gate.weight (lh lov) => output_gate.weight rows"),
+    mutant("minimax", "any matrix through an activation", "lqk", "space lqk as qk: Perm => space lqk as qk: O"),
+    mutant("longcat_flash", "a factor past the experts that do nothing", "n2", "and idle == 0 => "),
+    mutant("longcat_flash", "idle experts in the router's bias", "idle", "e_score_correction_bias [e | idle] => e_score_correction_bias [e | other]", "size ff = => size other = idle\nsize ff ="),
+    mutant("longcat_flash-busy", "the second MLP behind the first norm", "n4", "mlps.{s:1}.up_proj.weight (dff du) (res n4)' => mlps.{s:1}.up_proj.weight (dff du) (res n2)'"),
+    mutant("longcat_flash", "half-split pairs", "c", "[nope | pair c] => [nope | c pair]", "pair c' => c' pair"),
+    mutant("kimi_linear", "the shared key not dual", "rope", "[lat ls | rope'] => [lat ls | rope]"),
+    mutant("kimi_linear", "the delta rule past the gain", "n1", "b_proj.weight heads (res n1)' => b_proj.weight heads res'"),
+    mutant("kimi_linear", "the delta rule writes other coordinates", "res", "o_proj.weight res inside => o_proj.weight other inside"),
+    mutant("kimi_linear-queried", "no factor in the reader", "qg", "(qlat qs qg)' => (qlat qs)'"),
+    mutant("laguna", "gates forgotten", "ng", "g_proj.weight (nkv ng) => g_proj.weight rows"),
+    mutant("laguna", "all of a head turned", "rs", "space rs as qk: Sign[l, kv, rest] => space rs as qk: Scale[l, kv, rest]"),
+    mutant("laguna-each", "any matrix on gated values", "ov", "space ov: Perm[l, kv] if full and not whole => space ov: GL[l, kv] if full and not whole", "g_proj.weight (kv g ov) (res n1)' => g_proj.weight (kv g gates) (res n1)'", "size nov = => size gates = ov\nsize nov ="),
+    mutant("openai_privacy_filter", "half-split pairs", "c", "beside = 1 if => beside = 0 if"),
+    mutant("openai_privacy_filter", "gate and up beside each other", "ff", "[ff | ff] if beside => (ff 2) if beside"),
 ]  # fmt: skip
