@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from toy_experts import LOCAL
 from toy_hybrids import NEMOTRON_H
-from toy_languages import ERNIE, GROUPED, LATENT, MIXED, ROUTED_LATENT, TWO
+from toy_languages import ERNIE, GROUPED, HEADS, LATENT, MIXED, ROUTED_LATENT, TWO
 from toy_models import LAYERS
+from toy_seeing import GRID, IMAGE
 
 TWO_ROPES: dict[str, Any] = {
     "full_attention": {"rope_type": "default", "rope_theta": 500.0},
@@ -64,6 +65,27 @@ LAGUNA: dict[str, Any] = {
     "rope_parameters": {kind: {**each, "partial_rotary_factor": part} for (kind, each), part in zip(TWO_ROPES.items(), (0.5, 1.0), strict=True)},
 }  # fmt: skip
 FILTER: dict[str, Any] = {**LOCAL, "head_dim": 8, "sliding_window": 4, "pad_token_id": 0, "num_labels": 5}
+
+DELTA: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
+OLMO: dict[str, Any] = {
+    **HEADS, **DELTA, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 5, "linear_value_head_dim": 7,
+    "linear_conv_kernel_dim": 3, "attention_bias": True,
+}  # fmt: skip
+LING: dict[str, Any] = {
+    **{k: v for k, v in LATENT.items() if k != "q_lora_rank"}, **DELTA, "num_local_experts": 6, "num_experts_per_tok": 2, "n_group": 2,
+    "topk_group": 1, "n_shared_experts": 2, "moe_intermediate_size": 20, "head_dim": 6, "short_conv_kernel_size": 3,
+    "mlp_layer_types": ["dense", "sparse"], "attention_bias": True, "num_mtp_layers": 0,
+}  # fmt: skip
+HRM: dict[str, Any] = {
+    **{k: v for k, v in TWO.items() if k != "num_key_value_heads"}, "H_cycles": 2, "L_cycles": 2, "embedding_scale": 3.0,
+    "attention_bias": True, "mlp_bias": True,
+}  # fmt: skip
+
+SPEAKER: dict[str, Any] = {**TWO, "model_type": "exaone4", "layer_types": LAYERS, "sliding_window": 4}
+EYE: dict[str, Any] = {
+    **GRID, "num_heads": 6, "num_key_value_heads": 3, "hidden_size": 72, "out_hidden_size": 48, "intermediate_size": 44, "window_size": 8,
+    "fullatt_block_indexes": [1],
+}  # fmt: skip
 
 
 def _causal(kind: str, settings: dict[str, Any], **changes: Any) -> Any:
@@ -117,6 +139,17 @@ def _exaone_ahead() -> Any:
     return _ahead(_causal("ExaoneMoe", EXAONE), "model.layers.1.", "mtp.layers.0.", beside)
 
 
+def _exaone_seeing() -> Any:
+    config = tf.Exaone4_5_Config(text_config=SPEAKER, vision_config=EYE, image_token_id=IMAGE, video_token_id=64)
+    return tf.Exaone4_5_ForConditionalGeneration(config)
+
+
+def _exaone_seeing_ahead() -> Any:
+    norms, stem = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"), "model.language_model."
+    beside = {f"mtp.{name}.weight": f"{stem}norm.weight" for name in norms} | {"mtp.fc.weight": "fused"}
+    return _ahead(_exaone_seeing(), f"{stem}layers.1.", "mtp.layers.0.", beside)
+
+
 def _mellum_ahead() -> Any:
     norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
     beside = {f"mtp.{name}.weight": "model.norm.weight" for name in norms} | {"mtp.fc.weight": "fused"}
@@ -162,7 +195,15 @@ NEWEST: dict[str, tuple[Callable[[], Any], float]] = {
     "laguna": (lambda: _causal("Laguna", LAGUNA), 1e-5),
     "laguna-each": (lambda: _causal("Laguna", LAGUNA, gating="per-element"), 1e-5),
     "openai_privacy_filter": (lambda: tf.OpenAIPrivacyFilterForTokenClassification(tf.OpenAIPrivacyFilterConfig(**FILTER)), 1e-5),
+    "olmo_hybrid": (lambda: _causal("OlmoHybrid", OLMO), 1e-5),
+    "olmo_hybrid-unturned": (lambda: _causal("OlmoHybrid", OLMO, rope_parameters={"rope_theta": None, "rope_type": "default"}), 1e-5),
+    "bailing_hybrid": (lambda: _causal("BailingHybrid", LING), 1e-5),
+    "hrm_text": (lambda: _causal("HrmText", HRM), 1e-5),
+    "bailing_hybrid-ahead": (lambda: _behind(_causal("BailingHybrid", LING)), 1e-5),
+    "exaone4_5": (_exaone_seeing, 1e-5),
+    "exaone4_5-ahead": (_exaone_seeing_ahead, 1e-5),
 }  # fmt: skip
 
-CONVERTED_NEWEST = [name for name in NEWEST if name != "openai_privacy_filter"]
+PLAINLY = ("openai_privacy_filter", "exaone4_5")
+CONVERTED_NEWEST = [name for name in NEWEST if not name.startswith(PLAINLY)]
 """Those that transformers stores otherwise than it computes with them."""

@@ -82,7 +82,17 @@ SEEING: dict[str, tuple[Callable[[], Any], float]] = {
 }  # fmt: skip
 
 
-MERGED = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe", "Qwen3_5", "Qwen3_5Moe", "Mistral3", "InternVL")
+MERGED = (
+    "Qwen2VL",
+    "Qwen2_5_VL",
+    "Qwen3VL",
+    "Qwen3VLMoe",
+    "Qwen3_5",
+    "Qwen3_5Moe",
+    "Mistral3",
+    "InternVL",
+    "Exaone4_5_",
+)
 PIECES = 4
 """Tokens that stand for one image in each of these toys: 16 patches, four at once."""
 

@@ -114,6 +114,7 @@ SPOKEN_STREAMS = {
 """The largest group of every toy's stream (see `test_streams`)."""
 STREAMS_WITHOUT_GAINS: dict[str, dict[str, str]] = {
     "nanochat": {"res": "O"},
+    "hrm_text": {"res": "O"},
     "olmo": {"res": "OFixingOnes"},
     "olmo-clipped": {"res": "OFixingOnes"},
 }

@@ -18,18 +18,36 @@ NEWEST_STREAMS = {
             "laguna",
             "laguna-each",
             "openai_privacy_filter",
+            "bailing_hybrid",
         ],
         "O",
     ),
-    **dict.fromkeys(["deepseek_v3-ahead", "axk1", "axk1-halves", "minimax", "longcat_flash"], "SignedPerm"),
+    **dict.fromkeys(
+        [
+            "deepseek_v3-ahead",
+            "axk1",
+            "axk1-halves",
+            "minimax",
+            "longcat_flash",
+            "olmo_hybrid",
+            "olmo_hybrid-unturned",
+        ],
+        "SignedPerm",
+    ),
 }
 """Toy -> the largest group of its stream."""
 STILL_STREAMS: dict[str, dict[str, str]] = {
-    name: {}
-    for name in ("ernie4_5_moe-ahead", "exaone_moe-ahead", "nemotron_h-ahead", "glm4_moe-ahead", "mellum-ahead")
+    "exaone4_5": {"res": "SignedPerm", "vres": "O"},
+    "exaone4_5-ahead": {"vres": "O"},
+    "ernie4_5_moe-ahead": {},
+    "exaone_moe-ahead": {},
+    "nemotron_h-ahead": {},
+    "glm4_moe-ahead": {},
+    "mellum-ahead": {},
+    "bailing_hybrid-ahead": {},
 }
-"""Toys whose stream stays as it is: it is read by layers that nothing runs."""
-UNBIASED_NEWEST = ["mellum-ahead"]
+"""The streams of toys with two, or with none, since layers that nothing runs read it."""
+UNBIASED_NEWEST = ["mellum-ahead", "exaone4_5", "exaone4_5-ahead"]
 """Toys of a text with a free value bias that have none."""
 NEWEST_MUTANTS = [
     # layers that predict further tokens, and Nemotron's latents
@@ -66,4 +84,17 @@ NEWEST_MUTANTS = [
     mutant("laguna-each", "any matrix on gated values", "ov", "space ov: Perm[l, kv] if full and not whole => space ov: GL[l, kv] if full and not whole", "g_proj.weight (kv g ov) (res n1)' => g_proj.weight (kv g gates) (res n1)'", "size nov = => size gates = ov\nsize nov ="),
     mutant("openai_privacy_filter", "half-split pairs", "c", "beside = 1 if => beside = 0 if"),
     mutant("openai_privacy_filter", "gate and up beside each other", "ff", "[ff | ff] if beside => (ff 2) if beside"),
+    mutant("olmo_hybrid", "the norm before is that behind", "n2", "{l!full}.mlp.gate_proj.weight ff (res n2)' => {l!full}.mlp.gate_proj.weight ff res'"),
+    mutant("olmo_hybrid", "a sign per coordinate under rotations", "sg", "size turned = 0 if rope_parameters and => size turned = 0 if vocab_size or rope_parameters and"),
+    mutant("olmo_hybrid-unturned", "gains not dual", "t", "(kv c pair t') => (kv c pair t)"),
+    mutant("olmo_hybrid", "the delta rule past the gain", "n1", "a_proj.weight heads (res n1)' => a_proj.weight heads res'"),
+    mutant("bailing_hybrid", "the gate of the head forgotten", "h", "g_proj.weight h (res n1)' => g_proj.weight rows (res n1)'"),
+    mutant("bailing_hybrid", "half-split pairs", "c", "[nope | pair c] => [nope | c pair]", "pair c' => c' pair"),
+    mutant("bailing_hybrid", "the delta rule writes other coordinates", "res", "dense.weight res inside => dense.weight other inside"),
+    mutant("hrm_text", "gates behind queries", "ov", "[h ov | h c pair | h c' pair | h ov] => [h c pair | h c' pair | h ov | h ov]"),
+    mutant("hrm_text", "any matrix on gated values", "lov", "space lov as ov: Perm[m, lh] => space lov as ov: GL[m, lh]"),
+    mutant("hrm_text", "the first state forgotten", "res", "z_L_init res => z_L_init start"),
+    mutant("exaone4_5", "queries in groups of others", "vkv", "[vkv vg vc vpair | => [vg vkv vc vpair |", "vres (vkv vg vov') => vres (vg vkv vov')"),
+    mutant("exaone4_5", "interleaved pairs", "vc", "vg vc vpair => vg vpair vc", "vkv vc' vpair => vkv vpair vc'"),
+    mutant("exaone4_5", "gate scaled", "vu", "gate_proj.weight vff => gate_proj.weight (vff vu)"),
 ]  # fmt: skip

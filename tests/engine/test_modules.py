@@ -27,7 +27,7 @@ CONVERTED = [
     "jamba", "lfm2_moe", "qwen3_next", "nemotron_h", "glm4_moe", "glm4_moe-plain",
 ]  # fmt: skip
 """Those that transformers stores otherwise than it computes with them."""
-ODD = {"esm-rotary", "qwen3_5_text-ahead", "qwen3_vl_moe-published"}
+ODD = {"esm-rotary", "qwen3_5_text-ahead", "exaone4_5-ahead", "qwen3_vl_moe-published"}
 """Of these it stores a buffer under the name of a pattern, leaves out tensors of the file, or has rows where the file has columns."""
 
 
