@@ -9,6 +9,7 @@ import torch
 
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
 from toy_seeing import IMAGE
+from toy_texts import TEXT_INPUTS
 
 
 def _patches(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
@@ -146,6 +147,7 @@ def _placed(
 
 
 OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
+    **TEXT_INPUTS,
     "siglip2": _patches,
     "layoutlm": _boxes,
     "git": _captioned,

@@ -36,6 +36,7 @@ from toy_models import DECODERS, ENCODERS, SEQUENCES
 from toy_newest import NEWEST
 from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_seeing import SEEING, is_seeing, seen_inputs
+from toy_texts import TEXTS, in_default, in_width
 from toy_towers import ENCODED
 
 BODY = {
@@ -148,6 +149,7 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **LANGUAGES,
     **GEMMAS,
     **NEWEST,
+    **TEXTS,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -168,6 +170,7 @@ LATEST = {
     **LANGUAGES,
     **GEMMAS,
     **NEWEST,
+    **TEXTS,
 }
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
@@ -251,9 +254,9 @@ def outputs(folder: Path) -> torch.Tensor:
         )
         else {}
     )
-    model = kind.from_pretrained(folder, dtype=dtype, **experts).eval()
+    model = in_width(kind.from_pretrained(folder, dtype=dtype, **experts), dtype).eval()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
-    with torch.no_grad(), in_double(config):
+    with torch.no_grad(), in_double(config), in_default(config):
         found = model(**given)
     names = (
         "logits",
@@ -263,6 +266,7 @@ def outputs(folder: Path) -> torch.Tensor:
         "image_embeds",
         "pooler_output",
         "start_logits",
+        "last_hidden_state",
     )
     return next(found[name] for name in names if name in found)
 

@@ -18,6 +18,7 @@ from archs.later_mutants import LATER_MUTANTS
 from archs.latest_mutants import LATEST_MUTANTS
 from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
 from archs.newest_families import NEWEST_MUTANTS
+from archs.text_mutants import TEXT_MUTANTS
 from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
 from toys import TRIED, Toy, config_of, load_toy, outputs, relative, write_toy
@@ -210,6 +211,7 @@ MUTANTS = [
     *LANGUAGE_MUTANTS,
     *GEMMA_MUTANTS,
     *NEWEST_MUTANTS,
+    *TEXT_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

@@ -13,6 +13,7 @@ from archs.encoder_families import ENCODER_FAMILIES, ENCODER_HALF
 from archs.gemma_families import GEMMA_FAMILIES
 from archs.language_families import SPOKEN
 from archs.later_families import LATER
+from archs.text_families import TEXT_FAMILIES
 from diffusion_models import DIFFUSION
 from isomerge.archs import spec_for, spec_texts
 from isomerge.symmetry.blocks import gather_blocks
@@ -123,7 +124,7 @@ FAMILIES: dict[str, tuple[dict, list[str]]] = {
     "Data2VecVision": (BY_PLACE, IMAGES[:2]),
     "Blip": (CAPTIONS, ["ForConditionalGeneration", "ForImageTextRetrieval"]),
 }
-ALL_FAMILIES = {**FAMILIES, **LATER, **ENCODER_FAMILIES, **SPOKEN, **GEMMA_FAMILIES}
+ALL_FAMILIES = {**FAMILIES, **LATER, **ENCODER_FAMILIES, **SPOKEN, **GEMMA_FAMILIES, **TEXT_FAMILIES}
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text
 HALF = {

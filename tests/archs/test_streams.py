@@ -14,6 +14,7 @@ from archs.gemma_families import GEMMA_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
 from archs.test_mutants import model_type_of
+from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
 from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
@@ -67,6 +68,7 @@ LARGEST = {
     **WIDER_LARGEST,
     **SPOKEN_STREAMS,
     **NEWEST_STREAMS,
+    **TEXT_LARGEST,
 }
 # The streams of those that have not just the one.
 STREAMS = {
@@ -92,6 +94,7 @@ STREAMS = {
     "flux": {"res": "Perm", "emb": "Perm"},
     **{name: {"tres": "Perm", "vres": "OFixingOnes"} for name in ("blip", "blip-retrieval")},
     **WIDER_STREAMS,
+    **TEXT_STREAMS,
 }
 
 

@@ -10,7 +10,7 @@ from raw_files import one_sentence
 from depth import EVERY
 from isomerge.checkpoint.layers import stack_layers
 from isomerge.checkpoint.materialise import materialise
-from isomerge.checkpoint.reader import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
 from toys import Toy, load_toy, relative
 
