@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
+from toy_pictures import PICTURE_INPUTS
 from toy_seeing import IMAGE
 from toy_texts import TEXT_INPUTS
 
@@ -166,6 +167,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     "gemma4_unified": gemma4_unified_inputs,
     "cohere2_vision": _placed(4),
     "llava_onevision": _placed(10, tiled=True, sized=True),
+    **PICTURE_INPUTS,
     "videomae": _video,
     "vit_mae": _hidden,
     "yolos": _images,

@@ -34,6 +34,7 @@ from toy_inputs import OWN_INPUTS
 from toy_languages import LANGUAGES
 from toy_models import DECODERS, ENCODERS, SEQUENCES
 from toy_newest import NEWEST
+from toy_pictures import PICTURES, seen_outputs
 from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_texts import TEXTS, in_default, in_width
@@ -150,6 +151,7 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **GEMMAS,
     **NEWEST,
     **TEXTS,
+    **PICTURES,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -171,6 +173,7 @@ LATEST = {
     **GEMMAS,
     **NEWEST,
     **TEXTS,
+    **PICTURES,
 }
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
@@ -246,7 +249,7 @@ def outputs(folder: Path) -> torch.Tensor:
         return run(config_of(folder), tensors(folder))
     config = tf.AutoConfig.from_pretrained(folder)
     kind = getattr(tf, config.architectures[0])
-    dtype = next(iter(tensors(folder).values())).dtype
+    dtype = next(t.dtype for t in tensors(folder).values() if t.is_floating_point())
     experts = (
         {"experts_implementation": "eager"}
         if any(
@@ -258,6 +261,8 @@ def outputs(folder: Path) -> torch.Tensor:
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
     with torch.no_grad(), in_double(config), in_default(config):
         found = model(**given)
+    if (seen := seen_outputs(config.model_type, found)) is not None:
+        return seen
     names = (
         "logits",
         "logits_per_image",

@@ -10,6 +10,7 @@ import pytest
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
 from toy_encoders import WIDER_IDLE
+from toy_pictures import PICTURE_IDLE
 from toys import SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
 
 SHARD = 8_000
@@ -29,6 +30,7 @@ IDLE = {
     *((toy, "vb") for toy in UNBIASED),
     *((toy, "vb") for toy in UNBIASED_NEWEST),
     *((toy, "vb") for toy in WIDER_IDLE),
+    *PICTURE_IDLE,
     ("llava", "vb"), ("llava-qwen2", "vb"), ("vipllava", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
 }  # fmt: skip
 

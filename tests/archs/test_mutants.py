@@ -18,6 +18,7 @@ from archs.later_mutants import LATER_MUTANTS
 from archs.latest_mutants import LATEST_MUTANTS
 from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
 from archs.newest_families import NEWEST_MUTANTS
+from archs.picture_mutants import PICTURE_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
 from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
@@ -212,6 +213,7 @@ MUTANTS = [
     *GEMMA_MUTANTS,
     *NEWEST_MUTANTS,
     *TEXT_MUTANTS,
+    *PICTURE_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

@@ -36,6 +36,7 @@ from toy_models import (
     TIED,
     TOWERS,
 )
+from toy_pictures import PICTURE_FAMILIES, PICTURE_HALF
 from toy_towers import BY_PLACE, CAPTIONS
 from toys import BODY, CAUSAL, DISENTANGLED, EVERY, GPT, PATCHES, SEQ2SEQ, config_of, tensors
 
@@ -124,7 +125,15 @@ FAMILIES: dict[str, tuple[dict, list[str]]] = {
     "Data2VecVision": (BY_PLACE, IMAGES[:2]),
     "Blip": (CAPTIONS, ["ForConditionalGeneration", "ForImageTextRetrieval"]),
 }
-ALL_FAMILIES = {**FAMILIES, **LATER, **ENCODER_FAMILIES, **SPOKEN, **GEMMA_FAMILIES, **TEXT_FAMILIES}
+ALL_FAMILIES = {
+    **FAMILIES,
+    **LATER,
+    **ENCODER_FAMILIES,
+    **SPOKEN,
+    **GEMMA_FAMILIES,
+    **TEXT_FAMILIES,
+    **PICTURE_FAMILIES,
+}
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text
 HALF = {
@@ -135,6 +144,7 @@ HALF = {
     "WhisperForCausalLM": "ec",
     "CLIPForImageClassification": "t",
     **ENCODER_HALF,
+    **PICTURE_HALF,
 }
 CLASSES = [pytest.param(family, kind, id=family + kind) for family, (_, kinds) in TRIED.items() for kind in kinds]
 Saved = tuple[dict, dict[str, tuple[int, ...]]]

@@ -22,6 +22,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.spec_text import parse_spec
 from toy_encoders import WIDER_LARGEST, WIDER_STREAMS
+from toy_pictures import PICTURE_STREAMS
 from toys import SAMPLE, TRIED, Toy, config_of, load_toy, outputs, relative, write_toy
 
 # The largest group of every toy's stream, written out: nothing else says that a spec does not promise too little.
@@ -95,6 +96,7 @@ STREAMS = {
     **{name: {"tres": "Perm", "vres": "OFixingOnes"} for name in ("blip", "blip-retrieval")},
     **WIDER_STREAMS,
     **TEXT_STREAMS,
+    **PICTURE_STREAMS,
 }
 
 
