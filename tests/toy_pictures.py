@@ -40,6 +40,44 @@ FRAMES = {
     },
 }  # fmt: skip
 
+SEGMENTED = {
+    "vision_config": {
+        "hidden_size": 48, "output_channels": 20, "num_hidden_layers": 2, "num_attention_heads": 6, "image_size": 20,
+        "patch_size": 4, "window_size": 2, "global_attn_indexes": [1], "mlp_dim": 40, "num_pos_feats": 10,
+    },
+    "prompt_encoder_config": {"hidden_size": 20, "image_size": 20, "patch_size": 4, "mask_input_channels": 4},
+    "mask_decoder_config": {
+        "hidden_size": 20, "mlp_dim": 28, "num_hidden_layers": 2, "num_attention_heads": 2, "iou_head_hidden_dim": 12,
+    },
+}  # fmt: skip
+NECK = {"neck_hidden_sizes": [8, 10, 12, 14], "fusion_hidden_size": 16}
+DEEP = {**PIXELS, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], **NECK}
+DINO = {
+    **{k: v for k, v in SHAPE.items() if k != "num_labels"}, "num_hidden_layers": 4, "mlp_ratio": 2, "model_type": "dinov2",
+    "out_indices": [1, 2, 3, 4], "reshape_hidden_states": False, "apply_layernorm": True,
+}  # fmt: skip
+DEPTH = {
+    "backbone_config": DINO,
+    "reassemble_hidden_size": 48,
+    "patch_size": 4,
+    **NECK,
+    "head_hidden_size": 6,
+    "depth_estimation_type": "metric",
+}
+SPOKEN = {**WORDS, "image_size": 8, "patch_size": 4, "hidden_act": "relu"}
+POSED = {
+    "model_type": "vitpose_backbone", "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "mlp_ratio": 2,
+    "image_size": [16, 16], "patch_size": [8, 8],
+}  # fmt: skip
+RESNET = {
+    "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "out_features": ["stage2"],
+}  # fmt: skip
+QUERIED = {
+    "use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "backbone_config": RESNET, "d_model": 48,
+    "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 6, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 40, "decoder_ffn_dim": 32, "num_queries": 5,
+}  # fmt: skip
+
 
 def _made(kind: str, head: str, **config: Any) -> Callable[[], Any]:
     return lambda: getattr(tf, f"{kind}{head}")(getattr(tf, f"{kind}Config")(**config))
@@ -65,6 +103,17 @@ PICTURES: dict[str, tuple[Callable[[], Any], float]] = {
     "clipseg-complex": (
         _made("CLIPSeg", "ForImageSegmentation", **DRAWN, use_complex_transposed_convolution=True), 1e-9,
     ),
+    "sam": (_made("Sam", "Model", **SEGMENTED), 1e-5),
+    "dpt": (_made("DPT", "ForDepthEstimation", **DEEP), 1e-9),
+    "dpt-added": (_made("DPT", "ForDepthEstimation", **DEEP, readout_type="add", hidden_act="relu"), 1e-9),
+    "depth_anything": (_made("DepthAnything", "ForDepthEstimation", **DEPTH), 1e-9),
+    "vilt": (_made("Vilt", "ForQuestionAnswering", **SPOKEN), 1e-9),
+    "vitpose": (_made("VitPose", "ForPoseEstimation", backbone_config=POSED, num_labels=5), 1e-9),
+    "vitpose-classic": (
+        _made("VitPose", "ForPoseEstimation", backbone_config=POSED, num_labels=5, use_simple_decoder=False), 1e-9,
+    ),
+    "detr": (_made("Detr", "ForObjectDetection", **QUERIED), 1e-9),
+    "table-transformer": (_made("TableTransformer", "ForObjectDetection", **QUERIED), 1e-9),
     "xclip": (_made("XCLIP", "Model", **FRAMES), 1e-9),
 }  # fmt: skip
 
@@ -89,6 +138,18 @@ PICTURE_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "CLIPSeg": (DRAWN, ["Model", "ForImageSegmentation"]),
     "CLIPSegText": (NAMED, ["Model"]),
     "CLIPSegVision": (LOOKED, ["Model"]),
+    "Sam": (SEGMENTED, ["Model"]),
+    "SamVision": (SEGMENTED["vision_config"], ["Model"]),
+    "DPT": (DEEP, ["Model", "ForDepthEstimation", "ForSemanticSegmentation"]),
+    "DepthAnything": (DEPTH, ["ForDepthEstimation"]),
+    "Vilt": (
+        SPOKEN,
+        ["Model", "ForMaskedLM", "ForQuestionAnswering", "ForImageAndTextRetrieval", "ForTokenClassification"],
+    ),
+    "VitPose": ({"backbone_config": POSED}, ["ForPoseEstimation"]),
+    "VitPoseBackbone": ({k: v for k, v in POSED.items() if k != "model_type"}, [""]),
+    "Detr": (QUERIED, ["Model", "ForObjectDetection"]),
+    "TableTransformer": (QUERIED, ["Model", "ForObjectDetection"]),
     "XCLIP": (FRAMES, ["Model"]),
     "XCLIPText": (NAMED, ["Model"]),
     "XCLIPVision": (FRAMES["vision_config"], ["Model"]),
@@ -102,7 +163,10 @@ STAGES = {f"res{s}": "Perm" for s in range(4)}
 CLIPS = {"text_res": "OFixingOnes", "vision_res": "Perm"}
 PICTURE_STREAMS: dict[str, dict[str, str]] = {
     **{name: {"res": "OFixingOnes"} for name in ("vivit", "timesformer", "timesformer-joint")},
-    **{name: {} for name in ("pixio", "mlcd_vision_model")},
+    **{name: {} for name in ("pixio", "mlcd_vision_model", "detr", "table-transformer")},
+    "vilt": {"res": "Perm"},
+    **{name: {"vision_res": "Perm"} for name in ("vitpose", "vitpose-classic", "dpt", "dpt-added")},
+    **{name: {"vision_res": "OFixingOnes"} for name in ("sam", "depth_anything")},
     **dict.fromkeys(("segformer", "segformer-labels", "swin", "donut-swin", "swinv2"), STAGES),
     **dict.fromkeys(("owlvit", "owlv2", "xclip"), CLIPS),
     **{name: {**CLIPS, "dres": "Perm"} for name in ("clipseg", "clipseg-complex")},
@@ -124,8 +188,20 @@ def _film(side: Callable[[Any], tuple[int, int]]) -> Callable[[Any, torch.Genera
     return made
 
 
+def _seen(side: int, **more: torch.Tensor) -> Callable[[Any, torch.Generator], dict[str, torch.Tensor]]:
+    return lambda _, rng: {
+        "pixel_values": torch.randn((3, 3, side, side), generator=rng, dtype=torch.float64),
+        **more,
+    }
+
+
 PICTURE_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
     **dict.fromkeys(["vivit", "timesformer"], _film(lambda c: (c.num_frames, c.image_size))),
+    "sam": _seen(20, input_points=torch.tensor([[[[2.0, 3.0], [11.0, 7.0]]]] * 3, dtype=torch.float64)),
+    "vilt": _seen(8, input_ids=torch.arange(33).reshape(3, 11) + 4),
+    "vitpose": _seen(16),
+    **dict.fromkeys(["detr", "table-transformer"], _seen(16)),
+    "depth_anything": _seen(8),
     "xclip": _film(lambda c: (c.vision_config.num_frames, c.vision_config.image_size)),
 }
 """Inputs of those that ask for others than one picture and a text, by ``model_type`` (see `toys.inputs`)."""
@@ -134,6 +210,10 @@ PICTURE_OUTPUTS = {
     **dict.fromkeys(["pixio", "mlcd_vision_model"], ["last_hidden_state", "pooler_output"]),
     "owlvit": ["logits", "pred_boxes"],
     "owlv2": ["logits", "pred_boxes", "objectness_logits"],
+    "sam": ["pred_masks", "iou_scores"],
+    **dict.fromkeys(["dpt", "depth_anything"], ["predicted_depth"]),
+    "vitpose": ["heatmaps"],
+    **dict.fromkeys(["detr", "table-transformer"], ["logits", "pred_boxes"]),
     "xclip": ["logits_per_video"],
 }
 """The outputs that are compared, by ``model_type``, where they are not the logits alone."""
