@@ -37,6 +37,7 @@ from toy_newest import NEWEST
 from toy_pictures import PICTURES, seen_outputs
 from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_seeing import SEEING, is_seeing, seen_inputs
+from toy_senses import SENSE_INPUTS, SENSES
 from toy_texts import TEXTS, in_default, in_width
 from toy_towers import ENCODED
 
@@ -152,6 +153,7 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **NEWEST,
     **TEXTS,
     **PICTURES,
+    **SENSES,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -174,6 +176,7 @@ LATEST = {
     **NEWEST,
     **TEXTS,
     **PICTURES,
+    **SENSES,
 }
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
@@ -198,6 +201,8 @@ def randomise(model: Any, seed: int) -> None:
     for name, b in model.named_buffers():
         if "correction_bias" in name or "expert_bias" in name:  # of routers: a buffer that is trained, and stored
             b.copy_(torch.randn(b.shape, generator=rng, dtype=torch.float64) * 0.3)
+        elif "running_" in name:  # what a norm over batches has seen
+            b.copy_(0.5 + torch.rand(b.shape, generator=rng, dtype=torch.float64))
 
 
 def save_toy(name: str, folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Path:
@@ -215,8 +220,8 @@ def inputs(config: Any) -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(7)
     seen = getattr(config, "vision_config", config)
     found = {}
-    if config.model_type in OWN_INPUTS:
-        return OWN_INPUTS[config.model_type](config, rng)
+    if own := (OWN_INPUTS | SENSE_INPUTS).get(config.model_type):
+        return own(config, rng)
     if is_seeing(config):
         return seen_inputs(config, rng)
     if hasattr(seen, "image_size"):
@@ -272,6 +277,7 @@ def outputs(folder: Path) -> torch.Tensor:
         "pooler_output",
         "start_logits",
         "last_hidden_state",
+        "embeddings",
     )
     return next(found[name] for name in names if name in found)
 

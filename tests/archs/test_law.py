@@ -9,6 +9,7 @@ import pytest
 
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
+from archs.sense_families import SENSE_IDLE
 from toy_encoders import WIDER_IDLE
 from toy_pictures import PICTURE_IDLE
 from toys import SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
@@ -32,6 +33,7 @@ IDLE = {
     *((toy, "vb") for toy in WIDER_IDLE),
     *PICTURE_IDLE,
     ("llava", "vb"), ("llava-qwen2", "vb"), ("vipllava", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
+    *SENSE_IDLE,
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from archs.latest_mutants import LATEST_MUTANTS
 from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
 from archs.newest_families import NEWEST_MUTANTS
 from archs.picture_mutants import PICTURE_MUTANTS
+from archs.sense_mutants import SENSE_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
 from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
@@ -214,6 +215,7 @@ MUTANTS = [
     *NEWEST_MUTANTS,
     *TEXT_MUTANTS,
     *PICTURE_MUTANTS,
+    *SENSE_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

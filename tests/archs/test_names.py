@@ -13,6 +13,7 @@ from archs.encoder_families import ENCODER_FAMILIES, ENCODER_HALF
 from archs.gemma_families import GEMMA_FAMILIES
 from archs.language_families import SPOKEN
 from archs.later_families import LATER
+from archs.sense_families import SENSE_FAMILIES
 from archs.text_families import TEXT_FAMILIES
 from diffusion_models import DIFFUSION
 from isomerge.archs import spec_for, spec_texts
@@ -133,6 +134,7 @@ ALL_FAMILIES = {
     **GEMMA_FAMILIES,
     **TEXT_FAMILIES,
     **PICTURE_FAMILIES,
+    **SENSE_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text

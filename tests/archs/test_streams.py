@@ -13,6 +13,7 @@ import torch
 from archs.gemma_families import GEMMA_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
+from archs.sense_families import SENSE_STREAMS, WITHOUT_GAINS
 from archs.test_mutants import model_type_of
 from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
 from isomerge.archs import spec_texts
@@ -97,6 +98,7 @@ STREAMS = {
     **WIDER_STREAMS,
     **TEXT_STREAMS,
     **PICTURE_STREAMS,
+    **SENSE_STREAMS,
 }
 
 
@@ -129,7 +131,11 @@ def test_turned_stream(name: str, groups: str, gains: bool, toy: Callable[..., T
     assert spec.stream_groups == wanted
     element = turn(model, spec, gains=gains)
     assert len(element.stages) == (
-        2 if gains and {*wanted.values()} & {"O", "OFixingOnes"} and name not in STREAMS_WITHOUT_GAINS else 1
+        2
+        if gains
+        and {wanted[n] for n in wanted.keys() - WITHOUT_GAINS} & {"O", "OFixingOnes"}
+        and name not in STREAMS_WITHOUT_GAINS
+        else 1
     )
     new = turned(model, element)
     assert model.change(new) > 0.1

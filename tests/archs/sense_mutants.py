@@ -1,0 +1,86 @@
+"""Plausible wrong specs of the models of `toy_senses`, and of the towers within them, which the law must refute (see `test_mutants`)."""
+
+from __future__ import annotations
+
+from archs.mutants import mutant
+
+SENSE_MUTANTS = [
+    # models that hear, and their tower
+    mutant("qwen2_audio", "key not dual", "sound_qk", "(h qk') => (h qk)", part="qwen2_audio_encoder"),
+    mutant("qwen2_audio", "past the tower's last gain", "sound_nf", "res (sound_res sound_nf)' if => res sound_res' if"),
+    mutant("voxtral", "channels of the second convolution forgotten", "sound_channel", "res channel' width => res other width", part="voxtral_encoder"),
+    mutant("voxtral", "moments fast", "sound_res", "(merge sound_res sound_nf)' => (sound_res merge sound_nf)'"),
+    mutant("voxtral", "negative scale under ReLU", "pu", "PositiveScale[project] => Scale[project]"),
+    mutant("audioflamingo3", "neurons not permuted on one side", "project", "res (project pu') => res neurons"),
+    mutant(
+        "qwen2_5_omni_thinker", "permuted under computed positions", "sound_res",
+        'residual res: Perm if model_type != "qwen2_5_omni_audio_encoder" => residual res: Perm', part="qwen2_5_omni_audio_encoder",
+    ),
+    mutant("qwen2_5_omni_thinker", "past the ear's last gain", "sound_nf", "audio_tower.proj.weight res (sound_res sound_nf)' => audio_tower.proj.weight res sound_res'"),
+    mutant("qwen2_5_omni_thinker", "key not dual", "vc", "(vh vc' vpair) (vres vn1)' if apart => (vh vc vpair) (vres vn1)' if apart"),
+    # encoders of sound
+    mutant("wav2vec2-bert", "a matrix per head under one table", "qk", "qk: GL[l] if => qk: GL[l, h] if", "place qk' if => place places if"),
+    mutant("wav2vec2-bert-relative", "positions' keys not dual", "qk", "linear_pos.weight (h qk') => linear_pos.weight (h qk)"),
+    mutant("wav2vec2-bert-relative", "the bias of queries forgotten", "qk", "pos_bias_u h qk => pos_bias_u h coordinates"),
+    mutant("wav2vec2-bert-adapted", "the adapter's values not dual", "aov", "wide (ah aov') => wide (ah aov)"),
+    mutant("wav2vec2-conformer", "a moment of the batch forgotten", "channel", "running_var channel => running_var other"),
+    mutant(
+        "wav2vec2-conformer-rotary", "a gain before the rotation", "n2",
+        'n2: Scale[l, res] if position_embeddings_type != "rotary" => n2: Scale[l, res]',
+    ),
+    mutant("sew", "key not dual", "qk", "(h qk') => (h qk)"),
+    mutant("moonshine", "half-split pairs", "ec", "[pair ec | erest] => [ec pair | erest]", "[pair ec' | erest'] => [ec' pair | erest']"),
+    mutant("moonshine", "gate and up mistaken", "du", "[dff du | dff] => [dff | dff du]"),
+    mutant("moonshine", "channels of the third convolution forgotten", "c2", "res_in c2' width => res_in other width"),
+    mutant("moonshine", "cross-attention past the encoder's last gain", "enf", "(xh xqk') (res_in enf)' => (xh xqk') res_in'"),
+    # models that see
+    mutant("lfm2_vl", "neighbours fast", "vision_res", "(merge vision_res np)' => (vision_res merge np)'"),
+    mutant("lfm2_vl", "the tower's last gain folded past a norm", "vision_nf", "at vision_tower. without nf if => at vision_tower. if"),
+    mutant("lfm2_vl-plain", "negative scale under ReLU", "pu", "PositiveScale[project] => Scale[project]"),
+    mutant("lighton_ocr", "neighbours slow", "vision_res", "(vision_res np merge)' => (merge vision_res np)'"),
+    mutant("lighton_ocr", "turned before the projector alone", "merged", "project merged' => project columns"),
+    mutant("deepseek_vl", "past the tower's last gain", "vision_nf", "(vision_res vision_nf)' => vision_res'"),
+    mutant("deepseek_vl", "hidden bias forgotten", "project", "linear1.bias project => linear1.bias rows"),
+    mutant("modernvbert", "neighbours fast", "vision_res", "(shuffled vision_res vision_nf)' => (vision_res shuffled vision_nf)'"),
+    mutant("modernvbert", "the head's norm in other coordinates", "res", "head).norm.weight res => head).norm.weight other"),
+    mutant("colpali", "past the last gain", "nf", "shared (res nf)' if => shared res' if"),
+    mutant("colmodernvbert", "pages in other coordinates", "res", "shared res' if => shared other if"),
+    mutant("fuyu", "patches in other coordinates", "res", "vision_embed_tokens.weight res pixels => vision_embed_tokens.weight other pixels"),
+    mutant("fuyu", "the patches' bias in other coordinates", "res", "vision_embed_tokens.bias res => vision_embed_tokens.bias other"),
+    mutant("shieldgemma2", "the last gain in a tied head", "nf", "of gemma3_text without nf if => of gemma3_text if"),
+    mutant("video_llama_3", "past the tower's last gain", "vision_nf", "(vision_res vision_nf)' => vision_res'"),
+    mutant("video_llama_3", "neurons not permuted on one side", "project", "res project' => res columns"),
+    mutant("video_llama_3", "interleaved pairs", "vision_c", "(h c pair) => (h pair c)", "(h c' pair) => (h pair c')", part="video_llama_3_vision"),
+    mutant("paddleocr_vl", "neighbours fast", "vision_res", "(merge vision_res np)' => (vision_res merge np)'"),
+    mutant("paddleocr_vl", "the tower's last gain folded past a norm", "vision_nf", "of paddleocr_vl_vision without nf => of paddleocr_vl_vision"),
+    mutant("paddleocr_vl", "interleaved pairs", "c", "(kv g c pair) => (kv g pair c)", "(kv c' pair) => (kv pair c')", part="paddleocr_vl_text"),
+    mutant("idefics2", "latents in other coordinates", "res", "latents res => latents other"),
+    mutant("idefics2", "the gain over what is seen forgotten", "pn1", "input_context_norm.weight diag(res pn1) => input_context_norm.weight diag(res)"),
+    mutant("idefics2", "output not dual", "vision_ov", "(h ov') => (h ov)", part="idefics2_vision"),
+    mutant("blip-2-retrieval", "words in other coordinates", "qres", "word_embeddings.weight words qres => word_embeddings.weight words other"),
+    mutant("instructblipvideo", "queries in other coordinates", "qres", "query_tokens 1 queries qres => query_tokens 1 queries other"),
+    mutant("florence2", "channels' queries permuted with their keys", "q1", "[cg1 q1 | cg1 k1 | cg1 k1] => [cg1 q1 | cg1 q1 | cg1 k1]"),
+    mutant("florence2", "computed positions permuted", "d3", "residual d2: Perm => residual d2: Perm\nresidual d3: Perm", "res d3 => res d3'"),
+    mutant("florence2", "a convolution by channels forgotten", "d1", "spatial_block.conv1.weight d1 => spatial_block.conv1.weight channels"),
+    mutant("got_ocr2", "a matrix per head under shared tables", "vqk", "vqk as qk: GL[v] if => vqk as qk: GL[v, vh] if", "place vqk' if => place places if"),
+    mutant("got_ocr2", "a table not dual", "vqk", "rel_pos_h place vqk' => rel_pos_h place vqk"),
+    mutant("got_ocr2", "the neck's gain forgotten", "kn2", "up1 (neck2 kn2)' => up1 neck2'"),
+    # GLM's
+    mutant("glm4v", "interleaved pairs", "vision_c", "[h c pair | h c' pair | h ov] => [h pair c | h pair c' | h ov]", part="glm4v_vision"),
+    mutant("glm4v", "neurons behind GELU not permuted", "vision_neuron", "gate_proj.weight project neuron' => gate_proj.weight project other", part="glm4v_vision"),
+    mutant("glm4v", "half-split pairs", "c", "[pair c | rest] => [c pair | rest]", "[pair c' | rest'] => [c' pair | rest']", part="glm4v_text"),
+    mutant("glm4v", "the last map forgotten", "vision_project", "res (vision_project vision_pu') => res columns"),
+    mutant("glm46v", "the last map past its factor", "vision_pu", "res (vision_project vision_pu') => res vision_project'"),
+    mutant("glm4v_moe", "turned before the MLP alone", "vision_down", "neuron down' => neuron columns", part="glm4v_moe_vision"),
+    mutant(
+        "glm4v_moe", "the rest before the rotated part", "rest", "[c pair sg | rest rs] => [rest rs | c pair sg]",
+        "[c' pair sg' | rest' rs'] => [rest' rs' | c' pair sg']", part="glm4v_moe_text",
+    ),
+    mutant("glm_ocr", "factors not dual", "vision_t", "k_norm.weight (c pair t') => k_norm.weight (c pair t)", part="glm_ocr_vision"),
+    mutant("glm_ocr", "a sign per coordinate", "vision_sg", "Sign[v, h, pair] => Sign[v, h, c, pair]", part="glm_ocr_vision"),
+    # Llama 3.2 Vision
+    mutant("mllama", "layers slow", "vres", "[vres' | vres' mid] => [vres' | mid vres']"),
+    mutant("mllama", "places of tiles forgotten", "vres", "shape (tile place vres) => shape rows"),
+    mutant("mllama", "a sign of queries alone", "xs", "(xkv xqk xs') seen' => (xkv xqk) seen'"),
+    mutant("mllama", "values do not turn", "seen", "(xkv xov) seen' => (xkv xov) columns"),
+]  # fmt: skip
