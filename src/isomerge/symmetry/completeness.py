@@ -37,7 +37,7 @@ def check_complete(spec: Spec, matches: Mapping[str, Match]) -> None:
             _check_gain(spec, space, [line for line in gains if not line.optional], readers, places)
         elif spec.scope(space):
             _check_sides(spec, [line for line in lines if line in places and not line.optional], places)
-    _check_biases(places)
+    _check_biases(spec, places)
 
 
 def _check_depths(spec: Spec, places: Places) -> None:
@@ -90,17 +90,24 @@ def _left_out(spec: Spec, line: Line, places: Places) -> bool:
     return any(other.indices for other in lines) and not any(other in places for other in lines)
 
 
-def _check_biases(places: Places) -> None:
-    """Where some weights of a kind have a bias, all of them have, and no bias is without its weight."""
+def _check_biases(spec: Spec, places: Places) -> None:
+    """Where some weights of a kind have a bias, all have that may have one, and no bias is without its weight."""
     kinds: dict[tuple[str, str], tuple[Line, set[Scope]]] = {}
     for line, scopes in places.items():
-        stem, _, what = line.canonical(dict.fromkeys(line.indices, 0)).rpartition(".")
-        if what in ("weight", "bias") and line.indices and not line.optional:
-            kinds.setdefault((stem, what), (line, set()))[1].update(scopes)  # several lines: layers in other shapes
+        if _half(line)[1] in ("weight", "bias") and line.indices and not line.optional:
+            kinds.setdefault(_half(line), (line, set()))[1].update(scopes)  # several lines: layers in other shapes
     for (stem, what), (line, scopes) in kinds.items():
         _, others = kinds.get((stem, "weight" if what == "bias" else "bias"), (line, scopes))
         for scope in sorted(others - scopes):
-            raise _missing(line.canonical(dict.fromkeys(line.indices, 0) | dict(scope)))
+            kin = [one for one in spec.lines if _half(one) == (stem, what)]
+            if any(_admitted(spec, one, scope) for one in kin):  # layers of another kind may never have it
+                raise _missing(line.canonical(dict.fromkeys(line.indices, 0) | dict(scope)))
+
+
+def _half(line: Line) -> tuple[str, str]:
+    """What a line's tensors are called but for the layer, and which half of a map they are (weight, bias)."""
+    stem, _, what = line.canonical(dict.fromkeys(line.indices, 0)).rpartition(".")
+    return stem, what
 
 
 def _scope(spec: Spec, match: Match) -> Scope:
