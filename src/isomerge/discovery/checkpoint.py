@@ -45,7 +45,7 @@ def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
     file = path if path.suffix == ".json" else path / CONFIG
     if path.is_file() or (path.is_dir() and file.is_file() and not _has_weights(path)):
         return str(model), read_object(file, remedy="download config.json again"), None
-    found = open_checkpoint(model)
+    found = open_checkpoint(os.fspath(model))
     return str(model), found.config, found.shapes
 
 
