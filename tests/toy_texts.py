@@ -181,7 +181,7 @@ TEXTS: dict[str, tuple[Callable[[], Any], float]] = {
     "cpmant": (lambda: tf.CpmAntForCausalLM(tf.CpmAntConfig(**ANT)), 1e-5),
     "squeezebert": (lambda: tf.SqueezeBertForMaskedLM(tf.SqueezeBertConfig(**GROUPED)), 1e-9),
     "squeezebert-relu": (lambda: tf.SqueezeBertForTokenClassification(tf.SqueezeBertConfig(**GROUPED, hidden_act="relu", num_labels=5)), 1e-9),
-    "fnet": (lambda: tf.FNetForMaskedLM(tf.FNetConfig(**FOURIER)), 1e-9),
+    "fnet": (lambda: tf.FNetForMaskedLM(tf.FNetConfig(**FOURIER, hidden_act="relu")), 1e-9),
     "prophetnet": (lambda: tf.ProphetNetForConditionalGeneration(tf.ProphetNetConfig(**PROPHET)), 1e-6),
     "prophetnet-relu": (lambda: tf.ProphetNetForConditionalGeneration(tf.ProphetNetConfig(**PROPHET, activation_function="relu", ngram=3)), 1e-6),
     "encoder-decoder": (_two_berts, 1e-9),

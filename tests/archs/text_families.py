@@ -82,8 +82,9 @@ TEXT_LARGEST = {
 """The largest group of every toy's stream."""
 TEXT_STREAMS: dict[str, dict[str, str]] = {
     **{name: {} for name in ("xglm", "xglm-relu", "dpr-plain", "layoutlmv3", "layoutlmv3-words", "ctrl", "nllb-moe", "pegasus_x", "pegasus_x-relu", "fsmt", "fsmt-gelu", "squeezebert", "squeezebert-relu", "fnet")},
-    **{name: {"res": "SignedPerm", "vision_res": "Perm"} for name in ("t5gemma2", "t5gemma2-tied", "t5gemma2_encoder")},
+    **{name: {"res": "SignedPerm", "vision_res": "Perm"} for name in ("t5gemma2", "t5gemma2-tied")},
     **{name: {"res": "Perm", "emb": "Perm"} for name in ("mobilebert", "mobilebert-normed", "convbert")},
+    "t5gemma2_encoder": {"vision_res": "Perm"},
     "lilt": {"res": "Perm", "tres": "Perm"},
     "encoder-decoder": {"res": "Perm", "read_res": "Perm"},
 }  # fmt: skip
