@@ -207,13 +207,13 @@ PICTURE_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tenso
 """Inputs of those that ask for others than one picture and a text, by ``model_type`` (see `toys.inputs`)."""
 
 PICTURE_OUTPUTS = {
-    **{key: ["last_hidden_state", "pooler_output"] for key in ["pixio", "mlcd_vision_model"]},
+    **dict.fromkeys(["pixio", "mlcd_vision_model"], ("last_hidden_state", "pooler_output")),
     "owlvit": ["logits", "pred_boxes"],
     "owlv2": ["logits", "pred_boxes", "objectness_logits"],
     "sam": ["pred_masks", "iou_scores"],
-    **{key: ["predicted_depth"] for key in ["dpt", "depth_anything"]},
+    **dict.fromkeys(["dpt", "depth_anything"], ("predicted_depth",)),
     "vitpose": ["heatmaps"],
-    **{key: ["logits", "pred_boxes"] for key in ["detr", "table-transformer"]},
+    **dict.fromkeys(["detr", "table-transformer"], ("logits", "pred_boxes")),
     "xclip": ["logits_per_video"],
 }
 """The outputs that are compared, by ``model_type``, where they are not the logits alone."""

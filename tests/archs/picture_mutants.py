@@ -40,8 +40,8 @@ PICTURE_MUTANTS = [
     # pairs
     mutant("owlvit", "the tower's last gain in the heads", "vision_nf", " without nf if => \x20if", "visual_projection.weight shared vision_res' => visual_projection.weight shared (vision_res vision_nf)'", "diag(vision_res hn) => diag(vision_res)", "layer_norm.bias (vision_res hn) => layer_norm.bias vision_res", "(vision_res hn)' => (vision_res vision_nf)'", 'residual hn: Scale[vision_res] if "layer_norm.weight" in tensors\n => \n'),
     mutant("owlvit", "classes past the heads' norm", "hn", "class_head.dense0.weight shared (vision_res hn)' => class_head.dense0.weight shared vision_res'"),
-    mutant("owlv2", "boxes' neurons not dual", "b1", "box_head.dense2.weight box b1' => box_head.dense2.weight box rows"),
-    mutant("owlv2", "objects past the heads' norm", "vision_res", "objectness_head.dense0.weight o0 (vision_res hn)' => objectness_head.dense0.weight o0 rows"),
+    mutant("owlv2", "boxes past the heads' norm", "hn", "box_head.dense0.weight inner (vision_res hn)' => box_head.dense0.weight inner vision_res'"),
+    mutant("owlv2", "objects past the heads' norm", "vision_res", "objectness_head.dense0.weight inner (vision_res hn)' => objectness_head.dense0.weight inner rows"),
     mutant("clipseg", "what to look for forgotten", "dres", "film_add.weight dres => film_add.weight rows"),
     mutant("clipseg", "the stream past the last norm", "vision_res", "dres vision_res' => dres rows"),
     mutant("clipseg", "negative scale under ReLU", "du", "PositiveScale[l, dff] => Scale[l, dff]"),
