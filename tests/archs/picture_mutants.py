@@ -52,7 +52,7 @@ PICTURE_MUTANTS = [
     mutant("xclip", "prompts' keys not dual", "pqk", "(ph pqk') => (ph pqk)"),
     # heads that draw and find
     mutant("sam", "a matrix per head under a table for all", "vision_qk", "space qk: GL[l] if => space qk: GL[l, h] if", "place qk' => place rows", part="sam_vision_model"),
-    mutant("sam", "the tables not dual", "vision_qk", "rel_pos_h place qk' => rel_pos_h place qk", part="sam_vision_model"),
+    mutant("sam", "the tables not dual", "vision_qk", "rel_pos_h place qk' if => rel_pos_h place qk if", part="sam_vision_model"),
     mutant("sam", "the neck's norm forgotten", "vision_neck", "layer_norm1.bias neck => layer_norm1.bias rows", part="sam_vision_model"),
     mutant("sam", "tokens' keys not dual", "tqk", "(th tqk') => (th tqk)"),
     mutant("sam", "negative scale under ReLU", "du", "PositiveScale[l, dff] => Scale[l, dff]"),
