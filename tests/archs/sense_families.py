@@ -28,6 +28,7 @@ SENSE_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Qwen2_5OmniText": (TEXT, []),
     "PaddleOCRText": (TEXT, []),
     "Idefics2Vision": (TOWER, []),
+    "Kosmos2Vision": (TOWER, []),
     "VideoLlama3Vision": (TOWER, ["Model"]),
     "PaddleOCRVision": (TOWER, ["Transformer"]),
     **dict.fromkeys(["Glm4vVision", "Glm4vMoeVision", "GlmOcrVision"], (GLM_EYES, [])),
@@ -35,7 +36,7 @@ SENSE_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "GlmOcrText": (GLM, ["Model"]),
     "Glm4vMoeText": (GLM_MOE, []),
 }
-WITHOUT_GAINS = {"merged", "seen", "vision_down", "up1", "up2"}
+WITHOUT_GAINS = {"merged", "seen", "vision_down", "up1", "up2", "lat"}
 """Streams between linear maps, which no norm reads: there is nothing to fold before they are turned."""
 SENSE_STREAMS: dict[str, dict[str, str]] = {
     **{name: {"res": "O", "sound_res": "Perm"} for name in ("qwen2_audio", "voxtral", "audioflamingo3")},
@@ -45,6 +46,7 @@ SENSE_STREAMS: dict[str, dict[str, str]] = {
     **{name: {"res": "Perm", "vision_res": "OFixingOnes"} for name in ("modernvbert", "colmodernvbert")},
     "colqwen2": {"res": "O", "vres": "OFixingOnes"},
     "fuyu": {"res": "OFixingOnes"},
+    "kosmos-2": {"vision_res": "Perm", "lat": "O"},
     "mllama": {"vres": "Perm", "seen": "O", "res": "O"},
     **{
         name: {"res": "SignedPerm", "vision_vres": "SignedPerm", "vision_down": "O"} for name in ("glm4v", "glm46v")

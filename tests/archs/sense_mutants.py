@@ -65,6 +65,9 @@ SENSE_MUTANTS = [
     mutant("got_ocr2", "a matrix per head under shared tables", "vqk", "vqk as qk: GL[v] if => vqk as qk: GL[v, vh] if", "place vqk' if => place places if"),
     mutant("got_ocr2", "a table not dual", "vqk", "rel_pos_h place vqk' => rel_pos_h place vqk"),
     mutant("got_ocr2", "the neck's gain forgotten", "kn2", "up1 (neck2 kn2)' => up1 neck2'"),
+    mutant("kosmos-2", "any matrix on values behind which a norm stands", "ov", "ov: Perm[l, h] => ov: GL[l, h]", "space ou as scale: Scale[l, h, ov] => ", "(h ov ou)' => (h ov')", "(h ov ou) => rows"),
+    mutant("kosmos-2", "the norm's bias without its factor", "fu", "ffn_layernorm.bias (ff fu) => ffn_layernorm.bias ff"),
+    mutant("kosmos-2", "latents do not turn", "lat", "latent_query latents lat => latent_query latents columns"),
     # GLM's
     mutant("glm4v", "interleaved pairs", "vision_c", "[h c pair | h c' pair | h ov] => [h pair c | h pair c' | h ov]", part="glm4v_vision"),
     mutant("glm4v", "neurons behind GELU not permuted", "vision_neuron", "gate_proj.weight project neuron' => gate_proj.weight project other", part="glm4v_vision"),
