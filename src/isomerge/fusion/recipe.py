@@ -177,6 +177,10 @@ class Recipe(_Referring):
         return list(dict.fromkeys(entry.model for entry in entries))
 
 
+OTHER_TOOLS = {"experts": "mergekit-moe", "genome": "mergekit-evolve"}
+"""Keys that tell a recipe of another tool of mergekit's."""
+
+
 def read_recipe(path: str | Path) -> Recipe:
     """Read and check a recipe.
 
@@ -187,6 +191,10 @@ def read_recipe(path: str | Path) -> Recipe:
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
+    if tool := next((OTHER_TOOLS[key] for key in content if key in OTHER_TOOLS), None):
+        raise IsomergeError(
+            f"{path}: a recipe of {tool}, which isomerge does not read; give one with `models` or `slices`"
+        )
     content = of_one_module(path, content)
     try:
         recipe = Recipe.model_validate(content)
@@ -204,7 +212,10 @@ def _most_telling(errors: Sequence[Any]) -> Any:
 def _explain(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
-        return f"`{where}`: {error['msg'][0].lower()}{error['msg'][1:]}"
+        words = f"{error['msg'][0].lower()}{error['msg'][1:]}".replace("valid tuple", "valid list")
+        words, _, kind = words.partition(" or instance of ")
+        keys = ", ".join(f"`{key}`" for key in _keys_at(error["loc"]))
+        return f"`{where}`: {words}{kind and f' with the keys {keys}'}"
     known = _keys_at(error["loc"][:-1])
     near = get_close_matches(str(error["loc"][-1]), known, 1)
     hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"

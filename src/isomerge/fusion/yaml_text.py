@@ -13,13 +13,35 @@ MAX_VALUES = 100_000
 """Most values in a text whose aliases are written out."""
 
 
+SEVERAL = "expected a single document in the stream"
+"""What PyYAML says of a file with more than one ``---``."""
+
+
+def _unrepeated() -> Any:
+    """PyYAML's safe loader, but a key that stands twice in one mapping is refused: the first one would be lost."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        line = key.start_mark.line + 1
+                        raise yaml.YAMLError(f"line {line} has the key `{key.value}` once more: give it once")
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
 def read_yaml(path: str | Path) -> Any:
     """The plain values of a YAML file: mappings, lists, texts, numbers, dates.
 
     Raises:
-        IsomergeError: the file cannot be read, is longer than `MAX_BYTES`, no YAML, asks for Python objects, is
-        nested too
-            deeply, contains itself, or has more than `MAX_VALUES` values with its aliases written out.
+        IsomergeError: the file cannot be read, is longer than `MAX_BYTES`, no YAML, asks for Python objects, says one key
+            twice, holds several documents, is nested too deeply, contains itself, or has more than `MAX_VALUES` values with
+            its aliases written out.
     """
     import yaml
 
@@ -28,11 +50,16 @@ def read_yaml(path: str | Path) -> Any:
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise IsomergeError(f"{path}: longer than the {MAX_BYTES} bytes allowed for a recipe; shorten it")
-        content = yaml.safe_load(raw.decode("utf-8"))
+        content = yaml.load(raw.decode("utf-8"), _unrepeated())
         count = _count(content, {})
     except (OSError, UnicodeDecodeError) as error:
         raise IsomergeError(f"{path}: cannot read this recipe ({error})") from None
     except yaml.YAMLError as error:
+        if getattr(error, "context", None) == SEVERAL:
+            raise IsomergeError(
+                f"{path}: holds several recipes, as mergekit-multi reads them: put each into a file of its own, without its "
+                "`name`, and merge one after the other"
+            ) from None
         raise IsomergeError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from None
     except RecursionError:
         raise IsomergeError(
