@@ -228,7 +228,8 @@ def test_refusals(tmp_path: Path) -> None:
         (tuned, {"rank": 0}, ["--rank 0"]),
         (tuned, {"energy": 0.0}, ["--energy 0.0"]),
         (tuned, {"epsilon": 1.0}, ["--sv-epsilon 1.0"]),
-        (tuned, {"include": "("}, ["--include-regex", "'('"]),
+        (tuned, {"include": "nothing"}, ["no module that differs", "--include"]),
+        (tuned, {"include": "("}, ["--include ", "'('"]),
         (tuned, {"out": tmp_path / "there"}, ["there", "exists"]),
     ):
         arguments = {"out": tmp_path / "out", **options}

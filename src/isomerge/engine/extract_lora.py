@@ -107,7 +107,8 @@ def extract_lora(
         the differences and of what the adapter does not say; ``share`` is lost / norm.
 
     Raises:
-        IsomergeError: the models do not belong together or are equal, an option is out of range, or ``out`` exists.
+        IsomergeError: the models do not belong together or are equal, nothing of their difference would be kept, an option is
+            out of range, or ``out`` exists.
     """
     choice = Choice(
         Cut(rank, energy, epsilon, seed), _pattern("include", include), _pattern("exclude", exclude), embeddings
@@ -124,6 +125,11 @@ def extract_lora(
         writer.complete(pairs)
         if not writer.found:
             raise IsomergeError(f"{one.ref} and {two.ref} have equal weights: there is nothing to extract")
+        if all(found.kept == "lost" for found in writer.found.values()):
+            raise IsomergeError(
+                f"no module that differs between {one.ref} and {two.ref} would be kept: choose others with --include and "
+                "--exclude, or add --embeddings or --save-modules"
+            )
         writer.file.finish(folder.model / ADAPTER_WEIGHTS)
         with disk_errors(folder.model):
             (folder.model / ADAPTER_CONFIG).write_text(json.dumps(writer.config(), indent=2) + "\n")
@@ -147,7 +153,7 @@ def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
     try:
         return None if text is None else re.compile(text)
     except re.error as error:
-        raise IsomergeError(f"--{name}-regex {text!r} is no regular expression ({error})") from None
+        raise IsomergeError(f"--{name} {text!r} is no regular expression ({error})") from None
 
 
 def _pairs(one: Model, two: Model) -> Iterator[_Pair]:
