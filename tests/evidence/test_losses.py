@@ -149,6 +149,12 @@ def test_refusals(toy: Callable) -> None:
     cases = [
         (module, {"input_ids": ids}, "no labels"),
         (module, {"input_ids": ids, "labels": ids}, "do not fit"),
+        (
+            module,
+            {"input_ids": ids, "labels": torch.tensor([1, 3])},
+            r"label 3 is none of the 3 classes .*\(0 to 2\)",
+        ),
+        (module, {"input_ids": ids, "labels": torch.tensor([-1, -100])}, "label -1 is none of the 3 classes"),
         (module, {"pixel_values": ids}, "cannot read these examples"),
         (module, {"input_ids": ids, "labels": torch.tensor([-100, -100])}, "nothing to predict"),
         (Fixed(torch.full((2, 3), float("nan"))), {"input_ids": ids, "labels": torch.tensor([0, 1])}, "no numbers"),

@@ -126,6 +126,12 @@ def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = C
         raise IsomergeError("the data have no labels, so there is no loss: give a label with every example")
     if labels.shape != logits.shape[:-1]:
         raise _unfit(labels, logits)
+    outside = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
+    if bool(outside.any()):
+        raise IsomergeError(
+            f"label {int(labels[outside][0])} is none of the {logits.shape[-1]} classes that the model predicts (0 to "
+            f"{logits.shape[-1] - 1}): check that the data are made for this checkpoint"
+        )
     return labels.to(logits.device)
 
 
