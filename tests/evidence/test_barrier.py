@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import isomerge
+from isomerge.data.examples import Examples
 from isomerge.data.opening import open_data
 from isomerge.engine.modules import load_module
 from isomerge.errors import IsomergeError
@@ -23,6 +24,7 @@ from isomerge.evidence.digits import example_models, held_out_digits
 from isomerge.evidence.line import Line, definitions, draw_lines, loss_line
 from isomerge.evidence.losses import evaluate
 from isomerge.evidence.plane import draw_planes, loss_plane, plane_corners, weights_at
+from toys import save_toy
 
 
 class Point(nn.Module):
@@ -242,6 +244,18 @@ def test_a_twin_has_no_barrier(digits: Path, tmp_path: Path) -> None:
     assert stored > 0.5
     assert aligned == pytest.approx(0, abs=1e-3)
     assert given == pytest.approx(0, abs=1e-3)
+
+
+def test_a_headless_model_is_told_before_labels_are_asked_for(tmp_path: Path) -> None:
+    """They would not help."""
+    model = save_toy("siglip_vision_model", tmp_path / "m")
+    images = torch.randn(2, 3, 8, 8)
+    for examples in (
+        Examples({"pixel_values": images}, False),
+        Examples({"pixel_values": images, "labels": torch.arange(2)}, True),
+    ):
+        with pytest.raises(IsomergeError, match="SiglipVisionModel predicts nothing"):
+            isomerge.barrier(model, model, data=examples)
 
 
 def test_options_are_checked_first(digits: Path, tmp_path: Path) -> None:

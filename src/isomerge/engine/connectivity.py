@@ -20,6 +20,7 @@ from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
 from isomerge.evidence.line import Line, check_picture, draw_lines, loss_line
+from isomerge.evidence.losses import logits_of
 from isomerge.evidence.plane import Plane, draw_planes, loss_plane
 from isomerge.symmetry.fixed import fixed_parts
 
@@ -120,10 +121,11 @@ def run_barrier(
         IsomergeError: models that do not fit together, wrong options, or data without labels.
     """
     options.check(models, aligned)
+    anchor = _module(models[0], options.device)
     if not examples.labelled:
+        logits_of(anchor, next(examples.batches(1)))  # of a model without a head, labels would not help
         raise IsomergeError("--data has no labels, so there is no loss: give a label with every example")
     run = evaluator(examples, options.batch_size)
-    anchor = _module(models[0], options.device)
     names = [STORED, *(f"aligned, {chosen}" for chosen in options.kinds), *(model.ref for model in aligned)]
     report: dict[str, Any] = {
         "command": "barrier",
