@@ -139,7 +139,7 @@ def test_statistics_are_checked_for_every_model_first(pair: tuple[Path, Path], t
         )  # fmt: skip
 
     for last, says in (
-        (files[2], "different data"),
+        (files[2], "rows that were chosen otherwise"),
         (tmp_path / "no", "not a readable"),
         (a / "model.safetensors", "not a stat"),
     ):

@@ -16,6 +16,7 @@ from engine.disguises import files_of, perturb, single, turn
 from isomerge.data.examples import Examples
 from isomerge.engine.commands import run_align
 from isomerge.engine.gathering import gather
+from isomerge.engine.inputs import check_same_data
 from isomerge.engine.models import Model, recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.run import Output
@@ -173,7 +174,7 @@ def test_unlike_data_are_refused(tmp_path: Path) -> None:
     first = str(stored(a, examples_for(a), tmp_path / "a.safetensors"))
     for number, (seed, how) in enumerate([(1, {}), (0, {"rows": 20}), (0, {"batch_size": 5})]):
         other = str(stored(b, examples_for(b, seed=seed), tmp_path / f"b{number}.safetensors", **how))
-        with pytest.raises(IsomergeError, match="different data"):
+        with pytest.raises(IsomergeError, match="different data" if seed else "rows that were chosen otherwise"):
             run_align(
                 recognise(b),
                 recognise(a),
@@ -271,3 +272,23 @@ def test_the_command(tmp_path: Path) -> None:
         isomerge.stats(a, data=examples, out=tmp_path / "no" / "s.safetensors")
     with pytest.raises(IsomergeError, match="--rows 0"):
         isomerge.stats(a, data=examples, out=tmp_path / "t.safetensors", rows=0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("x 9 2 unpadded", "y 9 2 unpadded", "a and b are of different data: .* --data, --limit and --length"),
+        (
+            "x 9 2 unpadded",
+            "x 9 3 unpadded",
+            "a and b have rows that were chosen otherwise: .* --rows and --batch-size",
+        ),
+        ("", "x 9 2 unpadded", "^a has no rows of activations: make it with --kinds"),
+        ("x 9 2 unpadded", None, "^b has no rows of activations: make it with --kinds"),
+    ],
+)
+def test_files_that_do_not_belong_together(one: str, other: str | None, words: str) -> None:
+    """What is unlike is said."""
+    with pytest.raises(IsomergeError, match=words):
+        check_same_data(["a", "b"], [one, other])
+    check_same_data(["a", "b"], [one, one])

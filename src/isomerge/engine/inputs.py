@@ -100,10 +100,19 @@ def check_same_data(files: Sequence[str], told: Sequence[Any]) -> None:
         IsomergeError: naming the first file and the one that differs from it.
     """
     for file, rows in zip(files[1:], told[1:], strict=True):
-        if rows != told[0]:
+        if rows == told[0]:
+            continue
+        if lacking := [name for name, found in ((files[0], told[0]), (file, rows)) if not found]:
             raise IsomergeError(
-                f"{files[0]} and {file} are of different data: make both with the same --data, --limit and --length"
+                f"{lacking[0]} has no rows of activations: make it with --kinds activations,regmean"
             )
+        if str(rows).split()[1:] != str(told[0]).split()[1:]:
+            raise IsomergeError(
+                f"{files[0]} and {file} have rows that were chosen otherwise: make both with the same --rows and --batch-size"
+            )
+        raise IsomergeError(
+            f"{files[0]} and {file} are of different data: make both with the same --data, --limit and --length"
+        )
 
 
 def _header(file: str) -> dict[str, Any]:
