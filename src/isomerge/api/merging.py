@@ -122,7 +122,10 @@ def merge(
         options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
         refs = opened(job, spec=spec, allow_pickle=allow_pickle)
         bases = [base for base in job.source_bases if base is not None]
-        with recognised([*refs, *bases], spec, allow_pickle, untie) as every, destination(out, options) as output:
+        with (
+            recognised([*refs, *bases], spec, allow_pickle, untie, unmoved=not how["align"]) as every,
+            destination(out, options) as output,
+        ):
             found, rest = every[: len(refs)], iter(every[len(refs) :])
             origins = [None if base is None else next(rest) for base in job.source_bases]
             named = [

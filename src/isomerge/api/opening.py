@@ -37,9 +37,14 @@ def open(model: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
 
 @contextlib.contextmanager
 def recognised(
-    models: Sequence[Any], spec: str | Path | None, allow_pickle: bool, untie: bool = False
+    models: Sequence[Any],
+    spec: str | Path | None,
+    allow_pickle: bool,
+    untie: bool = False,
+    *,
+    unmoved: bool = False,
 ) -> Iterator[list[Model]]:
-    """Recognise models of every kind; live modules are saved to a temporary folder first."""
+    """Recognise models of every kind (see `recognise`); live modules are saved to a temporary folder first."""
     with contextlib.ExitStack() as stack:
         found = []
         for model in models:
@@ -56,7 +61,7 @@ def recognised(
                 raise IsomergeError(
                     f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
                 )
-            found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie))
+            found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
             found[-1].checkpoint.ref = name or found[-1].ref
         yield found
 

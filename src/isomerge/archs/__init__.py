@@ -54,11 +54,17 @@ def spec_for(
     kind, known = str(named), spec_texts()
     if kind not in known:
         raise IsomergeError(
-            f"config.json: no spec for model_type {kind!r}; derive one (isomerge discover) or write one "
-            f"(docs/add-an-architecture.md), and give it with --spec FILE; known are {', '.join(sorted(known))}"
+            f"config.json: no spec for model_type {kind!r}, which is none of the {len(known)} of docs/architectures.md; "
+            "derive one (isomerge discover) or write one (docs/add-an-architecture.md), and give it with --spec FILE"
         )
     name, text = known[kind]
     return parse_spec(text, config, name, spec_texts(), shapes)
+
+
+def without_spec(config: Mapping[str, Any]) -> bool:
+    """Whether there is no spec for the ``model_type`` of a config, or of a group of its keys that describes a part."""
+    parts = [config, *(part for part in config.values() if isinstance(part, Mapping) and "model_type" in part)]
+    return any(str(part.get("model_type") or part.get("_class_name")) not in spec_texts() for part in parts)
 
 
 def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:

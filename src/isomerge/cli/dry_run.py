@@ -48,7 +48,8 @@ def print_plan(
     check_out(Path(os.path.expanduser(out)), force=overwrite)
     parse_size(shard_size)
 
-    models = [recognise(ref, spec_file=spec, allow_pickle=allow_pickle, untie=untie) for ref in refs]
+    opening = {"spec_file": spec, "allow_pickle": allow_pickle, "untie": untie, "unmoved": spaces == "none"}
+    models = [recognise(ref, **opening) for ref in refs]
     apart = head_lines(models[0].spec) if heads_of(heads, models).apart else ()
     check_compatible(models[0], models[1:], apart=apart)
     anchor_first = models[::-1] if guard else models

@@ -111,7 +111,7 @@ class _Check:
     def _meant(self, path: Path, tensor: str) -> bool:
         """Whether a tensor's infinities are meant: the spec says so of bounds."""
         try:
-            recognise(path.parent, spec_file=self.spec).read(tensor, None)
+            recognise(path.parent, spec_file=self.spec, unmoved=True).read(tensor, None)
         except (IsomergeError, KeyError):
             return False
         return True
@@ -127,7 +127,7 @@ class _Check:
                 self.problem(str(home / CONFIG), "the report does not list it beside the weights")
                 continue
             try:
-                found = recognise(self.folder / home, spec_file=self.spec).checkpoint
+                found = recognise(self.folder / home, spec_file=self.spec, unmoved=True).checkpoint
             except IsomergeError as error:
                 self.problem(str(home / CONFIG), str(error))
                 continue

@@ -44,6 +44,22 @@ def check_anchors(anchor: str, onto: int, matching: Matching, spaces: str) -> No
         )
 
 
+def check_described(donor: Model, fusion: Fusion, repair: Any) -> None:
+    """Refuse what looks into layers where a model is merged as it is stored, of which no more is known than names.
+
+    Raises:
+        IsomergeError: naming the method.
+    """
+    method = fusion.method
+    inside = bool(method.unit or method.statistics or method.forward)
+    if (inside or repair is not None) and not donor.spec.describes:
+        what = f"the method {method.name}" if inside else "--repair"
+        raise IsomergeError(
+            f"{donor.ref}: {what} needs to know what the layers are made of, and there is no spec for model_type "
+            f"{donor.spec.model_type!r}; derive one (isomerge discover), or choose a method that needs none, such as linear"
+        )
+
+
 def check_soft(match: str, fusion: Fusion, repair: Any) -> None:
     """Refuse to run models after a match that makes other models of them.
 

@@ -25,6 +25,7 @@ from isomerge.engine.many_solutions import prepare_mean
 from isomerge.engine.merge_checks import (
     check_aligned,
     check_anchors,
+    check_described,
     check_framed,
     check_soft,
     check_transplant,
@@ -113,6 +114,7 @@ class _Merge:
 
     def _check_options(self) -> None:
         options, fusion, match = self.options, self.fusion, self.options.matching.match
+        check_described(self.donor, fusion, options.repair)
         check_anchors(options.anchor, options.onto, options.matching, options.spaces)
         check_soft(match, fusion, options.repair)
         check_transplant(

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.archs import infer_model_types, spec_for
+from isomerge.archs import infer_model_types, spec_for, without_spec
+from isomerge.archs.as_stored import spec_as_stored
 from isomerge.checkpoint.agreement import as_transformers_reads, disagreement
 from isomerge.checkpoint.dtypes import BITS
 from isomerge.checkpoint.quantised import dequantised
@@ -134,11 +135,13 @@ def recognise(
     spec_file: str | Path | None = None,
     allow_pickle: bool = False,
     untie: bool = False,
+    unmoved: bool = False,
 ) -> Model:
     """Open a checkpoint and match all of its tensors, names and shapes, to its spec; no weights are read.
 
     With ``untie``, a head whose tie to the embeddings stands in the way of a symmetry becomes a tensor of its own
-    (equal until it is moved), and the config says so.
+    (equal until it is moved), and the config says so. With ``unmoved``, where nothing will be moved, an architecture without a
+    spec is taken as it is stored (`spec_as_stored`).
 
     Raises:
         IsomergeError: an unreadable checkpoint, an unknown architecture, a tensor that no line describes, or one that is missing.
@@ -156,7 +159,7 @@ def recognise(
             kinds and "architecture" not in checkpoint.config
         ):  # timm's key: its loaders want no model_type beside it
             checkpoint = replace(checkpoint, config={**checkpoint.config, "model_type": kinds[0]})
-    spec, matches = _bound(checkpoint, spec_file)
+    spec, matches = _bound(checkpoint, spec_file, unmoved=unmoved)
     names = by_canonical(matches)
     if untie and (ties := broken_ties(spec, names, checkpoint.config)):
         lacking = {line: stand_in for line, (stand_in, _) in ties.items() if line.canonical({}) not in names}
@@ -167,7 +170,7 @@ def recognise(
     return Model(checkpoint, kept, matches, spec)
 
 
-def _bound(checkpoint: Checkpoint, spec_file: str | Path | None) -> tuple[Spec, dict[str, Match]]:
+def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: bool) -> tuple[Spec, dict[str, Match]]:
     """The spec of a checkpoint and its tensors' lines; where the config as it stands does not fit, by what transformers reads in it.
 
     Parts of composites were saved without what is a default of their classes, which a spec knows of the most common alone.
@@ -185,7 +188,12 @@ def _bound(checkpoint: Checkpoint, spec_file: str | Path | None) -> tuple[Spec, 
         if (full := as_transformers_reads(checkpoint.config)) is not None:
             with suppress(IsomergeError):
                 return bound(full)
-        raise IsomergeError(f"{checkpoint.ref}: {error}") from None
+        unknown = spec_file is None and without_spec(checkpoint.config)
+        if unknown and unmoved:
+            spec = spec_as_stored(checkpoint.config, checkpoint.shapes)
+            return spec, coverage(spec, checkpoint.shapes)
+        hint = "; merge --no-align needs none" if unknown else ""
+        raise IsomergeError(f"{checkpoint.ref}: {error}{hint}") from None
 
 
 def _untied(spec: Spec, config: dict[str, Any]) -> dict[str, Any]:

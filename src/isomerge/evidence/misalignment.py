@@ -39,7 +39,8 @@ def misalignment(
     from isomerge.engine.plan import make_plan, unit_bytes
     from isomerge.engine.run import rows_of
 
-    anchor, *others = [recognise(m, spec_file=spec, allow_pickle=allow_pickle, untie=untie) for m in models]
+    opening = {"spec_file": spec, "allow_pickle": allow_pickle, "untie": untie, "unmoved": True}
+    anchor, *others = [recognise(m, **opening) for m in models]
     chosen = heads_of(heads, [anchor, *others])
     check_compatible(anchor, others, apart=head_lines(anchor.spec) if chosen.apart else ())
     found = []

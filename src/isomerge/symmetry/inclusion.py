@@ -72,8 +72,8 @@ class Inclusion:
         kind = str(config["model_type"])
         if kind not in texts:
             raise IsomergeError(
-                f"config.json: {self.group} is a {kind!r}, for which there is no spec to include; known are "
-                f"{', '.join(sorted(texts))}"
+                f"config.json: {self.group} is a {kind!r}, for which there is no spec to include: it is none of the "
+                f"{len(texts)} of docs/architectures.md"
             )
         return texts[kind]
 

@@ -175,6 +175,11 @@ class Spec:
                     "check that config.json and the spec belong to these weights"
                 )
 
+    @property
+    def describes(self) -> bool:
+        """Whether anything is said of the tensors but their names."""
+        return any(line.axes is not None for line in self.lines)
+
     def scope(self, space: Space) -> tuple[str, ...]:
         """The indices of a space that number layers (no axis, no size)."""
         return tuple(i for i in space.index if i not in self.sizes)
