@@ -10,6 +10,7 @@ import pytest
 from isomerge.engine.solutions import matching_of
 from isomerge.errors import IsomergeError
 from isomerge.fusion.recipe import Recipe, read_recipe
+from isomerge.fusion.yaml_text import read_yaml
 
 FULL = """
 models:
@@ -212,3 +213,9 @@ def test_unreadable(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yml", tmp_path, tmp_path / "latin"):
         with pytest.raises(IsomergeError, match="cannot read this recipe"):
             read_recipe(path)
+
+
+def test_a_key_that_two_mappings_have_is_no_key_twice(tmp_path: Path) -> None:
+    """`<<` puts the keys of another mapping below a mapping's own, in whatever order the two are made."""
+    (tmp_path / "x.yml").write_text("a: &a {t: 1}\nb: {c: {d: &d {<<: *a, t: 2}}}\ne: {<<: *d, f: 3}\n")
+    assert read_yaml(tmp_path / "x.yml") == {"a": {"t": 1}, "b": {"c": {"d": {"t": 2}}}, "e": {"t": 2, "f": 3}}

@@ -22,15 +22,16 @@ def _unrepeated() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen: set[str] = set()
-            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            # not where values are made of it: by then `<<` may have put another mapping's keys beside its own
+            node, seen = super().compose_mapping_node(anchor), set()
+            for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                     if key.value in seen:
                         line = key.start_mark.line + 1
                         raise yaml.YAMLError(f"line {line} has the key `{key.value}` once more: give it once")
                     seen.add(key.value)
-            return super().construct_mapping(node, deep)
+            return node
 
     return Loader
 
