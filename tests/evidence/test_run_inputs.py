@@ -1,13 +1,16 @@
-"""What `verify --run` gives a model: pictures, films and texts, by what its config counts."""
+"""What `verify --run` gives a model (pictures, films and texts, by what its config counts) and compares of it."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from isomerge.evidence.outputs import _inputs
+from isomerge.errors import IsomergeError
+from isomerge.evidence.outputs import _difference, _inputs, _predictions, compare_outputs
 
 TOWER = SimpleNamespace(image_size=8, num_channels=1)
 FILM = SimpleNamespace(image_size=[8, 6], num_frames=5)
@@ -20,6 +23,7 @@ WORDS = SimpleNamespace(vocab_size=9)
         ({"image_size": 8, "num_channels": 3}, {"pixel_values": (2, 3, 8, 8)}),
         ({"vocab_size": 9}, {"input_ids": (2, 7)}),
         ({"vocab_size": 9, "is_encoder_decoder": True}, {"input_ids": (2, 7), "decoder_input_ids": (2, 7)}),
+        ({"image_size": {"height": 8, "width": 6}}, {"pixel_values": (2, 3, 8, 6)}),
         ({"backbone_config": TOWER}, {"pixel_values": (2, 1, 8, 8)}),
         ({"text_config": WORDS, "vision_config": FILM}, {"pixel_values": (2, 5, 3, 8, 6), "input_ids": (2, 7)}),
         ({}, {}),
@@ -30,3 +34,50 @@ def test_shapes(parts: dict, shapes: dict[str, tuple[int, ...]]) -> None:
     config = SimpleNamespace(**{"is_encoder_decoder": False, **parts})
     given = _inputs(config, torch.Generator().manual_seed(0), 2, 7)
     assert {name: tuple(x.shape) for name, x in given.items()} == shapes
+
+
+def test_all_predictions_are_compared() -> None:
+    """Both ends of an answer, and boxes beside classes; of a model without any, the first output alone."""
+    one, two, ids = torch.zeros(2), torch.ones(2), torch.ones(2, dtype=torch.long)
+    for given, wanted in (
+        ({"start_logits": one, "end_logits": two, "encoder_last_hidden_state": one}, [one, two]),
+        ({"logits": one, "pred_boxes": two, "last_hidden_state": one}, [one, two]),
+        ({"ids": ids, "last_hidden_state": one, "pooler_output": two}, [one]),
+        ({"ids": ids, "kept": (one, two)}, []),
+    ):
+        found = _predictions(given)
+        assert len(found) == len(wanted)
+        assert all(x is y for x, y in zip(found, wanted, strict=True))
+
+
+def test_numbers_that_stand_for_never() -> None:
+    """Infinities in both are no difference, and hide none; in one alone they are one."""
+    never = -torch.inf
+    assert _difference(torch.tensor([2.0, never]), torch.tensor([2.0, never])) == 0
+    assert _difference(torch.tensor([2.0, never]), torch.tensor([1.0, never])) == 0.5
+    assert _difference(torch.tensor([2.0, never]), torch.tensor([2.0, 1.0])) == torch.inf
+
+
+def test_both_ends_of_an_answer(tmp_path: Path) -> None:
+    """A model that differs only in where answers end is another one; also where its config asks for tuples."""
+    import transformers as tf
+
+    config = tf.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    model = tf.BertForQuestionAnswering(config)
+    model.config.return_dict = False
+    model.save_pretrained(tmp_path / "a")
+    with torch.no_grad():
+        model.qa_outputs.weight[1] *= -1
+    model.save_pretrained(tmp_path / "b")
+    assert compare_outputs(tmp_path / "a", tmp_path / "a") == 0
+    assert compare_outputs(tmp_path / "a", tmp_path / "b") > 0.1
+
+
+@pytest.mark.parametrize("kind", ["nothing that transformers has", "vit"])
+def test_models_that_cannot_be_run(kind: str, tmp_path: Path) -> None:
+    """One sentence that says to leave out --run."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(IsomergeError, match=r"transformers cannot load this checkpoint .*: leave out --run$"):
+        compare_outputs(tmp_path, tmp_path)
