@@ -8,7 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+import isomerge
+from engine.disguises import single
+from isomerge.checkpoint.materialise import materialise
+from isomerge.checkpoint.references import open_model_ref
 from isomerge.errors import IsomergeError
 from isomerge.evidence.outputs import _difference, _inputs, _predictions, compare_outputs
 
@@ -73,6 +78,23 @@ def test_both_ends_of_an_answer(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "b")
     assert compare_outputs(tmp_path / "a", tmp_path / "a") == 0
     assert compare_outputs(tmp_path / "a", tmp_path / "b") > 0.1
+
+
+def test_an_adapter_is_run_with_its_model(tmp_path: Path) -> None:
+    """What is run is what was compared: a model with its adapter, not the model in the folder alone."""
+    base, lora, module = single("gpt2", tmp_path / "a"), tmp_path / "lora", "transformer.h.0.mlp.c_fc"
+    into, out = open_model_ref(base).tensors[f"{module}.weight"].shape
+    lora.mkdir()
+    halves = {"lora_A.weight": torch.ones(1, into), "lora_B.weight": torch.arange(1.0, out + 1)[:, None]}
+    save_file({f"base_model.model.{module}.{n}": x for n, x in halves.items()}, lora / "adapter_model.safetensors")
+    told = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "fan_in_fan_out": True}
+    (lora / "adapter_config.json").write_text(json.dumps(told))
+    whole = materialise(open_model_ref(f"{base}+{lora}"), tmp_path / "whole")
+    found = isomerge.verify(f"{base}+{lora}", whole, run=True)
+    assert (found["same"], found["outputs"], found["contradiction"]) == (True, 0, None)
+    found = isomerge.verify(f"{base}+{lora}", base, run=True)
+    assert found["same"] is False
+    assert found["outputs"] > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["nothing that transformers has", "vit"])
