@@ -71,6 +71,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "parameters": ({"parameters": [1]}, r"^parameters=\[1\]: give a dict whose keys are texts or None$"),
     "data": ({"data": 3}, "^data=3: give a text, a path, Examples or None$"),
     "observer": ({"observer": 3}, "^observer=3: give a function$"),
+    "rows of weights": (
+        {"weights": numpy.eye(2)},
+        r"^weights=array\(\[\[1\., 0\.\], \[0\., 1\.\]\]\): give a list of numbers",
+    ),
     "no shards": ({"shard_size": 0}, "^0 is not a size"),
     "long": ({"heads": ["é" * 90]}, "^heads=.{80}…: give a text, such as"),
     "misspelt": ({"wieghts": [1]}, "^wieghts: merge has no such argument; did you mean weights$"),
@@ -115,7 +119,11 @@ def test_kinds_are_made_pythons_own() -> None:
     assert made == [3, 0.5, True, [1, 2], ["one"], ("p", "q")]
     assert [type(x) for x in made] == [int, float, bool, list, list, tuple]
     assert loose(1, 2, c=False, d=(x for x in (1.5,))) == [1, 2, False, [1.5], (), "x"]
-    for wrong in ({"b": numpy.array([1.0, 2.0])}, {"d": numpy.array(1.0)}, {"e": b"one"}, {"a": 1.0}):
+    assert loose(1, 2, torch.tensor(True), [], f=(x for x in "pq"))[2:] == [True, [], (), ["p", "q"]]
+    for wrong in (
+        {"b": numpy.array([1.0, 2.0])}, {"d": numpy.array(1.0)}, {"e": b"one"}, {"a": 1.0}, {"a": torch.tensor(True)},
+        {"b": numpy.True_}, {"c": torch.tensor([True])}, {"d": (x for x in ("a", 1.5))}, {"d": {1.0}},
+    ):  # fmt: skip
         with pytest.raises(IsomergeError, match=f"^{next(iter(wrong))}="):
             loose(**{"a": 1, "b": 1, "c": True, "d": [1], **wrong})
 

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import collections.abc
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache, wraps
 from importlib import import_module
 from inspect import Parameter, signature
 from operator import index
 from pathlib import Path
-from types import NoneType
-from typing import Any, ParamSpec, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from isomerge.errors import IsomergeError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-WORDS = {
-    str: "a text",
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
-    Path: "a path",
-    NoneType: "None",
-    collections.abc.Mapping: "a dict whose keys are texts",
-    collections.abc.Callable: "a function",
-}
 SHOWN = 80
 """How much of a wrong value a sentence shows."""
-
-
-class _WrongKindError(TypeError):
-    """A value is not of an annotation's kind."""
 
 
 def checked(rest: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -52,18 +38,14 @@ def checked(rest: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: P.args, **named: P.kwargs) -> R:
-            own = signature(function)
-            kinds = dict(_kinds(function))
-            known = [n for n, p in own.parameters.items() if p.kind is not Parameter.VAR_KEYWORD]
-            if rest is not None and any(name not in known for name in named):
+            own, kinds = signature(function), _kinds(function)
+            if rest is not None and not named.keys() <= kinds.keys():
                 home, _, name = rest.rpartition(".")
-                more = getattr(import_module(home), name)
-                kinds |= _kinds(more)
-                known += signature(more).parameters
+                kinds = {**kinds, **_kinds(getattr(import_module(home), name))}
             for name in named:
-                if name not in known:
-                    near = get_close_matches(name, known, n=1)
-                    hint = f"did you mean {near[0]}" if near else f"there are {', '.join(known)}"
+                if name not in kinds:
+                    near = get_close_matches(name, kinds, n=1)
+                    hint = f"did you mean {near[0]}" if near else f"there are {', '.join(kinds)}"
                     raise IsomergeError(f"{name}: {function.__name__} has no such argument; {hint}")
             bound = own.bind(*args, **named)
             for name, value in bound.arguments.items():
@@ -83,6 +65,8 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
     """A function's annotations, evaluated one by one: those that only type checkers know are ``Any``."""
     found = {}
     for name, parameter in signature(function).parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            continue
         kind = parameter.annotation
         try:
             found[name] = eval(kind, function.__globals__) if isinstance(kind, str) else kind
@@ -94,13 +78,12 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
 def _as_kind(name: str, value: Any, kind: Any) -> Any:
     """A value as an annotation wants it."""
     kinds = _alternatives(kind)
+    if isinstance(value, Iterator) and any(get_origin(one) is Sequence for one in kinds):
+        value = list(value)  # it can be gone through only once, and more than one kind may be tried
     for alone in (False, True):  # one text is a list of one only where nothing else takes texts
-        for one in kinds:
-            try:
-                return _converted(value, one, alone=alone)
-            except _WrongKindError:
-                continue
-    shown = repr(value)
+        with suppress(TypeError):
+            return _converted(value, kinds, alone=alone)
+    shown = " ".join(repr(value).split())
     shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
     example = _example(value, kinds)
     raise IsomergeError(f"{name}={shown}: give {_words(kinds)}{example and f', such as {example}'}")
@@ -108,40 +91,33 @@ def _as_kind(name: str, value: Any, kind: Any) -> Any:
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
     """The members of a union; another kind alone."""
-    return get_args(kind) if type(kind).__name__ in ("UnionType", "Union", "_UnionGenericAlias") else (kind,)
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
-def _converted(value: Any, kind: Any, *, alone: bool = False) -> Any:
-    """A value of one kind that is no union.
+def _converted(value: Any, kinds: Sequence[Any], *, alone: bool = False) -> Any:
+    """A value as the first kind that takes it.
 
     Raises:
-        _WrongKindError: it is of another one.
+        TypeError: none does.
     """
-    origin = get_origin(kind) or kind
-    if origin is collections.abc.Sequence:
-        return _listed(value, get_args(kind)[0], alone=alone)
-    if origin in _TAKES:
-        return _TAKES[origin](value)
-    if isinstance(origin, type) and origin is not object and not isinstance(value, origin):
-        raise _WrongKindError
-    return value
+    for kind in kinds:
+        origin = get_origin(kind) or kind
+        with suppress(TypeError):
+            if origin is Sequence:
+                return _listed(value, _alternatives(get_args(kind)[0]), alone=alone)
+            if origin in _KINDS:
+                return _KINDS[origin][1](value)
+            return value if origin is Any else _instance(origin)(value)
+    raise TypeError
 
 
-def _listed(value: Any, kind: Any, *, alone: bool) -> Sequence[Any]:
+def _listed(value: Any, kinds: Sequence[Any], *, alone: bool) -> Sequence[Any]:
     """An iterable as a list, a tuple as one; sets and dicts have no order to go by, and of texts only one alone is a list."""
     if isinstance(value, (str, os.PathLike)) and alone:
         value = [value]
-    if isinstance(value, (str, bytes, os.PathLike, Mapping, collections.abc.Set)) or not _is_iterable(value):
-        raise _WrongKindError
-    kinds, found = _alternatives(kind), []
-    for item in value:
-        for number, one in enumerate(kinds, 1):
-            try:
-                found.append(_converted(item, one))
-                break
-            except _WrongKindError:
-                if number == len(kinds):
-                    raise
+    if isinstance(value, (str, bytes, os.PathLike, Mapping, Set)) or not _is_iterable(value):
+        raise TypeError
+    found = [_converted(item, kinds) for item in value]
     return tuple(found) if isinstance(value, tuple) else found
 
 
@@ -150,70 +126,59 @@ def _is_iterable(value: Any) -> bool:
     return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _WrongKindError
-    return value
+def _instance(kind: Any) -> Callable[[Any], Any]:
+    """What takes instances of a class as they are."""
+
+    def take(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError
+        return value
+
+    return take
 
 
-def _path(value: Any) -> Any:
-    if not isinstance(value, os.PathLike):
-        raise _WrongKindError
-    return value
+def _is_truth(value: Any) -> bool:
+    """Whether it is True or False, of Python, numpy (which has called the type by two names) or torch."""
+    return type(value).__name__ in ("bool", "bool_") or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
 
 
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):  # numpy's have either name
-        raise _WrongKindError
+def _truth(value: Any) -> bool:
+    if not _is_truth(value) or getattr(value, "ndim", 0):
+        raise TypeError
     return bool(value)
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool):
-        raise _WrongKindError
-    try:
-        return index(value)
-    except TypeError:
-        raise _WrongKindError from None
+    if _is_truth(value):
+        raise TypeError
+    return index(value)
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, (bool, int)):
+    if isinstance(value, int):
         return _whole(value)
-    if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) or not hasattr(value, "__float__"):
-        raise _WrongKindError
+    if _is_truth(value) or getattr(value, "ndim", 0) or not hasattr(value, "__float__"):
+        raise TypeError
     return float(value)
-
-
-def _nothing(value: Any) -> None:
-    if value is not None:
-        raise _WrongKindError
 
 
 def _dict(value: Any) -> Any:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise _WrongKindError
+        raise TypeError
     return value
 
 
-def _function(value: Any) -> Any:
-    if not callable(value):
-        raise _WrongKindError
-    return value
-
-
-_TAKES: dict[Any, Callable[[Any], Any]] = {
-    Any: lambda value: value,
-    str: _text,
-    Path: _path,
-    bool: _boolean,
-    int: _whole,
-    float: _number,
-    NoneType: _nothing,
-    None: _nothing,
-    collections.abc.Mapping: _dict,
-    collections.abc.Callable: _function,
+_KINDS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
+    str: ("a text", _instance(str)),
+    Path: ("a path", _instance(os.PathLike)),
+    bool: ("True or False", _truth),
+    int: ("a whole number", _whole),
+    float: ("a number", _number),
+    NoneType: ("None", _instance(NoneType)),
+    Mapping: ("a dict whose keys are texts", _dict),
+    Callable: ("a function", _instance(Callable)),
 }
+"""What a kind is called, and what takes its values and raises a TypeError for others."""
 
 
 def _words(kinds: Sequence[Any], *, many: bool = False) -> str:
@@ -224,10 +189,10 @@ def _words(kinds: Sequence[Any], *, many: bool = False) -> str:
 def _word(kind: Any, *, many: bool = False) -> str:
     """What a kind is called, one of it or ``many``."""
     origin = get_origin(kind) or kind
-    if origin is collections.abc.Sequence:
+    if origin is Sequence:
         items = _alternatives(get_args(kind)[0])
         return "a list" if items == (Any,) else f"a list of {_words(items, many=True)}"
-    word = WORDS.get(origin) or getattr(origin, "__name__", str(origin))
+    word = _KINDS[origin][0] if origin in _KINDS else getattr(origin, "__name__", str(origin))
     return f"{word.removeprefix('a ')}s" if many and word.startswith("a ") else word
 
 
@@ -241,5 +206,5 @@ def _example(value: Any, kinds: Sequence[Any]) -> str:
                 return repr(kind(value))
             except ValueError:
                 continue
-    numbers = [_alternatives(get_args(kind)[0]) for kind in kinds if get_origin(kind) is collections.abc.Sequence]
+    numbers = [_alternatives(get_args(kind)[0]) for kind in kinds if get_origin(kind) is Sequence]
     return f"[{value!r}]" if isinstance(value, (int, float)) and any(float in items for items in numbers) else ""
