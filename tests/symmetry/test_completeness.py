@@ -145,6 +145,24 @@ def test_layers_along_an_axis_are_of_one_layer_alone() -> None:
             check_complete(spec, coverage(spec, {n: s for n, s in shapes.items() if lost not in n}))
 
 
+KINDS = """
+size res = 6
+layer.{l}.w.weight        res res'
+layer.{l:0..2}.w.bias     res
+? layer.{l:2}.w.bias      res
+"""
+
+
+def test_biases_of_layers_of_several_kinds() -> None:
+    """Layers 0 and 1 have one alike, layer 2 may have one, layer 3 never has."""
+    spec = parse_spec(KINDS, {}, "toy.spec")
+    shapes = {f"layer.{n}.w.weight": (6, 6) for n in range(4)} | {f"layer.{n}.w.bias": (6,) for n in range(3)}
+    for spared in (None, "layer.2.w.bias"):
+        check_complete(spec, coverage(spec, {n: s for n, s in shapes.items() if n != spared}))
+    with pytest.raises(IsomergeError, match=r"tensor layer\.1\.w\.bias is missing"):
+        check_complete(spec, coverage(spec, {n: s for n, s in shapes.items() if n != "layer.1.w.bias"}))
+
+
 @pytest.mark.parametrize("name", TRIED)
 def test_toys_are_complete_and_miss_every_key(name: str, toy: Any) -> None:
     """No false alarm over any architecture; without one half of its kin a query, a value or a neuron is missed."""

@@ -8,6 +8,7 @@ is taken for an architecture without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
@@ -98,10 +99,10 @@ def _check_biases(spec: Spec, places: Places) -> None:
             kinds.setdefault(_half(line), (line, set()))[1].update(scopes)  # several lines: layers in other shapes
     for (stem, what), (line, scopes) in kinds.items():
         _, others = kinds.get((stem, "weight" if what == "bias" else "bias"), (line, scopes))
-        for scope in sorted(others - scopes):
-            kin = [one for one in spec.lines if _half(one) == (stem, what)]
-            if any(_admitted(spec, one, scope) for one in kin):  # layers of another kind may never have it
-                raise _missing(line.canonical(dict.fromkeys(line.indices, 0) | dict(scope)))
+        kin = [one for one in spec.lines if _half(one) == (stem, what) and not one.optional]
+        for scope, one in product(sorted(others - scopes), kin):
+            if name := _admitted(spec, one, scope):  # layers of another kind may never have it
+                raise _missing(name)
 
 
 def _half(line: Line) -> tuple[str, str]:
@@ -132,9 +133,8 @@ def _admitted(spec: Spec, line: Line, scope: Scope) -> str | None:
         match = spec.match(name)
     except IsomergeError:
         return None
-    return (
-        name if match.line is line and _scope(spec, match) == scope else None
-    )  # layers along an axis: another layer's
+    # where layers are along an axis, the name may be of a tensor of another layer
+    return name if match.line is line and _scope(spec, match) == scope else None
 
 
 def _missing(name: str) -> IsomergeError:
