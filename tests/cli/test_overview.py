@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from isomerge.cli.app import main
 from isomerge.cli.overview import COMMANDS, TAGLINE, overview
 from isomerge.cli.program import app
 
@@ -71,7 +72,22 @@ def test_a_full_disk_without_a_name_is_not_said_to_be_standard_output(
 
     monkeypatch.setattr("isomerge.cli.app._run", full)
     said = isomerge("diff", "a", "b")
-    assert (said.code, said.err) == (2, "isomerge: the disk is full; free space there\n")
+    assert (said.code, said.err) == (2, "isomerge: the disk is full; free space on it\n")
+
+
+def test_a_full_disk_where_standard_output_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """``isomerge diff A B >&-`` has no stream to look at."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("isomerge.cli.app._run", full)
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main()
+    assert capsys.readouterr().err == "isomerge: the disk is full; free space on it\n"
 
 
 def test_a_library_for_which_there_is_no_memory_is_no_traceback(

@@ -63,11 +63,15 @@ def _full(error: BaseException) -> str:
     name = getattr(error, "filename", None)
     if name is None and _is_full(sys.stdout):
         name = "to standard output"
-    return f"the disk is full{f' while writing {name}' if name else ''}; free space there"
+    return (
+        f"the disk is full while writing {name}; free space there" if name else "the disk is full; free space on it"
+    )
 
 
-def _is_full(stream: TextIO) -> bool:
+def _is_full(stream: TextIO | None) -> bool:
     """Whether what a stream still keeps cannot be written; it is thrown away then, as leaving would try once more and fail."""
+    if stream is None:  # what Python has where standard output was closed (`>&-`)
+        return False
     try:
         stream.flush()
         os.write(stream.fileno(), b"")
