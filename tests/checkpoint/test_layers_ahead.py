@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 from raw_files import one_sentence
 
 from depth import EVERY
+from engine.disguises import write_like
 from isomerge.checkpoint.layers import stack_layers
 from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.opening import open_checkpoint
@@ -40,3 +42,15 @@ def test_cut_without_them(name: str, toy: Callable[..., Toy], tmp_path) -> None:
     view = stack_layers([(opened, range(1)), (opened, range(1, opened.config["num_hidden_layers"]))])
     again = load_toy(name, materialise(view, tmp_path / "again"))
     assert relative(again.reference, whole.reference) == 0
+
+
+@pytest.mark.parametrize("name", ["detr"] if EVERY else [])
+def test_counts_of_a_fixed_tower_are_no_such_layers(name: str, toy: Callable[..., Toy], tmp_path) -> None:
+    """A file may lack some tensors of a tower that is fixed; the tower itself predicts nothing."""
+    counted = "model.backbone.conv_encoder.model.bn1.num_batches_tracked"
+    folder = write_like(
+        toy(name).folder, tmp_path / "counted", lambda found: found.update({counted: torch.tensor(0)})
+    )
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(open_checkpoint(folder), range(1))])
+    one_sentence(error.value, "several stacks of layers")
