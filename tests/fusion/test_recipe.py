@@ -169,6 +169,8 @@ WRONG = [
     (MODELS + "merge_method: linear\n---\n" + MODELS, "holds several recipes, as mergekit-multi reads them"),
     ("base_model: a\ngate_mode: hidden\nexperts: []", "a recipe of mergekit-moe, which isomerge does not read"),
     ("models: [a, b]\nmerge_method: linear", "`models.0`: input should be a valid dictionary with the keys `model`, "),
+    (MODELS + "merge_method: ties\nbase_model: {name: c}", "`base_model`: a model is a name such as org/name"),
+    ("slices: [{sources: [{model: a, layer_range: [0, 1, 2]}]}]\nmerge_method: linear", "`slices.0.sources.0.layer_range`: list "),
     (MODELS + "merge_method: linear\ndtype: int8", "`dtype`: input should be 'float32'"),
     (MODELS, "`merge_method`: field required"),
     (MODELS + "merge_method:", "`merge_method`: field required"),

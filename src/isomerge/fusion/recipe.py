@@ -212,10 +212,10 @@ def _most_telling(errors: Sequence[Any]) -> Any:
 def _explain(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
-        words = f"{error['msg'][0].lower()}{error['msg'][1:]}".replace("valid tuple", "valid list")
-        words, _, kind = words.partition(" or instance of ")
+        said = error["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
+        words, _, kind = said.partition(" or instance of ")
         keys = ", ".join(f"`{key}`" for key in _keys_at(error["loc"]))
-        return f"`{where}`: {words}{kind and f' with the keys {keys}'}"
+        return f"`{where}`: {words[0].lower()}{words[1:]}{kind and f' with the keys {keys}'}"
     known = _keys_at(error["loc"][:-1])
     near = get_close_matches(str(error["loc"][-1]), known, 1)
     hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
