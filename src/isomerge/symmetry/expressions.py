@@ -86,7 +86,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.UnaryOp(op=ast.USub()):
             return -_value(node.operand, names)
         case ast.BinOp() if type(node.op) in _BINARY:
-            return _whole(node, _value(node.left, names), _value(node.right, names))
+            return _computed(node, _value(node.left, names), _value(node.right, names))
         case ast.Compare(ops=[only]) if type(only) in _COMPARE:
             return _COMPARE[type(only)](_value(node.left, names), _value(node.comparators[0], names))
         case ast.IfExp():
@@ -123,7 +123,7 @@ def _entry(node: ast.expr, group: Any, at: Any) -> Any:
     )
 
 
-def _whole(node: ast.BinOp, left: Any, right: Any) -> int | str:
+def _computed(node: ast.BinOp, left: Any, right: Any) -> int | str:
     """Arithmetic on whole numbers; a division that leaves a remainder is a config that does not fit.
 
     A whole number times a fraction is cut to a whole number, as transformers cuts the rotated part of a head. A sum with
