@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 import isomerge
 from depth import more
 from engine.disguises import disguise, files_of, single
+from isomerge.checkpoint.partial import check_out
 from isomerge.engine.fusing import Fuser
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distances_figure import import_ahead
@@ -622,3 +623,13 @@ def test_patch_metadata(pair: Callable, tmp_path: Path) -> None:
     assert meta["sizes"]["qk"] == 8
     assert meta["spaces"]["qk"] == ["GL", ["l", "h"]]
     assert dtypes == {torch.float64, torch.int64}
+
+
+def test_a_current_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell may be left in one: what is named in full can be written, and is not said to be missing."""
+    (gone := tmp_path / "gone").mkdir()
+    (empty := tmp_path / "empty").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    check_out(empty, force=False)
+    monkeypatch.chdir(tmp_path)

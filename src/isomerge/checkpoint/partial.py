@@ -25,7 +25,7 @@ def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
     the one that a shell is in.
     """
     with disk_errors(out, "looking at"):
-        if out.is_dir() and out.samefile(Path.cwd()):
+        if out.is_dir() and out.samefile(os.curdir):  # which has no name where it was removed
             raise IsomergeError(
                 f"{out} is the current folder, which cannot be replaced; choose a folder in it, or run the command elsewhere"
             )
