@@ -180,7 +180,8 @@ MUTANTS = [
         "res_in: Perm => res_in: Perm folded OFixingOnes",
     ), "res_in"),
     Mutant("clip_vision_model", "rotated behind the norm of patches", "OFixingOnes", (
-        "res: Perm => res: Perm folded OFixingOnes", "pre_layrnorm.weight diag(res) => pre_layrnorm.weight res",
+        "res: Perm => res: Perm folded OFixingOnes",
+        "(pre_layrnorm|pre_layernorm).weight diag(res) => (pre_layrnorm|pre_layernorm).weight res",
     )),
     Mutant("gemma-untied", "gains folded as they are stored", "O", (
         "diag(res n1) - 1 => diag(res n1)", "diag(res n2) - 1 => diag(res n2)", "diag(res nf) - 1 => diag(res nf)",
