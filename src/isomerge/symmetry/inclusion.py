@@ -44,6 +44,10 @@ class Inclusion:
     or_whole: bool = False
     """Whether the keys of the config itself stand in for the group."""
 
+    def stands_in(self, whole: Mapping[str, Any]) -> bool:
+        """Whether the keys of the config itself describe the part."""
+        return self.or_whole and whole.get(self.group) is None
+
     def config(self, whole: Mapping[str, Any]) -> dict[str, Any]:
         """The part's own config, with a ``model_type``.
 
@@ -53,7 +57,7 @@ class Inclusion:
         found = whole.get(self.group)
         if found is not None and not isinstance(found, Mapping):
             raise IsomergeError(f"config.json: {self.group} is {found!r}, not a group of keys")
-        if found is None and self.or_whole:
+        if self.stands_in(whole):
             found = {key: value for key, value in whole.items() if key != "model_type"}
         kind = (found or {}).get("model_type") or self.model
         if kind is None:
