@@ -78,6 +78,11 @@ QUERIED = {
     "encoder_ffn_dim": 40, "decoder_ffn_dim": 32, "num_queries": 5,
 }  # fmt: skip
 
+MASKED = {
+    **QUERIED, "d_model": 64, "encoder_attention_heads": 8,
+    "backbone_config": {**RESNET, "hidden_sizes": [8, 12, 16, 24], "depths": [1] * 4, "out_features": [f"stage{s}" for s in range(1, 5)]},
+}  # fmt: skip
+
 
 def _made(kind: str, head: str, **config: Any) -> Callable[[], Any]:
     return lambda: getattr(tf, f"{kind}{head}")(getattr(tf, f"{kind}Config")(**config))
@@ -113,6 +118,7 @@ PICTURES: dict[str, tuple[Callable[[], Any], float]] = {
         _made("VitPose", "ForPoseEstimation", backbone_config=POSED, num_labels=5, use_simple_decoder=False), 1e-9,
     ),
     "detr": (_made("Detr", "ForObjectDetection", **QUERIED), 1e-9),
+    "detr-masks": (_made("Detr", "ForSegmentation", **MASKED), 1e-9),
     "table-transformer": (_made("TableTransformer", "ForObjectDetection", **QUERIED), 1e-9),
     "xclip": (_made("XCLIP", "Model", **FRAMES), 1e-9),
 }  # fmt: skip
@@ -163,7 +169,7 @@ STAGES = {f"res{s}": "Perm" for s in range(4)}
 CLIPS = {"text_res": "OFixingOnes", "vision_res": "Perm"}
 PICTURE_STREAMS: dict[str, dict[str, str]] = {
     **{name: {"res": "OFixingOnes"} for name in ("vivit", "timesformer", "timesformer-joint")},
-    **{name: {} for name in ("pixio", "mlcd_vision_model", "detr", "table-transformer")},
+    **{name: {} for name in ("pixio", "mlcd_vision_model", "detr", "detr-masks", "table-transformer")},
     "vilt": {"res": "Perm"},
     **{name: {"vision_res": "Perm"} for name in ("vitpose", "vitpose-classic", "dpt", "dpt-added")},
     **{name: {"vision_res": "OFixingOnes"} for name in ("sam", "depth_anything")},
@@ -213,7 +219,7 @@ PICTURE_OUTPUTS = {
     "sam": ["pred_masks", "iou_scores"],
     **dict.fromkeys(["dpt", "depth_anything"], ("predicted_depth",)),
     "vitpose": ["heatmaps"],
-    **dict.fromkeys(["detr", "table-transformer"], ("logits", "pred_boxes")),
+    **dict.fromkeys(["detr", "table-transformer"], ("logits", "pred_boxes", "pred_masks")),
     "xclip": ["logits_per_video"],
 }
 """The outputs that are compared, by ``model_type``, where they are not the logits alone."""
