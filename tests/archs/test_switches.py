@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from depth import more
 from isomerge.engine.models import check_compatible, recognise
 from isomerge.errors import IsomergeError
+from toy_newest import EYE
+from toy_pictures import RESNET, SEGMENTED
 from toys import TOYS, Toy, config_of, load_toy, outputs, randomise, relative, save_toy, write_toy
 
 HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
@@ -22,6 +25,7 @@ HELD: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("mpt", {"attn_config": {"alibi": True, "clip_qkv": 0.5}}, {"qk": "SignedPerm", "ov": "SignedPerm"}),
     ("t5-gated", {"is_gated_act": False}, {}),
     ("t5-relu", {"dense_act_fn": "gelu"}, {}),
+    *more(("sam", {"mask_decoder_config": {**SEGMENTED["mask_decoder_config"], "attention_downsample_rate": 1}}, {})),
 ]  # fmt: skip
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt_neox", {"head_dim": 6}, "head_dim is not hidden_size / num_attention_heads"),
@@ -31,6 +35,14 @@ COMPARED: list[tuple[str, dict[str, Any]]] = [
     ("deberta-unshared", {"pooler_hidden_act": "relu"}),
     ("t5-gated", {"dense_act_fn": "relu"}),
     ("gemma", {"use_bidirectional_attention": True}),
+    *more(
+        ("dpt", {"hidden_act": "relu"}),
+        ("zamba", {"hidden_mamba_act": "relu"}),
+        ("sam", {"mask_decoder_config": {**SEGMENTED["mask_decoder_config"], "hidden_act": "silu"}}),
+        ("sam", {"prompt_encoder_config": {**SEGMENTED["prompt_encoder_config"], "image_size": 21}}),
+        ("detr", {"backbone_config": {**RESNET, "hidden_act": "silu"}}),
+        ("exaone4_5", {"vision_config": {**EYE, "rope_parameters": {"rope_type": "default", "rope_theta": 10.0}}}),
+    ),
 ]
 SWITCHES = ("c", "rest", "t", "rt", "qk", "ov", "u", "eu", "du")
 
