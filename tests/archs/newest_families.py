@@ -2,8 +2,44 @@
 
 from __future__ import annotations
 
-from archs.mutants import mutant
+from typing import Any
 
+from archs.mutants import mutant
+from toy_languages import ROUTED_LATENT
+from toy_newest import (
+    EYE,
+    FILTER,
+    GLM5,
+    HRM,
+    HY3,
+    KIMI,
+    LAGUNA,
+    LING,
+    LONGCAT,
+    MELLUM,
+    MIMO,
+    MINIMAX,
+    OLMO,
+    SPEAKER,
+)
+
+WORDS = ["Model", "ForCausalLM"]
+NEWEST_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "AXK1": ({**ROUTED_LATENT, "mlp_layer_types": ["dense", "sparse"]}, WORDS),
+    "BailingHybrid": (LING, WORDS),
+    "Exaone4_5_": ({"text_config": SPEAKER, "vision_config": EYE}, ["ForConditionalGeneration"]),
+    "GlmMoeDsa": (GLM5, WORDS),
+    "HrmText": (HRM, WORDS),
+    "HYV3": (HY3, WORDS),
+    "KimiLinear": (KIMI, WORDS),
+    "Laguna": (LAGUNA, WORDS),
+    "LongcatFlash": (LONGCAT, WORDS),
+    "Mellum": (MELLUM, WORDS),
+    "MiMoV2Flash": (MIMO, WORDS),
+    "MiniMax": (MINIMAX, WORDS),
+    "OlmoHybrid": (OLMO, WORDS),
+    "OpenAIPrivacyFilter": (FILTER, ["Model", "ForTokenClassification"]),
+}
 NEWEST_STREAMS = {
     **dict.fromkeys(
         [
