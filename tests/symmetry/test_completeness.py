@@ -165,6 +165,12 @@ def test_biases_of_layers_of_several_kinds() -> None:
         check_complete(spec, coverage(spec, {n: s for n, s in shapes.items() if n != "layer.1.w.bias"}))
 
 
+def test_a_list_of_no_layers_has_no_names() -> None:
+    """Biases are looked for in every line that some layer can have."""
+    spec = parse_spec(LENT.replace("2..4", "2..2"), {}, "toy.spec")
+    check_complete(spec, coverage(spec, {f"layer.{n}.{x}.weight": (6, 6) for n in (0, 1) for x in "qk"}))
+
+
 def _held(spec: Spec, line: Line) -> bool:
     """Whether a line is one side of a layer's symmetry, and its tensors are not numbered among themselves (experts are counted elsewhere)."""
     names = {a.name for a in atoms(line.axes or ())} & spec.spaces.keys()

@@ -97,9 +97,10 @@ def _check_biases(spec: Spec, places: Places) -> None:
     for line, scopes in places.items():
         if _half(line)[1] in ("weight", "bias") and line.indices and not line.optional:
             kinds.setdefault(_half(line), (line, set()))[1].update(scopes)  # several lines: layers in other shapes
+    lines = [one for one in spec.lines if all(n.listed or not n.axis for n in one.numbers)]  # empty lists: no layer
     for (stem, what), (line, scopes) in kinds.items():
         _, others = kinds.get((stem, "weight" if what == "bias" else "bias"), (line, scopes))
-        kin = [one for one in spec.lines if _half(one) == (stem, what) and not one.optional]
+        kin = [one for one in lines if _half(one) == (stem, what) and not one.optional]
         for scope, one in product(sorted(others - scopes), kin):
             if name := _admitted(spec, one, scope):  # layers of another kind may never have it
                 raise _missing(name)
