@@ -292,7 +292,7 @@ ALL = [  # (family, seed, width or None for the usual one, half)
     *(("vit-digits", seed, None, None) for seed in range(5)),
     *((family, seed, None, None) for family in ("llama", "gpt2", "vit-fashion") for seed in (0, 1)),
     *((family, 2, None, None) for family in ("llama", "gpt2", "vit-fashion")),
-    *(("vit-digits", half, None, half) for half in (0, 1)),
+    *(("vit-digits", half, width, half) for width in (None, 256) for half in (0, 1)),
     *(("vit-digits", seed, width, None) for width in (32, 128, 256) for seed in (0, 1)),
     *(("llama", seed, 256, None) for seed in (0, 1, 2)),
 ]
