@@ -10,6 +10,7 @@ import torch
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
 from toy_pictures import PICTURE_INPUTS
 from toy_seeing import IMAGE
+from toy_sense_inputs import SENSE_INPUTS
 from toy_texts import TEXT_INPUTS
 
 
@@ -168,6 +169,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     "cohere2_vision": _placed(4),
     "llava_onevision": _placed(10, tiled=True, sized=True),
     **PICTURE_INPUTS,
+    **SENSE_INPUTS,
     "videomae": _video,
     "vit_mae": _hidden,
     "yolos": _images,

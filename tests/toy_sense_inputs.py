@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,17 +10,6 @@ import torch
 from toy_seeing import IMAGE
 
 Inputs = dict[str, torch.Tensor]
-
-
-@contextmanager
-def made_in_double(config: Any) -> Iterator[None]:
-    """Where a model makes masks with the least number of float64 in the default dtype, let that be float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if config.model_type == "kosmos-2" else before)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _words(rng: torch.Generator, pieces: int) -> torch.Tensor:

@@ -247,8 +247,8 @@ def _pages(scale: int, images: bool) -> Callable[[Any, torch.Generator], dict[st
     return made
 
 
-DEFAULT = {"xglm", "ctrl"}
-"""The types of models that compute in what torch's default is in places (see `in_default`)."""
+DEFAULT = {"xglm", "ctrl", "kosmos-2"}
+"""The types of models that compute in what torch's default is in places, or make masks with its least number (see `in_default`)."""
 
 
 @contextmanager

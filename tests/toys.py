@@ -37,7 +37,6 @@ from toy_newest import NEWEST
 from toy_pictures import PICTURES, seen_outputs
 from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_seeing import SEEING, is_seeing, seen_inputs
-from toy_sense_inputs import SENSE_INPUTS, made_in_double
 from toy_senses import SENSES
 from toy_texts import TEXTS, in_default, in_width
 from toy_towers import ENCODED
@@ -221,7 +220,7 @@ def inputs(config: Any) -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(7)
     seen = getattr(config, "vision_config", config)
     found = {}
-    if own := (OWN_INPUTS | SENSE_INPUTS).get(config.model_type):
+    if own := OWN_INPUTS.get(config.model_type):
         return own(config, rng)
     if is_seeing(config):
         return seen_inputs(config, rng)
@@ -265,7 +264,7 @@ def outputs(folder: Path) -> torch.Tensor:
     )
     model = in_width(kind.from_pretrained(folder, dtype=dtype, **experts), dtype).eval()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
-    with torch.no_grad(), in_double(config), in_default(config), made_in_double(config):
+    with torch.no_grad(), in_double(config), in_default(config):
         found = model(**given)
     if (seen := seen_outputs(config.model_type, found)) is not None:
         return seen

@@ -93,16 +93,19 @@ def _left_out(spec: Spec, line: Line, places: Places) -> bool:
 
 def _check_biases(spec: Spec, places: Places) -> None:
     """Where some weights of a kind have a bias, all have that may have one, and no bias is without its weight."""
-    kinds: dict[tuple[str, str], tuple[Line, set[Scope]]] = {}
+    kinds: dict[tuple[str, str], set[Scope]] = {}
     for line, scopes in places.items():
-        if _half(line)[1] in ("weight", "bias") and line.indices and not line.optional:
-            kinds.setdefault(_half(line), (line, set()))[1].update(scopes)  # several lines: layers in other shapes
-    lines = [one for one in spec.lines if all(n.listed or not n.axis for n in one.numbers)]  # empty lists: no layer
-    for (stem, what), (line, scopes) in kinds.items():
-        _, others = kinds.get((stem, "weight" if what == "bias" else "bias"), (line, scopes))
-        kin = [one for one in lines if _half(one) == (stem, what) and not one.optional]
-        for scope, one in product(sorted(others - scopes), kin):
-            if name := _admitted(spec, one, scope):  # layers of another kind may never have it
+        half = _half(line)
+        if half[1] in ("weight", "bias") and line.indices and not line.optional:
+            kinds.setdefault(half, set()).update(scopes)  # several lines: layers in other shapes
+    kin: dict[tuple[str, str], list[Line]] = {}
+    for line in spec.lines:
+        if not line.optional and all(n.listed or not n.axis for n in line.numbers):  # empty lists: no layer
+            kin.setdefault(_half(line), []).append(line)
+    for (stem, what), scopes in kinds.items():
+        others = kinds.get((stem, "weight" if what == "bias" else "bias"), scopes)
+        for scope, line in product(sorted(others - scopes), kin.get((stem, what), ())):
+            if name := _admitted(spec, line, scope):  # layers of another kind may never have it
                 raise _missing(name)
 
 

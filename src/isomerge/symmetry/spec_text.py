@@ -188,9 +188,8 @@ class _Reader:
         self.lines += part.lines
         self.shifts += part.shifts
         self.keys += part.config_keys
-        if inclusion.stands_in(
-            self.config
-        ):  # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
+        if inclusion.stands_in(self.config):
+            # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
             self.keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
         self.fixed += part.fixed
         self.depths |= part.depths
