@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from isomerge.checkpoint.dtypes import BITS, byte_size
 from isomerge.checkpoint.header import MAX_HEADER
@@ -13,6 +14,8 @@ from isomerge.checkpoint.weights import SAFETENSORS
 from isomerge.errors import IsomergeError
 
 METADATA = {"format": "pt"}
+FileSpan = tuple[Path, int, int]
+"""A tensor's file, its first byte in it, and how many bytes it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,11 @@ def _shard(file: str, group: list[OutTensor], sizes: dict[str, int]) -> Shard:
     prefix = struct.pack("<Q", len(text)) + text
     spans = {name: (len(prefix) + begin, nbytes) for name, (begin, nbytes) in relative.items()}
     return Shard(file, prefix, spans, len(prefix) + position)
+
+
+def file_spans(shards: Sequence[Shard], folder: Path) -> dict[str, FileSpan]:
+    """Where each tensor lies once the shards are files in ``folder``."""
+    return {name: (folder / shard.file, *span) for shard in shards for name, span in shard.spans.items()}
 
 
 def index_bytes(shards: Sequence[Shard]) -> bytes:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.checksums import Checksum, file_checksum, joined, range_checksum
+from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
 from isomerge.checkpoint.disk import disk_errors, flush, write_from
 from isomerge.checkpoint.dtypes import dtype_code, torch_dtype
 from isomerge.checkpoint.extras import check_extras, write_extras
-from isomerge.checkpoint.journal import Journal, Unit
+from isomerge.checkpoint.journal import Journal
 from isomerge.checkpoint.partial import PartialFolder
 from isomerge.checkpoint.place import PlacedTensor, TensorPlace
-from isomerge.checkpoint.plan import OutTensor, Shard, index_bytes, shard_plan
+from isomerge.checkpoint.plan import OutTensor, Shard, file_spans, index_bytes, shard_plan
 from isomerge.checkpoint.size import parse_size
+from isomerge.checkpoint.starting import start
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError
 
@@ -65,92 +64,22 @@ class CheckpointWriter:
         self.shards = shard_plan(tensors, shard_size, apart, name)
         self._index = f"{name}.index.json"
         self._tensors = {tensor.name: tensor for tensor in tensors}
-        self._shard_of = {name: shard for shard in self.shards for name in shard.spans}
         self.out = Path(os.path.realpath(out))
-        self._identity = {"key": key, "plan": _digest(self.shards)}
-        self._written: dict[str, int] = {}
         self._pending: dict[str, int] = {}
         self._pending_blobs: set[Path] = set()
         self._unflushed: dict[Path, int] = {}
         self._partial = PartialFolder(self.out, force=force, reads=reads)
+        self._spans = file_spans(self.shards, self._partial.model)
         self._journal = Journal(self._partial.journal)
         self._open = True
         try:
-            units = self._resume(observer)
-            self.resumed = units is not None
-            self.discarded = not self.resumed and os.path.lexists(self._partial.root)
-            if units is None:
-                self._begin()
+            found = start(self._partial, self._journal, self.shards, key, observer)
         except BaseException:
             self.close()
             raise
-        self.done: dict[str, dict[str, Any]] = {name: unit.record for name, unit in (units or {}).items()}
-
-    def _resume(self, observer: Callable[[str, int, int], None]) -> dict[str, Unit] | None:
-        """The units of an earlier run with this identity whose files are all as planned, else None.
-
-        Where a unit's bytes are not those that the journal has, as after a power cut, it is left out, and so are all after
-        it: they may have been made from what it wrote.
-        """
-        with disk_errors(self._partial.root, "resuming"):
-            if not os.path.lexists(self._partial.root) or not self._partial.is_ours():
-                return None
-            units = self._journal.replay(self._identity)
-            if units is None or not all(_as_planned(self._partial.model, shard) for shard in self.shards):
-                return None
-            if not self._partial.has_blobs():
-                return None
-        found = {name: crc for unit in units.values() for name, crc in unit.tensors.items()}
-        if not found.keys() <= self._tensors.keys():
-            return None
-        size = {name: self._shard_of[name].spans[name][1] for name in found}
-        checked, total = 0, sum(size.values())
-        for number, unit in enumerate(units.values()):
-            observer("checking what was written", checked, total)
-            if not self._is_there(unit):
-                self._journal.keep(number)
-                self._forget(list(units.values())[number:])
-                return dict(list(units.items())[:number])
-            self._written |= unit.tensors
-            checked += sum(size[name] for name in unit.tensors)
-        return units
-
-    def _is_there(self, unit: Unit) -> bool:
-        """Whether all that a unit wrote has the checksums that the journal has."""
-        for name, crc in unit.tensors.items():
-            shard = self._shard_of[name]
-            if range_checksum(self._partial.model / shard.file, *shard.spans[name]).crc32 != crc:
-                return False
-        paths = {self._partial.blobs / name: crc for name, crc in unit.blobs.items() if is_plain_name(name)}
-        return all(path.is_file() and file_checksum(path).crc32 == crc for path, crc in paths.items())
-
-    def _forget(self, units: Iterable[Unit]) -> None:
-        """Removes the side files of units that are to be done again, whatever has taken their places (a folder cannot be
-        written over).
-        """
-        with disk_errors(self._partial.blobs, "resuming"):
-            for name in (name for unit in units for name in unit.blobs if is_plain_name(name)):
-                self._partial.remove_blob(name)
-
-    def _begin(self) -> None:
-        self._partial.begin()
-        needed = sum(shard.size for shard in self.shards)
-        with disk_errors(self._partial.root):
-            free = shutil.disk_usage(self._partial.root).free
-            if needed > free:
-                shutil.rmtree(self._partial.root)
-                raise IsomergeError(
-                    f"{self.out} needs {needed} bytes but the disk has {free} free; "
-                    "free space there or choose another output folder"
-                )
-            for shard in self.shards:
-                path = self._partial.model / shard.file
-                path.write_bytes(shard.prefix)
-                os.truncate(path, shard.size)
-                flush(path)
-            flush(self._partial.model)
-            self._journal.begin(self._identity)
-            flush(self._partial.root)
+        self.resumed, self.discarded = found.resumed, found.discarded
+        self.done = {name: unit.record for name, unit in found.units.items()}
+        self._written = {name: crc for unit in found.units.values() for name, crc in unit.tensors.items()}
 
     @property
     def folder(self) -> Path:
@@ -164,9 +93,9 @@ class CheckpointWriter:
         """
         import torch
 
-        planned, shard = self._planned(name), self._shard_of[name]
-        path, dtype = self._partial.model / shard.file, torch_dtype(planned.dtype)
-        return TensorPlace(path, shard.spans[name][0], torch.Size(planned.shape), dtype, finite=finite)
+        planned = self._planned(name)
+        path, offset, _ = self._spans[name]
+        return TensorPlace(path, offset, torch.Size(planned.shape), torch_dtype(planned.dtype), finite=finite)
 
     def _planned(self, name: str) -> OutTensor:
         self._check_open()
@@ -193,13 +122,12 @@ class CheckpointWriter:
                 f"{list(planned.shape)} was planned; convert it before it is written"
             )
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        shard = self._shard_of[name]
-        path = self._partial.model / shard.file
+        path, offset, _ = self._spans[name]
         content = flat.view(torch.uint8).numpy().data
         with disk_errors(path):
             fd = os.open(path, os.O_WRONLY)
             try:
-                write_from(fd, content, shard.spans[name][0])
+                write_from(fd, content, offset)
             finally:
                 os.close(fd)
         self._written[name] = self._pending[name] = Checksum.of(content).crc32
@@ -232,9 +160,8 @@ class CheckpointWriter:
     def _flush_much(self) -> None:
         """Flushes the files of the pending tensors, if much was written since they were flushed. Raises OSError."""
         for name in self._pending:
-            shard = self._shard_of[name]
-            path = self._partial.model / shard.file
-            self._unflushed[path] = self._unflushed.get(path, 0) + shard.spans[name][1]
+            path, _, nbytes = self._spans[name]
+            self._unflushed[path] = self._unflushed.get(path, 0) + nbytes
         if sum(self._unflushed.values()) >= FLUSH_AFTER:
             for path in self._unflushed:
                 flush(path)
@@ -319,19 +246,3 @@ class CheckpointWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _digest(shards: Sequence[Shard]) -> str:
-    digest = hashlib.sha256()
-    for shard in shards:
-        digest.update(f"{shard.file}:{shard.size}:".encode())
-        digest.update(shard.prefix)
-    return digest.hexdigest()
-
-
-def _as_planned(folder: Path, shard: Shard) -> bool:
-    path = folder / shard.file
-    if path.is_symlink() or not path.is_file() or path.stat().st_size != shard.size:
-        return False
-    with path.open("rb") as stream:
-        return stream.read(len(shard.prefix)) == shard.prefix
