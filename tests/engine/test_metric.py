@@ -15,8 +15,9 @@ from engine.test_statistics import examples_for, gathered
 from isomerge.engine import streams
 from isomerge.engine.metric import in_metric, input_metrics, solve_in_metric
 from isomerge.engine.modules import load_module
+from isomerge.engine.pair_units import Canonical
 from isomerge.engine.rematch import solve_again
-from isomerge.engine.streams import Canonical, StreamSolver
+from isomerge.engine.streams import StreamSolver
 from isomerge.engine.taps import plan_inputs, reading, unpadded
 from isomerge.symmetry.alignment import Alignment
 
@@ -35,7 +36,7 @@ def statistics(a: Path, b: Path):
 
 def gap(solver: StreamSolver, unit: Canonical) -> float:
     """The unit's part of the objective."""
-    return sum(solver.weight(b) * float((t - unit.source[b]).square().sum()) for b, t in unit.anchor.items())
+    return sum(solver.units.weight(b) * float((t - unit.source[b]).square().sum()) for b, t in unit.anchor.items())
 
 
 @pytest.mark.parametrize("name", ["vit", "llama", "gpt2-untied"])
@@ -51,11 +52,11 @@ def test_the_metric_is_the_change_of_outputs(name: str, tmp_path: Path) -> None:
     assert set(metrics) == {tap.block for tap, _ in places}
     with torch.no_grad(), reading(module, places, seen):
         module(**examples.tensors)
-    stored, paths = one[0].moved(solver.folds[model]), {tap.block: path for tap, path in places}
+    stored, paths = one[0].moved(solver.units.folds[model]), {tap.block: path for tap, path in places}
     checked = [block for block in model.blocks if block.key in metrics]
     assert len(checked) >= 7
     for block in checked:
-        folded = {block: solver.folded(model, block)}
+        folded = {block: solver.units.folded(model, block)}
         found = in_metric(solver.frame, Canonical(folded, folded, []), metrics)
         layer: Any = module.get_submodule(paths[block.key])
         (x,) = seen[f"{block.key}:in"]
@@ -79,10 +80,10 @@ def test_solutions_are_best_in_the_metric(name: str, tmp_path: Path) -> None:
     for unit in solver.pair.plan.units:
         if not solver.pair.plan.is_matched(unit):
             continue
-        turned = solver.act(solver.turn, solver.canonical(unit))
+        turned = solver.turned_unit(unit)
         reached = []
         for elements in (solve_in_metric(solver, turned, metrics), solve_again(solver, turned, "weights")):
-            moved = solver.act(Alignment(solver.local, elements), turned)
+            moved = turned.moved(Alignment(solver.local, elements))
             reached.append(gap(solver, in_metric(solver.frame, moved, metrics)))
         assert reached[0] <= reached[1] * (1 + 1e-5)
         better += reached[0] < reached[1] * (1 - 1e-3)
@@ -96,7 +97,7 @@ def test_twins_are_found_in_the_metric(tmp_path: Path) -> None:
     solver = solved(a, twin, None)
     metrics = input_metrics(solver, statistics(a, twin))
     for unit in (u for u in solver.pair.plan.units if solver.pair.plan.is_matched(u)):
-        turned = solver.act(solver.turn, solver.canonical(unit))
-        moved = solver.act(Alignment(solver.local, solve_in_metric(solver, turned, metrics)), turned)
-        norm = sum(solver.weight(b) * float(t.square().sum()) for b, t in moved.anchor.items())
+        turned = solver.turned_unit(unit)
+        moved = turned.moved(Alignment(solver.local, solve_in_metric(solver, turned, metrics)))
+        norm = sum(solver.units.weight(b) * float(t.square().sum()) for b, t in moved.anchor.items())
         assert gap(solver, moved) < 1e-6 * norm

@@ -36,5 +36,6 @@ def test_a_sweep_reads_every_tensor_once(name: str, tmp_path: Path, monkeypatch:
         reads.clear()
         solver.sweep()
         assert all(count == 1 for count in reads.values())
-        stored = {(m.ref, m.names[n]) for m in (a, b) for block in solver.blocks for n in block.canonical}
+        blocks = [block for unit in pair.plan.units for block in unit.blocks]
+        stored = {(m.ref, m.names[n]) for m in (a, b) for block in blocks for n in block.canonical}
         assert len(reads) == wanted * len(stored)

@@ -116,7 +116,7 @@ def test_heads_in_a_wrong_order_are_repaired(evidence: str, tmp_path: Path) -> N
         reached = Search(solver, examples, told, 0, "cpu").history[0][0]
     wrong = torch.tensor([2, 0, 3, 1])
     for unit in units:
-        turned = solver.act(solver.turn, solver.canonical(unit))
+        turned = solver.turned_unit(unit)
         key = next(k for k in unit.elements if k.startswith("h["))
         assert torch.equal(right[unit.key][key], torch.arange(4))
         solver.inner[unit.key] = rematch.solve_again(solver, turned, "weights", {key: wrong})
@@ -220,12 +220,12 @@ def test_the_functional_cost_finds_a_twins_neurons(name: str, tmp_path: Path) ->
         assert len(match.layers) == {"t5-gated": 5}.get(name, 3)
         for key in match.layers:
             unit = midpoint.units[key]
-            turned = solver.act(solver.turn, solver.canonical(unit))
+            turned = solver.turned_unit(unit)
             found = match.match(unit, turned)
             assert found is not None
             space = next(k for k in found if match.layers[key].space == k.partition("[")[0])
             assert torch.equal(found[space], solver.inner[key][space])
-            there = solver.act(Alignment(solver.local, found), turned)
+            there = turned.moved(Alignment(solver.local, found))
             norm = sum(float(t.norm()) for t in there.anchor.values())
             assert sum(float((t - there.source[b]).norm()) for b, t in there.anchor.items()) < 1e-3 * norm
 

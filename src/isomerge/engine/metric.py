@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from isomerge.engine.pair_units import Canonical
 from isomerge.engine.rematch import solve_again
 from isomerge.engine.statistics import Statistics
-from isomerge.engine.streams import Canonical, StreamSolver
+from isomerge.engine.streams import StreamSolver
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.general_linear import spectral_power
 from isomerge.symmetry.spec import Spec
@@ -33,7 +34,7 @@ def input_metrics(solver: StreamSolver, statistics: tuple[Statistics, Statistics
     Each C is scaled to have the trace of the identity, so that readers count among other tensors as they did.
     """
     anchor, source = solver.pair.anchor, solver.pair.source
-    frames = (solver.folds[anchor], solver.turn @ solver.folds[source])
+    frames = (solver.units.folds[anchor], solver.turn @ solver.units.folds[source])
     moved = [given.moved(g) for given, g in zip(statistics, frames, strict=True)]
     roots: dict[tuple[str, str], Tensor] = {}
     found = {}

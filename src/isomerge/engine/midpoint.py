@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from isomerge.engine.learning import batch_size_of, counted
 from isomerge.engine.live_places import every_weight, places_of
-from isomerge.engine.streams import Canonical, StreamSolver
+from isomerge.engine.pair_units import Canonical
+from isomerge.engine.streams import StreamSolver
 from isomerge.engine.substitution import untied_module
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
@@ -76,7 +77,7 @@ class Midpoint:
         self.rebuild()
         for block in anchor.blocks:
             if block not in self.shared and block.canonical[0] in self.places:
-                self._write(block, solver.folded(anchor, block))
+                self._write(block, solver.units.folded(anchor, block))
 
     @property
     def shared(self) -> set[Block]:
@@ -100,7 +101,7 @@ class Midpoint:
 
     def turned(self, step: Alignment) -> dict[str, Canonical]:
         """Every unit with the source moved by elements of the streams."""
-        return {key: self.solver.act(step, unit) for key, unit in self.placed.items()}
+        return {key: unit.moved(step) for key, unit in self.placed.items()}
 
     def write(self, keys: Iterable[str]) -> None:
         """Bring the module's weights of some units to the point ``t`` of the line."""

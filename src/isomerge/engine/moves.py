@@ -9,8 +9,9 @@ from math import factorial
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.midpoint import Judged, Midpoint
+from isomerge.engine.pair_units import Canonical, tap_leaves
 from isomerge.engine.rematch import FunctionalMatch, solve_again, voted_elements
-from isomerge.engine.streams import SHARES, Canonical
+from isomerge.engine.streams import SHARES
 from isomerge.matching.frame import stream_crosses
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS
@@ -63,18 +64,18 @@ class Moves:
         if self._turned[0] is not self.solver.turn:
             self._turned = (self.solver.turn, {})
         if unit.key not in self._turned[1]:
-            self._turned[1][unit.key] = self.solver.act(self.solver.turn, self.solver.canonical(unit))
+            self._turned[1][unit.key] = self.solver.turned_unit(unit)
         return self._turned[1][unit.key]
 
     def placing(self, kind: str, unit: Unit, elements: dict[str, Tensor]) -> Trial:
         """The move that gives a unit these elements."""
         turned = self.midpoint.without_taps(self.turned(unit))
-        placed = self.solver.act(Alignment(self.solver.local, elements), turned)
+        placed = turned.moved(Alignment(self.solver.local, elements))
         return Trial(kind, {unit.key: placed}, {unit.key: elements})
 
     def evidence(self) -> tuple[str, ...]:
         """What units can be matched by."""
-        return tuple(SHARES) if self.solver.activations else ("weights",)
+        return tuple(SHARES) if self.solver.units.activations else ("weights",)
 
     def head_keys(self, unit: Unit) -> list[str]:
         """The permutations of heads that are one unit's own."""
@@ -154,8 +155,8 @@ class Moves:
         """The cross-Grams [n, n] of every tap of every stream, before the source's streams are turned."""
         found: dict[str, list[Tensor]] = {}
         for unit in self.midpoint.units.values():
-            for tap in self.solver.canonical(unit).taps:
-                leaves = self.solver.tap_leaves(self.solver.frame, [tap])
+            for tap in self.solver.units.canonical(unit).taps:
+                leaves = tap_leaves(self.solver.frame, [tap])
                 for stream, cross in stream_crosses(self.solver.frame, leaves).items():
                     found.setdefault(stream, []).append(cross)
         return found

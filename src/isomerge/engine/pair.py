@@ -142,7 +142,8 @@ class PairSolver:
         except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
             search = self._stream_search(self.anchor.spec, observer)
         search.solve(VERIFY_SWEEPS)
-        self.frames = {self.anchor: search.folds[self.anchor], self.source: search.turn @ search.folds[self.source]}
+        folds = search.units.folds
+        self.frames = {self.anchor: folds[self.anchor], self.source: search.turn @ folds[self.source]}
 
     def _fold_gains(self, blocks: Sequence[Block]) -> None:
         """Fold the gains that only tensors of the same layer read: the streams keep their bases."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.canonical_frame import rooted
 from isomerge.engine.midpoint import Midpoint
-from isomerge.engine.streams import SHARES, Canonical, StreamSolver
+from isomerge.engine.pair_units import Canonical, tap_leaves
+from isomerge.engine.streams import SHARES, StreamSolver
 from isomerge.matching.functional import (
     Activation,
     Layer,
@@ -55,13 +56,13 @@ def solve_again(
     first = Alignment(spec, dict(fixed or {}))
     given = {key.partition("[")[0] for key in first}
     rest = spec.restrict([*(n for n in spec.spaces if n not in given), *(s.name for s in spec.shifts)])
-    moved = solver.act(first, turned)
-    weights, taps = (share / own if own else 0.0 for share, own in zip(SHARES[evidence], solver.share, strict=True))
-    a, b = (rooted(x, lambda block: solver.weight(block) * weights) for x in (moved.anchor, moved.source))
+    moved = turned.moved(first)
+    weights, taps = (
+        share / own if own else 0.0 for share, own in zip(SHARES[evidence], solver.units.share, strict=True)
+    )
+    a, b = (rooted(x, lambda block: solver.units.weight(block) * weights) for x in (moved.anchor, moved.source))
     more = [
-        (u * (w * taps) ** 0.5, v * (w * taps) ** 0.5, at)
-        for u, v, at, w in solver.tap_leaves(rest, moved.taps)
-        if taps
+        (u * (w * taps) ** 0.5, v * (w * taps) ** 0.5, at) for u, v, at, w in tap_leaves(rest, moved.taps) if taps
     ]
     found = compact_solution(rest, a, b, {}, more)
     return dict((Alignment(spec, found.elements) @ first).elements)
@@ -181,11 +182,11 @@ class FunctionalMatch:
         old, found = dict(self.midpoint.placed), {}
         for key in self.layers:
             unit = self.midpoint.units[key]
-            turned = self.midpoint.without_taps(self.solver.act(self.solver.turn, self.solver.canonical(unit)))
+            turned = self.midpoint.without_taps(self.solver.turned_unit(unit))
             elements = self.match(unit, turned)
             if elements is not None:
                 found[key] = elements
-                self.midpoint.replace({key: self.solver.act(Alignment(self.solver.local, elements), turned)})
+                self.midpoint.replace({key: turned.moved(Alignment(self.solver.local, elements))})
         self.midpoint.replace({key: old[key] for key in found})
         return found
 

@@ -11,24 +11,19 @@ from what has a shared meaning: embeddings of tokens, positions and patches, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.accelerator import CPU, at_home, computing_on, on
-from isomerge.engine.canonical_frame import folding, read_moved, rooted, whole_alignment
+from isomerge.engine.accelerator import CPU, computing_on, on
+from isomerge.engine.canonical_frame import rooted, whole_alignment
+from isomerge.engine.pair_units import Canonical, PairUnits, tap_leaves
 from isomerge.engine.plan import unit_bytes
-from isomerge.matching.frame import (
-    WeightedLeaf,
-    has_shared_meaning,
-    stream_crosses,
-    weighted_leaves,
-)
-from isomerge.matching.local import compact_solution, squared_distance, squared_norm, vote
+from isomerge.matching.frame import stream_crosses
+from isomerge.matching.local import compact_solution, vote
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
@@ -36,9 +31,8 @@ if TYPE_CHECKING:
 
     from isomerge.engine.models import Model
     from isomerge.engine.pair import PairSolver
-    from isomerge.engine.taps import Activations, Tap
+    from isomerge.engine.taps import Activations
 
-Blocks = dict[Block, "Tensor"]
 Told = Callable[[str, int, int], None]
 # A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.
 SETTLED = 1e-5
@@ -49,16 +43,6 @@ ROUNDING = 1e-12
 CACHE = 2_000_000_000
 # How much weights and activations count. Weights decide where activations leave a choice.
 SHARES = {"weights": (1.0, 0.0), "activations": (1e-3, 1.0), "both": (1.0, 1.0)}
-
-
-@dataclass
-class Canonical:
-    """One unit of both models with gains folded, in the canonical gauges; not to be changed."""
-
-    anchor: Blocks
-    source: Blocks
-    taps: list[tuple[Tap, Tensor, Tensor, float]]
-    """Activations of the anchor and of the source, and how much they count."""
 
 
 @dataclass
@@ -86,79 +70,14 @@ class StreamSolver:
         activations: tuple[Activations, Activations] | None = None,
         evidence: str = "both",
     ) -> None:
-        frame = pair.plan.selection.frame or pair.plan.selection.spec
+        share = SHARES[evidence] if activations else SHARES["weights"]
         self.pair, self.observer = pair, observer
-        self.frame, self.local = frame, pair.plan.selection.spec
-        self.blocks = [block for unit in pair.plan.units for block in unit.blocks]
-        self.folds: dict[Model, Alignment] = {}
-        for model in (pair.anchor, pair.source):
-            self.folds[model] = folding(model, frame, self.blocks, pair.dtype)
-        self.weights: dict[str, float] = {}
-        self.turn = Alignment(frame)
+        self.units = PairUnits(pair, share, activations, room=CACHE)
+        self.frame, self.local = self.units.frame, self.units.local
+        self.turn = Alignment(self.frame)
         self.inner: dict[str, dict[str, Tensor]] = {}
-        self.gauges: dict[str, tuple[Alignment, Alignment]] = {}
-        self._cache: dict[str, Canonical] = {}
-        self.activations = activations
-        self.share = SHARES[evidence] if activations else SHARES["weights"]
-        self._room = CACHE
-        self._device = CPU
 
-    def folded(self, model: Model, block: Block) -> Tensor:
-        """A block with gains folded."""
-        with at_home(self._device):
-            return read_moved(model, block, self.pair.dtype, self.folds[model])
-
-    def weight(self, block: Block) -> float:
-        """How much a block counts: by the inverse of the anchor's norm, so that no embedding outvotes a layer."""
-        return self.weights.get(block.key, 0.0)
-
-    def canonical(self, unit: Unit) -> Canonical:
-        """Both models' blocks of a unit in their canonical gauges, gains folded; not to be changed."""
-        if unit.key in self._cache:
-            return self._cache[unit.key]
-        pair = self.pair
-        a, b = (
-            on(self._device, {block: self.folded(m, block) for block in unit.blocks})
-            for m in (pair.anchor, pair.source)
-        )
-        to_a = to_b = Alignment(self.local)
-        if self.pair.plan.is_matched(unit):
-            to_a, _ = pair.to_gauge(self.local, a)
-            to_b, _ = pair.to_gauge(self.local, b)
-            self.gauges[unit.key] = (to_a, to_b)
-        counts: dict[str, float] = {}
-        for block, tensor in a.items():
-            norm = squared_norm(tensor) ** 0.5
-            counts[block.key] = norm
-            self.weights[block.key] = self.share[0] / norm if norm > 0 and tensor.is_floating_point() else 0.0
-        found = Canonical(a, b, list(self._taps(unit, counts, to_a, to_b)))
-        size = sum(t.nbytes for t in (*a.values(), *b.values()))
-        if size <= self._room:
-            self._room -= size
-            self._cache[unit.key] = found
-        return found
-
-    def _taps(
-        self, unit: Unit, counts: dict[str, float], to_a: Alignment, to_b: Alignment
-    ) -> Iterator[tuple[Tap, Tensor, Tensor, float]]:
-        """The unit's activations in the frame of its blocks; each counts as much as its weight does."""
-        if self.activations is None:
-            return
-        here = {block.key for block in unit.blocks}
-        with at_home(self._device):
-            gauges = (to_a.to(CPU) @ self.folds[self.pair.anchor], to_b.to(CPU) @ self.folds[self.pair.source])
-            a, b = (given.only(here).moved(g) for given, g in zip(self.activations, gauges, strict=True))
-        for key, x in a.values.items():
-            norm, tap = squared_norm(x), a.taps[key]
-            if key in b.values and norm > 0:
-                yield (
-                    tap,
-                    x.to(self._device),
-                    b.values[key].to(self._device),
-                    self.share[1] * counts[tap.block] / norm,
-                )
-
-    # ------------------------------------------------------------------ descent
+    # ------------------------------------------------------------------ passes
 
     def begin(self, kind: str) -> None:
         """Start from the embeddings and heads (``shared``) or from the streams as they are (``identity``).
@@ -168,25 +87,13 @@ class StreamSolver:
         self.inner, self.turn = {}, Alignment(self.frame)
         if kind != "shared":
             return
-        pairs: list[WeightedLeaf] = []
-        for unit in self.pair.plan.units:
-            if self.activations is None and all(block.scope for block in unit.blocks):
-                continue
-            found = self.canonical(unit)
-            shared = [
-                (b, found.anchor[b], found.source[b]) for b in unit.blocks if has_shared_meaning(self.frame, b)
-            ]
-            pairs += weighted_leaves(self.frame, shared, self.weight)
-            pairs += self.tap_leaves(self.frame, found.taps)
-        crosses = stream_crosses(self.frame, pairs)
+        units = self.pair.plan.units
+        if self.units.activations is None:
+            units = [unit for unit in units if not all(block.scope for block in unit.blocks)]
+        shared = (self.units.leaves(self.units.canonical(unit), shared=True) for unit in units)
+        crosses = stream_crosses(self.frame, chain.from_iterable(shared))
         solved = {name: self.frame.spaces[name].group.solve(c)[0] for name, c in crosses.items()}
         self.turn = Alignment(self.frame, solved)
-
-    def tap_leaves(self, spec: Spec, taps: Sequence[tuple[Tap, Tensor, Tensor, float]]) -> Iterator[WeightedLeaf]:
-        """The atom views of activations, with what they count."""
-        for tap, x, y, weight in taps:
-            for (u, v), here in tap.leaves(spec, x, y):
-                yield u, v, here, weight
 
     def sweep(self, label: str = "") -> tuple[float, float, dict[str, Tensor]]:
         """One pass: block-local elements of every unit; returns f before and after the streams would follow, and how."""
@@ -200,10 +107,8 @@ class StreamSolver:
             self.observer(f"{label}{unit.key}", seen, total)
             seen += unit_bytes(self.pair.anchor, unit)
             moved = self.matched_unit(unit)
-            value += self._distance(moved)
-            pairs = ((block, moved.anchor[block], moved.source[block]) for block in unit.blocks)
-            leaves = chain(weighted_leaves(self.frame, pairs, self.weight), self.tap_leaves(self.frame, moved.taps))
-            for stream, cross in stream_crosses(self.frame, leaves).items():
+            value += self.units.distance(moved)
+            for stream, cross in stream_crosses(self.frame, self.units.leaves(moved)).items():
                 crosses[stream] = crosses[stream] + cross if stream in crosses else cross
         gain = 0.0
         steps: dict[str, Tensor] = {}
@@ -216,50 +121,34 @@ class StreamSolver:
                 steps[stream] = step
         return value, max(value - gain, 0.0), steps  # less than nothing is left only by rounding
 
+    def turned_unit(self, unit: Unit) -> Canonical:
+        """The unit with the source's streams turned and nothing matched inside."""
+        return self.units.canonical(unit).moved(self.turn)
+
     def matched_unit(self, unit: Unit) -> Canonical:
         """The unit with the source turned and matched inside (by the better of the new elements and the old)."""
-        turned = self.act(self.turn, self.canonical(unit))
+        turned = self.turned_unit(unit)
         if not self.pair.plan.is_matched(unit):
             return turned
         votes = {name: self.pair.votes[name] for name in unit.votes}
-        a, b = (rooted(x, self.weight) for x in (turned.anchor, turned.source))
-        more = [(u * w**0.5, v * w**0.5, here) for u, v, here, w in self.tap_leaves(self.local, turned.taps)]
+        a, b = (rooted(x, self.units.weight) for x in (turned.anchor, turned.source))
+        more = [(u * w**0.5, v * w**0.5, here) for u, v, here, w in tap_leaves(self.local, turned.taps)]
         found = compact_solution(self.local, a, b, votes, more).elements
         best, distance = turned, float("inf")
         for elements in (found, self.inner.get(unit.key)):
             if elements is None:
                 continue
-            trial = self.act(self._inner(elements), turned)
-            there = self._distance(trial)
+            trial = turned.moved(self._inner(elements))
+            there = self.units.distance(trial)
             if there < distance:
                 best, distance, self.inner[unit.key] = trial, there, elements
         return best
 
     def placed_unit(self, unit: Unit) -> Canonical:
         """The unit with the source turned and matched inside as it stands now; nothing is solved."""
-        turned = self.act(self.turn, self.canonical(unit))
+        turned = self.turned_unit(unit)
         elements = self.inner.get(unit.key)
-        if elements is None:
-            return turned
-        return self.act(self._inner(elements), turned)
-
-    def act(self, g: Alignment, unit: Canonical) -> Canonical:
-        """The unit with its source moved."""
-        blocks = {block: t.clone() for block, t in unit.source.items()}
-        g.act({block: t for block, t in blocks.items() if t.is_floating_point()})
-        taps = []
-        for tap, x, y, weight in unit.taps:
-            y = y.clone()
-            for (view,), here in tap.leaves(g.spec, y):
-                g.act_on_view(view, here, dict(tap.scope))
-            taps.append((tap, x, y, weight))
-        return Canonical(unit.anchor, blocks, taps)
-
-    def _distance(self, unit: Canonical) -> float:
-        """The unit's part of f."""
-        parts = ((unit.anchor[b], unit.source[b], self.weight(b)) for b in unit.anchor)
-        taps = ((x, y, w) for _, x, y, w in unit.taps)
-        return sum(w * squared_distance(x, y) for x, y, w in chain(parts, taps) if w)
+        return turned if elements is None else turned.moved(self._inner(elements))
 
     def _inner(self, elements: Mapping[str, Tensor]) -> Alignment:
         """A unit's elements; stack-wide ones replace what an older solution had of them."""
@@ -272,12 +161,14 @@ class StreamSolver:
         for unit in self.pair.plan.units:
             if not unit.votes:
                 continue
-            turned = self.act(self.turn, self.canonical(unit))
-            a, b = (rooted(x, self.weight) for x in (turned.anchor, turned.source))
+            turned = self.turned_unit(unit)
+            a, b = (rooted(x, self.units.weight) for x in (turned.anchor, turned.source))
             for name in unit.votes:
                 profit = vote(self.local, a, b, name)
                 profits[name] = profits[name] + profit if name in profits else profit
         self.pair.votes = {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
+
+    # ------------------------------------------------------------------ descent
 
     def solve(self, sweeps: int = SWEEPS) -> StreamSolution:
         """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most.
@@ -292,16 +183,16 @@ class StreamSolver:
 
     def _go(self, device: str) -> None:
         """Take all that is held to a device; what is read from now on goes there as well."""
-        if device == self._device:
+        if device == self.units.device:
             return
-        self._device = device
+        self.units.go(device)
         self.turn = self.turn.to(device)
         self.inner = {unit: on(device, elements) for unit, elements in self.inner.items()}
-        self.gauges = {unit: (a.to(device), b.to(device)) for unit, (a, b) in self.gauges.items()}
         self.pair.votes = on(device, self.pair.votes)
-        for key, unit in self._cache.items():
-            taps = [(tap, x.to(device), y.to(device), weight) for tap, x, y, weight in unit.taps]
-            self._cache[key] = Canonical(on(device, unit.anchor), on(device, unit.source), taps)
+
+    def _state(self) -> tuple[Alignment, dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+        """Where the source is; elements are never changed in place."""
+        return self.turn, dict(self.inner), dict(self.pair.votes)
 
     def _descended(self, sweeps: int) -> dict[str, Any]:
         """The descent of `solve`; the report."""
@@ -309,19 +200,19 @@ class StreamSolver:
         for kind in ("shared", "identity"):
             self.begin(kind)
             value, after, steps = self.sweep(f"residual stream, start {kind}: ")
-            starts[kind] = (after, value, steps, self.turn, dict(self.inner), dict(self.pair.votes))
+            starts[kind] = (after, value, steps, self._state())
         kind = min(starts, key=lambda k: starts[k][0])
-        after, value, steps, self.turn, self.inner, self.pair.votes = starts[kind]
+        after, value, steps, (self.turn, self.inner, self.pair.votes) = starts[kind]
         objective, nothing = [value, after], ROUNDING * max(start[1] for start in starts.values())
         for number in range(1, sweeps + 1):
             settled = number > 1 and objective[-3] - objective[-1] <= SETTLED * objective[-1]
             if not steps or settled or objective[-2] <= nothing:
                 break
-            kept = (self.turn, dict(self.inner), dict(self.pair.votes))
+            kept = self._state()
             self.turn = Alignment(self.frame, steps) @ self.turn
             value, after, steps = self.sweep(f"residual stream, sweep {number}, objective {objective[-1]:.5g}: ")
             if value > objective[-2]:  # rounding, once nothing is left to gain
-                self.turn, self.inner, self.pair.votes = kept[0], kept[1], kept[2]
+                self.turn, self.inner, self.pair.votes = kept
                 break
             # what was expected of the step is a difference of sums, rounded as these are: what is measured counts
             objective[-1] = max(objective[-1], value)
@@ -338,11 +229,14 @@ class StreamSolver:
 
         ``learned`` are elements that act after those that were found here, in the same frame.
         """
-        units = []
-        for unit in self.pair.plan.units:
-            if unit.key in self.inner:
-                if unit.key not in self.gauges:
-                    self.canonical(unit)
-                units.append((unit, self._inner(self.inner[unit.key]), self.gauges[unit.key]))
-        folds = (self.folds[self.pair.anchor], self.folds[self.pair.source])
+        units = [
+            (unit, self._inner(self.inner[unit.key]), self.units.gauges(unit))
+            for unit in self.pair.plan.units
+            if unit.key in self.inner
+        ]
+        folds = (self.units.folds[self.pair.anchor], self.units.folds[self.pair.source])
         return whole_alignment(self.frame, self.local, units, self.turn, folds, learned)
+
+    def folded(self, model: Model, block: Block) -> Tensor:
+        """A block with gains folded, as learning reads what the models do not share."""
+        return self.units.folded(model, block)
