@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU, computing_on, on
-from isomerge.engine.canonical_frame import inner_folding, read_moved, with_gains
+from isomerge.engine.canonical_frame import read_moved
 from isomerge.engine.models import Model
-from isomerge.engine.plan import Plan, gives_out_streams, unit_layer
+from isomerge.engine.plan import Plan, unit_layer
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.frame import lonely_gains
-from isomerge.matching.local import (
-    compact_solution,
-    move_unit,
-    squared_distance,
-    squared_distance_and_norm,
-    squared_norm,
-    vote,
-)
+from isomerge.matching.local import Blocks, move_unit, squared_distance, squared_distance_and_norm, vote
 from isomerge.matching.products import close_orbits
-from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.shifts import find_shifts
@@ -33,12 +24,6 @@ from isomerge.symmetry.units import Unit, elements_of
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from isomerge.engine.streams import StreamSolver
-
-Blocks = dict[Block, "Tensor"]
-# A rotated twin is found in ten sweeps to rounding; two different models are told apart long before.
-VERIFY_SWEEPS = 12
 
 
 @dataclass
@@ -98,14 +83,6 @@ class PairSolver:
             return {block: read_moved(model, block, dtype, self.frames.get(model)) for block in unit.blocks}
         return {block: self.load_block(model, block) for block in unit.blocks}
 
-    @property
-    def turned(self) -> bool:
-        """Whether the source's blocks are loaded in a rotated residual stream, which rounding anywhere may have turned a little."""
-        frame = self.frames.get(self.source)
-        return frame is not None and any(
-            frame.spec.spaces[s].group.compact in ("O", "OFixingOnes") for s in frame.spec.streams
-        )
-
     def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
         """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes`` orbits."""
         found, dead = canonical_gauge(spec, tensors)
@@ -120,47 +97,6 @@ class PairSolver:
     def load_block(self, model: Model, block: Block) -> Tensor:
         """One block in the working dtype, in its frame."""
         return read_moved(model, block, self.dtype, self.frames.get(model))
-
-    def frame_residual_stream(self, observer: Callable[[str, int, int], None]) -> None:
-        """From now on, load both models with gains folded, the source's streams in the anchor's basis.
-
-        Streams from embeddings and heads, then from all tensors in a few sweeps. Where a stream or a gain reaches outputs
-        that are not compared, a difference there would be taken for a symmetry: then gains inside of layers alone are folded.
-        """
-        full, _ = choose_frame(self.anchor.spec, ["all"])
-        blocks = [block for unit in self.plan.units for block in unit.blocks]
-        if full is None or lonely_gains(full, blocks) or any(map(gives_out_streams, (self.anchor, self.source))):
-            self._fold_gains(blocks)
-        else:
-            self._frame_both(full, observer)
-        self.votes = {}
-
-    def _frame_both(self, full: Spec, observer: Callable[[str, int, int], None]) -> None:
-        """Fold all gains, and find the source's streams in the anchor's basis."""
-        try:
-            search = self._stream_search(full, observer)
-        except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
-            search = self._stream_search(self.anchor.spec, observer)
-        search.solve(VERIFY_SWEEPS)
-        folds = search.units.folds
-        self.frames = {self.anchor: folds[self.anchor], self.source: search.turn @ folds[self.source]}
-
-    def _fold_gains(self, blocks: Sequence[Block]) -> None:
-        """Fold the gains that only tensors of the same layer read: the streams keep their bases."""
-        spec = with_gains(self.anchor.spec, self.plan.selection.spec)
-        with suppress(IsomergeError):  # a gain of zero, which cannot be folded
-            self.frames = {
-                model: inner_folding(model, spec, blocks, self.dtype, every=False)
-                for model in (self.anchor, self.source)
-            }
-
-    def _stream_search(self, frame: Spec, observer: Callable[[str, int, int], None]) -> StreamSolver:
-        from isomerge.engine.streams import StreamSolver
-
-        plan = replace(self.plan, selection=replace(self.plan.selection, frame=frame))
-        pair = PairSolver(self.anchor, self.source, plan, self.dtype, guard=False, device=self.device)
-        pair.closes = self.closes
-        return StreamSolver(pair, observer)
 
     def collect_votes(self) -> dict[str, Tensor]:
         """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""
@@ -201,7 +137,7 @@ class PairSolver:
         elif self.plan.is_matched(unit):
             votes = on(self.device, {name: self.votes[name] for name in unit.votes})
             apart = sum(before for before, _ in squares.values())
-            with _overflow_told(self, unit):
+            with overflow_told(self, unit):
                 found = move_unit(self.plan.selection, anchor, source, votes, guard=self.guard, apart=apart)
             moved, gaps, result.dead = found.blocks, found.gaps, found.dead
             result.elements = dict(found.alignment.elements)
@@ -235,7 +171,7 @@ class PairSolver:
 
 
 @contextmanager
-def _overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
+def overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
     """Factorisations fail on finite weights alone where products of them overflow: a sentence then."""
     try:
         yield
@@ -247,40 +183,3 @@ def _overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
             f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be matched; check "
             "that both checkpoints are undamaged"
         ) from None
-
-
-def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], list[str]]:
-    """Per block, what no symmetry explains: squared distance and norm between canonical gauges, and their peaks.
-
-    Both models are moved to the canonical gauge and matched there by compact elements, which keep lengths: the
-    result does not depend on the gauges of the two checkpoints. The second result are the elements of dead blocks,
-    which have no canonical gauge (see ``closes``): what differs there may be a symmetry after all.
-    """
-    spec = solver.plan.selection.spec
-    a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
-    dead: list[str] = []
-    if unit.elements or unit.votes:
-        with _overflow_told(solver, unit):
-            dead = sorted({*solver.to_gauge(spec, a)[1], *solver.to_gauge(spec, b)[1]})
-            compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
-    rows = [
-        {
-            "tensor": block.key,
-            "size": max(a[block].numel(), 1),
-            "residual": squared_distance(a[block], b[block]),
-            "norm": squared_norm(_whole(block, a[block])),
-            "peak_residual": _peak(a[block] - b[block]),
-            "peak": _peak(_whole(block, a[block])),
-        }
-        for block in unit.blocks
-    ]
-    return rows, dead
-
-
-def _whole(block: Block, a: Tensor) -> Tensor:
-    """What a difference is measured against: a gain that is stored less one is zero when it is folded."""
-    return a + block.line.less if block.line.less else a
-
-
-def _peak(a: Tensor) -> float:
-    return float(a.abs().max()) if a.numel() else 0.0

@@ -14,7 +14,7 @@ from isomerge.engine.accelerator import CPU, at_home, on
 from isomerge.engine.canonical_frame import folding, read_moved
 from isomerge.engine.models import Model
 from isomerge.matching.frame import WeightedLeaf, has_shared_meaning, weighted_leaves
-from isomerge.matching.local import squared_distance, squared_norm
+from isomerge.matching.local import Blocks, squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Spec
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from isomerge.engine.pair import PairSolver
     from isomerge.engine.taps import Activations, Tap
 
-Blocks = dict[Block, "Tensor"]
 WeightedTap = tuple["Tap", "Tensor", "Tensor", float]
 """Activations of the anchor and of the source at a tap, and how much they count."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from isomerge.engine.residuals import peak, whole
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.local import Blocks, compact_solution, squared_norm
 from isomerge.matching.products import ROOM, Difference, close_orbits, differences, roundings, tied
@@ -108,8 +109,8 @@ def _plain(
     found = []
     for block, tensor in a.items():
         floor = max(1e-6 * mean, 1e-300)
-        norm = max(squared_norm(tensor + block.line.less if block.line.less else tensor), floor) ** 0.5
-        peak = max(float(tensor.abs().max()) if tensor.numel() else 0.0, (floor / max(tensor.numel(), 1)) ** 0.5)
+        norm = max(squared_norm(whole(block, tensor)), floor) ** 0.5
+        top = max(peak(tensor), (floor / max(tensor.numel(), 1)) ** 0.5)
         pairs = [(tensor, b[block])] if block.axes is None else []
         pairs += [
             pair
@@ -117,8 +118,8 @@ def _plain(
             if not covered & {x.name for x in atoms}
         ]
         gap = sum(float((x - y).square().sum()) for x, y in pairs) ** 0.5 / norm
-        local = max((float((x - y).abs().max()) for x, y in pairs if x.numel()), default=0.0) / peak
-        bounds = errors.get(block, 0.0) / norm, errors.get(block, 0.0) / peak
+        local = max((peak(x - y) for x, y in pairs), default=0.0) / top
+        bounds = errors.get(block, 0.0) / norm, errors.get(block, 0.0) / top
         failing = [(r, e) for r, e in zip((gap, local), bounds, strict=True) if r > tolerance]
         certain = [(r, e) for r, e in failing if r > e]
         worst, error = max(certain or failing or [(max(gap, local), max(bounds))])

@@ -84,10 +84,12 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
 
     ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
+    from isomerge.engine.residuals import frame_residual_stream
+
     solver.closes = True
     found = _residual(solver, observer)
     if not found["same"]:
-        solver.frame_residual_stream(observer)
+        frame_residual_stream(solver, observer)
         if solver.frames:
             framed = _residual(solver, observer)
             found = min(found, framed, key=lambda f: (True, None, False).index(f["same"]))
@@ -156,22 +158,16 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     What decides comes first: a unit that differs for certain, then one that cannot be told, then the largest residual. Where some
     unit cannot be told and a rotation of the residual stream was found with it, a smaller difference elsewhere is no certain one.
     """
-    from isomerge.engine.pair import residuals
-    from isomerge.engine.plan import unit_bytes, unit_layer
+    from isomerge.engine.plan import unit_layer
     from isomerge.engine.product_residuals import judge
+    from isomerge.engine.residuals import every_residual, is_turned
 
-    total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
-    if solver.plan.votes and not solver.votes:
-        solver.collect_votes()
     found: dict[bool | None, dict[str, Any]] = {
         True: {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"], "rounding": 0.0}
     }
     layers: dict[str, float] = {}
     dead: list[str] = []
-    for unit in solver.plan.units:
-        observer(unit.key, seen, total)
-        seen += unit_bytes(solver.anchor, unit)
-        rows, here = residuals(solver, unit)
+    for unit, rows, here in every_residual(solver, observer):
         dead += here
         largest, tensor = relative_residuals(rows)
         tolerance, roundoff = _tolerance(solver, unit)
@@ -188,7 +184,7 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         if largest / tolerance >= worst["largest"] / worst["tolerance"]:
             found[same] = {"largest": largest, "tensor": tensor, "tolerance": tolerance, "rounding": rounding}
     open_too = None in found and found.get(False, {"largest": 0.0})["largest"] <= found[None]["rounding"]
-    same = None if open_too and solver.turned else next(said for said in (False, None, True) if said in found)
+    same = None if open_too and is_turned(solver) else next(said for said in (False, None, True) if said in found)
     return {**found[same], "layers": layers, "dead_blocks": dead, "same": same}
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.pair import residuals
-from isomerge.engine.plan import unit_bytes, unit_layer
+from isomerge.engine.plan import unit_layer
+from isomerge.engine.residuals import every_residual, frame_residual_stream
 from isomerge.engine.run import Observer
 from isomerge.symmetry.units import elements_of
 
@@ -33,17 +33,11 @@ def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = Fa
         layer under ``layers``, and ``dead`` (elements without a balanced point, which are compared in their own gauge).
     """
     if streams:
-        solver.frame_residual_stream(observer)
-    if solver.plan.votes and not solver.votes:
-        solver.collect_votes()
+        frame_residual_stream(solver, observer)
     spec = solver.plan.selection.spec
-    total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
     squares: dict[str, dict[str, list[float]]] = {"all": {}, "spaces": {}, "layers": {}}
     dead: list[str] = []
-    for unit in solver.plan.units:
-        observer(unit.key, seen, total)
-        seen += unit_bytes(solver.anchor, unit)
-        rows, here = residuals(solver, unit)
+    for unit, rows, here in every_residual(solver, observer):
         dead += here
         layer = unit_layer(unit)
         for block, row in zip(unit.blocks, rows, strict=True):
