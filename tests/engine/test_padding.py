@@ -12,11 +12,11 @@ import torch
 
 from isomerge.data.examples import IGNORED, Examples
 from isomerge.engine.gathering import gather
+from isomerge.engine.linear_modules import Rewritten
 from isomerge.engine.models import recognise
 from isomerge.engine.modules import load_module
 from isomerge.engine.regression import regress
 from isomerge.engine.repair import repair
-from isomerge.engine.sequence import Rewritten
 from isomerge.engine.taps import capture
 from toys import save_toy
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.linear_modules import Rewritten
 from isomerge.engine.live import average
 from isomerge.engine.regression import default_ridge, regress, shares_of
-from isomerge.engine.sequence import Rewritten
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.forward import Place, run_until
-from isomerge.engine.sequence import Layer, Rewritten, find_order, matrix, parameters_of
+from isomerge.engine.linear_modules import Layer, Rewritten, matrix, parameters_of
+from isomerge.engine.sequence import find_order
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.forward import run_until
+from isomerge.engine.linear_modules import Layer, Order, Rewritten, matrix, parameters_of
 from isomerge.engine.regression import shares_of
-from isomerge.engine.sequence import Layer, Order, Rewritten, find_order, matrix, parameters_of
+from isomerge.engine.sequence import find_order
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
