@@ -8,17 +8,15 @@ A head that is tied to the embeddings goes with them. A layer may occur several 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.checkpoint.agreement import disagreement
 from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.stack import Stack
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from isomerge.symmetry.spec import Line, Match, Spec
 
 DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 """The keys of config.json that state how many layers there are."""
@@ -45,10 +43,9 @@ def stack_layers(
     """
     if not parts or not any(layers for _, layers in parts):
         raise IsomergeError("a stack needs slices with layers: give at least one model with a layer_range [a, b)")
-    opened: dict[int, _Stack] = {}
-    for checkpoint in (parts[0][0] if donor is None else donor, *(checkpoint for checkpoint, _ in parts)):
-        opened.setdefault(id(checkpoint), _Stack(checkpoint, spec_file))
-    giver = opened[id(parts[0][0] if donor is None else donor)]
+    donor = parts[0][0] if donor is None else donor
+    opened = {id(checkpoint): Stack(checkpoint, spec_file) for checkpoint in (donor, *(one for one, _ in parts))}
+    giver = opened[id(donor)]
     slices = [(opened[id(checkpoint)], layers) for checkpoint, layers in parts]
     for stack, layers in slices:
         _check_alike(giver, stack)
@@ -61,115 +58,7 @@ def stack_layers(
     return _stacked(giver, slices)
 
 
-@dataclass(eq=False)
-class _Stack:
-    """A checkpoint taken apart into its layers and what is around them; lists are of tensor names."""
-
-    checkpoint: Checkpoint
-    spec_file: str | Path | None
-
-    @cached_property
-    def spec(self) -> Spec:
-        from isomerge.archs import spec_for
-
-        return spec_for(self.checkpoint.config, self.spec_file, self.checkpoint.shapes)
-
-    @cached_property
-    def index(self) -> str:
-        """The index that numbers the layers."""
-        self.check_further()
-        stored = {match.line for match in self.matches.values()}
-        lines = [line for line in self.spec.lines if line in stored or not line.optional]
-        found = {(i, line.stack) for line in lines for i in self.layered(line)}
-        if len(found) != 1:
-            what = (
-                "no layers" if not found else f"several stacks of layers ({', '.join(sorted(p for _, p in found))})"
-            )
-            raise IsomergeError(
-                f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes {what}, so its layers cannot be "
-                "sliced; slices are for models with one stack"
-            )
-        if any(number.sign or number.axis for line in self.spec.lines for number in line.numbers):
-            raise IsomergeError(
-                f"{self.checkpoint.ref}: what a layer of {self.spec.model_type} is depends on its number, so its layers cannot "
-                "be sliced"
-            )
-        return found.pop()[0]
-
-    def check_further(self) -> None:
-        """Refuse layers that predict further tokens: they belong behind the last layer, and slices change which that is."""
-        # parts that a file may lack whole; a tower or a head that is fixed, it has
-        extra = [p for p in self.spec.fixed if all(line.optional for line in self.spec.lines if p.has(line))]
-        for name, match in self.matches.items():
-            line = match.line
-            aside = line.axes is None and any(part.has(line) for part in extra)
-            behind = range(*self.spec.depths.get(line.stack, (0, 0)))
-            if aside or any(match.binding[i] in behind for i in self.layered(line)[:1]):
-                raise IsomergeError(
-                    f"{self.checkpoint.ref}: tensor {name} is of a layer that predicts further tokens from the last of all "
-                    "layers, which slices change: load the model with transformers and save it again, which leaves such "
-                    "layers out, and slice the result"
-                )
-
-    def layered(self, line: Line) -> list[str]:
-        """The indices of a line's name that are no axes."""
-        return [i for i in line.indices if i not in self.spec.sizes]
-
-    @cached_property
-    def matches(self) -> dict[str, Match]:
-        from isomerge.symmetry.spec import coverage
-
-        try:
-            return coverage(self.spec, {name: info.shape for name, info in self.checkpoint.tensors.items()})
-        except IsomergeError as error:
-            raise IsomergeError(f"{self.checkpoint.ref}: {error}") from None
-
-    @cached_property
-    def layers(self) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {}
-        for name, match in self.matches.items():
-            if self.index in match.binding:
-                found.setdefault(match.binding[self.index], []).append(name)
-        return found
-
-    @property
-    def depth(self) -> int:
-        return max(self.layers, default=-1) + 1
-
-    def around(self) -> tuple[list[str], list[str]]:
-        """What is before the layers and what is after them."""
-        order = [line.name for line in self.spec.lines]
-        first = min(at for at, line in enumerate(self.spec.lines) if self.layered(line))
-        outside = {n: m.line for n, m in self.matches.items() if self.index not in m.binding}
-        tied = self.checkpoint.config.get("tie_word_embeddings", True)
-        before = [n for n, x in outside.items() if order.index(x.name) < first or (tied and x.tied)]
-        return before, [n for n in outside if n not in before]
-
-    @cached_property
-    def templates(self) -> dict[tuple[Any, ...], str]:
-        """A name for every kind of tensor, to be renumbered."""
-        return {self.kind(match): name for name, match in self.matches.items()}
-
-    def kind(self, match: Match) -> tuple[Any, ...]:
-        """A tensor but for its layer: equal for two checkpoints of one architecture."""
-        return match.line.name, tuple(sorted((i, v) for i, v in match.binding.items() if i != self.index))
-
-    def renumbered(self, name: str, layer: int) -> str:
-        """A tensor's name in another layer: the one number is changed that the spec reads as the layer's."""
-        match = self.spec.match(name)
-        wanted = {**match.binding, self.index: layer}
-        pieces = name.split(".")
-        for at, piece in enumerate(pieces):
-            if piece == str(match.binding[self.index]):
-                found = ".".join([*pieces[:at], str(layer), *pieces[at + 1 :]])
-                if self.spec.match(found).binding == wanted:
-                    return found
-        raise IsomergeError(
-            f"{self.checkpoint.ref}: the layer of tensor {name} is no part of its name between dots"
-        )
-
-
-def _check_alike(one: _Stack, two: _Stack) -> None:
+def _check_alike(one: Stack, two: Stack) -> None:
     """Refuses layers that would compute another function, or not fit, in the donor's model."""
     if one is two:
         return
@@ -192,7 +81,7 @@ def _check_alike(one: _Stack, two: _Stack) -> None:
         )
 
 
-def _stacked(giver: _Stack, slices: list[tuple[_Stack, range]]) -> Checkpoint:
+def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
     """The view: tensors that keep name and place are the donor's own, all others are read from where they are."""
     donor = giver.checkpoint
     first, last = slices[0][0], slices[-1][0]
@@ -225,7 +114,7 @@ def _stacked(giver: _Stack, slices: list[tuple[_Stack, range]]) -> Checkpoint:
     )
 
 
-def _config(giver: _Stack, order: list[tuple[_Stack, int]]) -> dict[str, Any]:
+def _config(giver: Stack, order: list[tuple[Stack, int]]) -> dict[str, Any]:
     """The donor's config with the depth of the new stack, and lists over layers put together as the layers are."""
     config, ref = dict(giver.checkpoint.config), giver.checkpoint.ref
     keys = [key for key in DEPTH_KEYS if config.get(key) == giver.depth]
@@ -250,7 +139,7 @@ def _config(giver: _Stack, order: list[tuple[_Stack, int]]) -> dict[str, Any]:
     return config
 
 
-def _entry(stack: _Stack, key: str, layer: int) -> Any:
+def _entry(stack: Stack, key: str, layer: int) -> Any:
     values: Mapping[str, Any] | Any = stack.checkpoint.config.get(key)
     if not isinstance(values, list) or layer >= len(values):
         raise IsomergeError(
