@@ -9,6 +9,7 @@ can change a report. zlib-ng computes it six times as fast as zlib, with which s
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -53,6 +54,16 @@ class Checksum:
     def document(self) -> dict[str, Any]:
         """As reports have it: ``{"bytes": 12, "crc32": "89abcdef"}``."""
         return {"bytes": self.nbytes, "crc32": f"{self.crc32:08x}"}
+
+    @classmethod
+    def read(cls, entry: Any, where: str) -> Checksum:
+        """What `document` wrote. Raises IsomergeError, which begins with ``where``, unless ``entry`` is of that form."""
+        nbytes, crc = (entry.get("bytes"), entry.get("crc32")) if isinstance(entry, dict) else (None, None)
+        if type(nbytes) is not int or not isinstance(crc, str) or not re.fullmatch("[0-9a-f]{8}", crc):
+            raise IsomergeError(
+                f"{where} has no size and CRC-32 of eight digits; run the command that wrote this report again"
+            )
+        return cls(nbytes, int(crc, 16))
 
 
 def joined(parts: Iterable[Checksum]) -> Checksum:

@@ -21,7 +21,7 @@ from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.weights import is_plain_name
 from isomerge.engine.models import recognise
-from isomerge.engine.provenance import find_input
+from isomerge.engine.provenance import input_states
 from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import REPORT
@@ -175,7 +175,7 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
         check.file(name)
     check.structure()
     strangers = check.strangers()
-    inputs = [_input(row, folder / REPORT) for row in _rows(report, folder / REPORT)]
+    inputs = input_states(report, folder / REPORT)
     observer("", check.total, check.total)
     return {
         "command": "fsck",
@@ -196,37 +196,7 @@ def _written(report: Mapping[str, Any], path: Path) -> dict[str, Checksum]:
     for name in files:
         if not all(is_plain_name(part) for part in name.split("/")):
             raise IsomergeError(f"{path}: {name!r} is no file name within the folder; this report is damaged")
-    return {name: _checksum(entry, f"{path}: {name!r}") for name, entry in files.items()}
-
-
-def _rows(report: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
-    rows = report.get("inputs", [])
-    good = isinstance(rows, list) and all(
-        isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("model", "file")) for row in rows
-    )
-    if not good:
-        raise IsomergeError(f"{path}: its list of inputs is damaged; run the command that wrote it again")
-    return rows
-
-
-def _checksum(entry: Any, where: str) -> Checksum:
-    nbytes, crc = (entry.get("bytes"), entry.get("crc32")) if isinstance(entry, dict) else (None, None)
-    if type(nbytes) is not int or not isinstance(crc, str) or not re.fullmatch("[0-9a-f]{8}", crc):
-        raise IsomergeError(
-            f"{where} has no size and CRC-32 of eight digits; run the command that wrote this report again"
-        )
-    return Checksum(nbytes, int(crc, 16))
-
-
-def _input(row: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """One input with its state: unchanged, changed, or absent from where it was."""
-    wanted = _checksum(row, f"{path}: input {row['file']!r}")
-    where = find_input(row)
-    state = "absent"
-    if where is not None:
-        same = where.stat().st_size == wanted.nbytes and file_checksum(where) == wanted
-        state = "unchanged" if same else "changed"
-    return {"model": row["model"], "file": row["file"], **wanted.document(), "state": state}
+    return {name: Checksum.read(entry, f"{path}: {name!r}") for name, entry in files.items()}
 
 
 def _pieces(fd: int, start: int, end: int) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.checksums import file_checksum
+from isomerge.checkpoint.checksums import Checksum, file_checksum
 from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import parse_model_ref
@@ -57,7 +57,32 @@ def _parts(ref: str) -> tuple[str, ...]:
     return (found.model, *found.adapters)
 
 
-def find_input(row: Mapping[str, Any]) -> Path | None:
+def input_states(report: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    """The rows of a report's inputs, each with its ``state``: unchanged, changed, or absent from where it was.
+
+    Raises:
+        IsomergeError: the report, which is at ``path``, is damaged.
+    """
+    rows = report.get("inputs", [])
+    good = isinstance(rows, list) and all(
+        isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("model", "file")) for row in rows
+    )
+    if not good:
+        raise IsomergeError(f"{path}: its list of inputs is damaged; run the command that wrote it again")
+    return [_with_state(row, path) for row in rows]
+
+
+def _with_state(row: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    wanted = Checksum.read(row, f"{path}: input {row['file']!r}")
+    where = _find_input(row)
+    state = "absent"
+    if where is not None:
+        same = where.stat().st_size == wanted.nbytes and file_checksum(where) == wanted
+        state = "unchanged" if same else "changed"
+    return {"model": row["model"], "file": row["file"], **wanted.document(), "state": state}
+
+
+def _find_input(row: Mapping[str, Any]) -> Path | None:
     """The file of a row on this machine, in a folder or in the hub's cache; None where it is not here. Downloads
     nothing.
     """
