@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,34 +93,28 @@ def gather(
     from isomerge.evidence.losses import outputs_of
 
     taps, inputs, linears = plan_taps(model, module), plan_inputs(model, module), plan_linears(model, module)
-    named = {tap.key: (tap, path) for tap, path, _ in linears}
-    named = {tap.key: (tap, path) for tap, path in (*taps, *inputs)} | named
-    order, places = list(named), list(named.values())
+    places = {tap.key: (tap, path) for tap, path, *_ in (*taps, *inputs, *linears)}
     head = examples.head(min(len(examples), rows)) if "activations" in kinds else None
-    sums = _Sums()
-    kept = {tap.key: [] for tap, _ in taps} if head is not None else {}
-    first = len(head) if head is not None else 0
-    rest = _rest(examples, first) if "regmean" in kinds else None
+    sums, done = _Sums(), 0
+    kept = {tap.key: [] for tap, _ in taps}
     with torch.no_grad():
-        for part, done in ((head, 0), (rest, first)):
-            for batch, share in shared_out(part, rows, batch_size) if part is not None else ():
-                observer(f"reading activations of {model.ref}", done, len(examples))
-                done += len(next(iter(batch.values())))
-                seen: dict[str, list[Tensor]] = {}
-                with reading(module, places, seen):
-                    outputs_of(module, batch)
-                mask = batch.get("attention_mask")
-                if "regmean" in kinds:
-                    sums.add(seen, order, batch)
-                for key in kept.keys() & seen.keys() if part is head else ():
-                    kept[key] += [spread_rows(x, mask, share) for x in seen[key]]
+        for batch, share in _batches(examples, head, rows, batch_size, rest="regmean" in kinds):
+            observer(f"reading activations of {model.ref}", done, len(examples))
+            done += len(next(iter(batch.values())))
+            seen: dict[str, list[Tensor]] = {}
+            with reading(module, list(places.values()), seen):
+                outputs_of(module, batch)
+            if "regmean" in kinds:
+                sums.add(seen, list(places), batch)
+            for key in kept.keys() & seen.keys() if share else ():
+                kept[key] += [spread_rows(x, batch.get("attention_mask"), share) for x in seen[key]]
     values = {key: torch.cat(parts)[:rows] for key, parts in kept.items() if parts}
     for key, x in (*values.items(), *sums.grams.items()):
         if not bool(x.isfinite().all()):
             raise IsomergeError(
                 f"{model.ref}: activations at {key} are not finite: this model cannot be read in float32"
             )
-    known = {tap.key: tap for tap, _ in places}
+    known = {key: tap for key, (tap, _) in places.items()}
     rows_of = pairing(head, rows, batch_size) if head is not None else ""
     return Statistics(
         Activations({k: known[k] for k in values}, values, rows_of),
@@ -133,11 +127,16 @@ def gather(
     )
 
 
-def _rest(examples: Examples, first: int) -> Examples | None:
-    """The examples from ``first`` on; None when there are none."""
-    if first >= len(examples):
-        return None
-    return replace(examples, tensors={name: x[first:] for name, x in examples.tensors.items()})
+def _batches(
+    examples: Examples, head: Examples | None, rows: int, size: int, *, rest: bool
+) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Batches, and how many rows are kept of each: those of the first examples, the ``head``, then the others if asked for."""
+    if head is not None:
+        yield from shared_out(head, rows, size)
+    first = 0 if head is None else len(head)
+    if rest and first < len(examples):
+        others = replace(examples, tensors={name: x[first:] for name, x in examples.tensors.items()})
+        yield from ((batch, 0) for batch in others.without_padding(size))
 
 
 @dataclass(frozen=True)
