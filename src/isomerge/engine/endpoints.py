@@ -74,7 +74,7 @@ def write_endpoints(
             solver.given.save(patch)
             stream.writer.commit(f"aligned {k}", {"results": [r.record() for r in here]})
         else:
-            here = [UnitResult(r["unit"], r["layer"], r["blocks"], r["dead"]) for r in record["results"]]
+            here = [UnitResult.restored(r) for r in record["results"]]
             solver.given = Alignment.load(patch, solver.source.declared)
         model = recognise(folder)
         model.checkpoint.ref = solver.source.ref

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,11 @@ class UnitResult:
     def record(self) -> dict[str, Any]:
         """The JSON form, without the elements."""
         return {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
+
+    @classmethod
+    def restored(cls, record: Mapping[str, Any], elements: dict[str, Tensor] | None = None) -> UnitResult:
+        """What `record` was made from; without the elements, those of the whole model are kept elsewhere."""
+        return cls(record["unit"], record["layer"], record["blocks"], record["dead"], elements or {})
 
 
 class PairSolver:

@@ -133,7 +133,7 @@ def _restored(stream: StreamWriter, record: dict[str, Any], blob: str) -> UnitRe
     from safetensors.torch import load_file
 
     elements = load_file(stream.writer.blob(blob)) if record["moved"] else {}
-    return UnitResult(record["unit"], record["layer"], record["blocks"], record["dead"], elements)
+    return UnitResult.restored(record, elements)
 
 
 def elements_of_results(results: Iterable[UnitResult]) -> dict[str, Tensor]:

@@ -101,11 +101,7 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
             tensors[rest] = tensor
         else:
             elements[int(kind)][rest] = tensor
-    found = [
-        UnitResult(r["unit"], r["layer"], r["blocks"], r["dead"], e)
-        for r, e in zip(solved.records, elements, strict=True)
-    ]
-    return found, tensors
+    return [UnitResult.restored(r, e) for r, e in zip(solved.records, elements, strict=True)], tensors
 
 
 def _named(
