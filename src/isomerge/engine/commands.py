@@ -141,11 +141,9 @@ def _apply_unit(
     alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, dtype: torch.dtype
 ) -> list[dict[str, Any]]:
     """Move and write one unit; returns its rows of the report: how far every tensor moved."""
-    tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
-    old = {block: tensor.clone() for block, tensor in tensors.items()}
-    alignment.act(tensors)
+    old = {block: model.assemble(block, dtype) for block in unit.blocks}
     rows = []
-    for block, tensor in tensors.items():
+    for block, tensor in alignment.applied(old).items():
         stream.put(block, tensor)
         figures = {"norm": squared_norm(tensor), "before": 0.0, "after": squared_distance(tensor, old[block])}
         rows.append({"tensor": block.key, "spaces": [], "layer": unit_layer(unit), **figures})

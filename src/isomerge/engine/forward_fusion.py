@@ -22,8 +22,9 @@ from isomerge.symmetry.blocks import Block
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from isomerge.data.examples import Examples
     from isomerge.engine.fusion_statistics import FusionStatistics
 
 
@@ -42,7 +43,7 @@ def fuse_forward(
     Methods of statistics gather them on the aligned models; others give the merged parameters themselves. ``repair`` are
     the data of REPAIR, which then has the last word.
     """
-    fusion, donor, observer = fuser.fusion, stream.donor, stream.output.observer
+    fusion, donor = fuser.fusion, stream.donor
     device = matching.settings.device if matching.settings else "cpu"
     stored = [solvers[0].anchor, *(solver.source for solver in solvers)] if solvers else [donor]
     stored = [stored[k] for k in fuser.places]
@@ -52,7 +53,7 @@ def fuse_forward(
         models, fuser.places = [models[k] for k in fuser.places], list(range(len(models)))
     option = "--repair" if matching.data is None else "--data"
     examples = open_given(repair if matching.data is None else matching.data, donor, matching, option=option)
-    run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, observer, aligned)
+    run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, stream.output.observer, aligned)
     if fusion.method.forward:
         module, fuser.report = fusion.method.function(run, **{o.keyword: v for o, v in fuser.options(None)})
     else:
@@ -65,20 +66,28 @@ def fuse_forward(
             return results
         module = load_module(write_fused(stream, again, still, fuser.fuse, key), device=device)
     if repair is not None:
-        from isomerge.engine.repair import repair as repaired
+        weights = fusion.weights(len(models))[fusion.start :]
+        _repair(module, run, fuser, weights, open_given(repair, donor, matching, option="--repair"))
+    _write_module(stream, fuser, module)
+    return results
 
-        found = repaired(
-            module, run.endpoints, fusion.weights(len(models))[fusion.start :], open_given(repair, donor, matching, option="--repair"),
-            observer=observer,
-        )  # fmt: skip
-        fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
+
+def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[float], examples: Examples) -> None:
+    from isomerge.engine.repair import repair
+
+    found = repair(module, run.endpoints, weights, examples, observer=run.observer)
+    fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
+
+
+def _write_module(stream: StreamWriter, fuser: Fuser, module: nn.Module) -> None:
+    """The blocks of the merge as a live module has them, unit by unit."""
+    donor = stream.donor
     ready = state_of(module, donor)
     for unit in fuser.plan.units:
         if stream.done(unit.key) is None:
             for block in unit.blocks:
                 stream.put(block, _ready(donor, block, ready, fuser.dtype))
             stream.writer.commit(unit.key, {})
-    return results
 
 
 def _gathered(stream: StreamWriter, run: Forward, fusion: Fusion) -> FusionStatistics:
