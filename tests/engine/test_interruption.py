@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import isomerge
 from depth import more
@@ -176,6 +177,20 @@ def test_full_disk_leaves_a_folder_to_resume(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(IsomergeError, match=r"disk is full"):
         isomerge.merge([a, b], out=tmp_path / "out")
     assert (tmp_path / ".out.partial" / "journal.jsonl").is_file()
+
+
+def test_bad_input_leaves_nothing_where_out_is_a_link(tmp_path: Path) -> None:
+    """The unfinished folder is beside what the link leads to, and is removed there."""
+    a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
+    weights = load_file(b / "model.safetensors")
+    next(iter(weights.values())).fill_(float("nan"))
+    save_file(weights, b / "model.safetensors", metadata={"format": "pt"})
+    there = tmp_path / "disk" / "out"
+    there.mkdir(parents=True)
+    (tmp_path / "out").symlink_to(there)
+    with pytest.raises(IsomergeError, match="NaN"):
+        isomerge.merge([a, b], out=tmp_path / "out")
+    assert list(there.parent.iterdir()) == [there]
 
 
 def test_another_spec_starts_anew(tmp_path: Path) -> None:

@@ -131,7 +131,6 @@ class StreamWriter:
     ) -> None:
         """``others`` are the models that are read beside the ``donor``; ``apart`` as in `CheckpointWriter`."""
         self.donor, self.output, self.apart = donor, output, apart
-        self.partial = output.out.absolute().parent / f".{output.out.name}.partial"
         self.writer = CheckpointWriter(
             output.out,
             planned_tensors(donor, output.dtype),
@@ -150,12 +149,12 @@ class StreamWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self.writer.close()
-        if isinstance(error, KeyboardInterrupt) and self.partial.exists():
+        if isinstance(error, KeyboardInterrupt) and self.writer.folder.exists():
             error.add_note(RESUMABLE)
         # bad input leaves nothing behind; a full disk, a lost machine or a kill leaves a folder to resume from
         overflow = isinstance(error, Exception) and is_overflow_error(error)
         if overflow or (isinstance(error, IsomergeError) and not isinstance(error, UnfinishedError)):
-            shutil.rmtree(self.partial, ignore_errors=True)
+            shutil.rmtree(self.writer.folder, ignore_errors=True)
             if overflow:
                 raise IsomergeError(f"{self.output.out} was not made: {OVERFLOW}") from None
         elif isinstance(error, Exception):  # the disk may be full for files that libraries write, too
