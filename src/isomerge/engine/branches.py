@@ -10,22 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from isomerge.engine.models import Model
-from isomerge.engine.taps import (
-    ROWS,
-    Activations,
-    Tap,
-    pairing,
-    plain,
-    plan_taps,
-    reading,
-    shared_out,
-    spread_rows,
-    whole_weights,
-)
+from isomerge.engine.taps import ROWS, Activations, Tap, captured, plain, plan_taps, whole_weights
 from isomerge.symmetry.axes import atoms
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from isomerge.data.examples import Examples
 
@@ -54,20 +43,6 @@ def capture_branches(
     """
     import torch
 
-    from isomerge.evidence.losses import outputs_of
-
     places = [*plan_taps(model, module), *plan_branches(model, module)]
     images = {tap.key for tap, path in places if isinstance(module.get_submodule(path), torch.nn.Conv2d)}
-    found: dict[str, list[Tensor]] = {}
-    with torch.no_grad():
-        for batch, share in shared_out(examples, rows, batch_size):
-            seen: dict[str, list[Tensor]] = {}
-            with reading(module, places, seen):
-                outputs_of(module, batch)
-            for key, parts in seen.items():
-                for part in parts:
-                    x = part.movedim(1, -1) if key in images else part
-                    found.setdefault(key, []).append(spread_rows(x, batch.get("attention_mask"), share))
-    taps = {tap.key: tap for tap, _ in places if tap.key in found}
-    values = {key: torch.cat(found[key])[:rows] for key in taps}
-    return Activations(taps, values, pairing(examples, rows, batch_size))
+    return captured(module, places, examples, rows, batch_size, images)

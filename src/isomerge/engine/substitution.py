@@ -22,7 +22,7 @@ def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[No
     Unlike torch's functional call it may outlive the forward pass: recomputed activations see the same tensors.
     """
     places: dict[int, list[tuple[dict[str, Any], str]]] = {}
-    for _, part in module.named_modules():
+    for part in module.modules():
         for owner in (part._parameters, part._buffers):
             for name, old in owner.items():
                 if old is not None:
@@ -80,6 +80,11 @@ def _live_names(module: nn.Module, model: Model, canonical: str) -> list[str]:
 
 
 def enable_checkpointing(module: nn.Module) -> None:
+    """Have a module recompute its activations when gradients are taken, without dropout or anything else that is drawn.
+
+    Raises:
+        IsomergeError: its class cannot.
+    """
     from torch import nn
 
     # of the two names the older one is on its way out

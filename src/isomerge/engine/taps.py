@@ -7,7 +7,7 @@ typed axes: a change of basis moves it as it moves weights, and matching needs i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -216,11 +216,22 @@ def capture(
 
     Padding is left out. Equal examples give equal rows for every model of one architecture.
     """
+    return captured(module, plan_taps(model, module), examples, rows, batch_size)
+
+
+def captured(
+    module: nn.Module,
+    places: Sequence[tuple[Tap, str]],
+    examples: Examples,
+    rows: int,
+    batch_size: int,
+    images: Collection[str] = (),
+) -> Activations:
+    """See `capture`, at some places of a module; ``images`` are the keys of taps that see [n, channels, height, width]."""
     import torch
 
     from isomerge.evidence.losses import outputs_of
 
-    places = plan_taps(model, module)
     found: dict[str, list[Tensor]] = {}
     with torch.no_grad():
         for batch, share in shared_out(examples, rows, batch_size):
@@ -229,10 +240,11 @@ def capture(
                 outputs_of(module, batch)
             for key, parts in seen.items():
                 for part in parts:
-                    found.setdefault(key, []).append(spread_rows(part, batch.get("attention_mask"), share))
-    values = {tap.key: torch.cat(found[tap.key])[:rows] for tap, _ in places if tap.key in found}
-    kept = {tap.key: tap for tap, _ in places if tap.key in values}
-    return Activations(kept, values, pairing(examples, rows, batch_size))
+                    x = part.movedim(1, -1) if key in images else part
+                    found.setdefault(key, []).append(spread_rows(x, batch.get("attention_mask"), share))
+    taps = {tap.key: tap for tap, _ in places if tap.key in found}
+    values = {key: torch.cat(found[key])[:rows] for key in taps}
+    return Activations(taps, values, pairing(examples, rows, batch_size))
 
 
 def shared_out(examples: Examples, rows: int, batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:
