@@ -196,6 +196,44 @@ def test_lists_over_layers(toy: Callable[..., Toy]) -> None:
     one_sentence(error.value, "layer_types", "1")
 
 
+def test_what_configs_say_of_layers(toy: Callable[..., Toy]) -> None:
+    """Whatever its form, it is cut and joined as layers 1, 2 and 0 are."""
+    base = open_checkpoint(toy("llama").folder)
+    for key, value, cut in (
+        ("hybrid_override_pattern", "M-*", "-*M"),
+        ("attention_window", [2, 4, 8], [4, 8, 2]),
+        ("block_types", ["recurrent", "attention"], ["attention", "recurrent", "recurrent"]),
+        (
+            "attention_types",
+            [[["global", "local"], 1], [["near"], 1]],
+            [[["local"], 1], [["near"], 1], [["global"], 1]],
+        ),
+        ("per_layer_config", {"2": {"head_dim": 4}}, {"1": {"head_dim": 4}}),
+        ("mlp_only_layers", [0], [2]),
+        ("intermediate_size", 40, 40),
+    ):
+        given = replace(base, config={**base.config, key: value})
+        assert stack_layers([(given, range(1, 3)), (given, range(1))]).config[key] == cut
+    led = replace(base, config={**base.config, "first_k_dense_replace": 2})
+    assert stack_layers([(led, range(1, 3))]).config["first_k_dense_replace"] == 1
+    periodic = replace(base, config={**base.config, "attn_layer_period": 2})
+    assert stack_layers([(periodic, range(2, 3))]).config["attn_layer_period"] == 2
+    for one, order, words in ((led, [2, 0], ["first_k_dense_replace"]), (periodic, [1], ["attn_layer_period = 2"])):
+        with pytest.raises(IsomergeError) as error:
+            stack_layers([(one, range(layer, layer + 1)) for layer in order])
+        one_sentence(error.value, *words)
+
+
+@pytest.mark.parametrize("name", ["nemotron_h", "zamba"])
+def test_hybrids_in_transformers(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Layers of several kinds, some of which name the same tensor otherwise, are those that transformers makes of the config."""
+    base = open_checkpoint(toy(name).folder)
+    materialise(stack_layers([(base, range(1, 4)), (base, range(4))]), tmp_path / "out")
+    kind = getattr(tf, base.config["architectures"][0])
+    found = kind.from_pretrained(tmp_path / "out", output_loading_info=True)[1]
+    assert not any(found[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+
+
 def test_refusals(toy: Callable[..., Toy]) -> None:
     """Everything that cannot be stacked, in one sentence each."""
     llama = open_checkpoint(toy("llama").folder)

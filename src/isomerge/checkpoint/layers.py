@@ -7,21 +7,16 @@ A head that is tied to the embeddings goes with them. A layer may occur several 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from isomerge.checkpoint.agreement import disagreement
+from isomerge.checkpoint.layer_config import LISTS, stacked_config
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.stack import Stack
 from isomerge.errors import IsomergeError
-
-DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-"""The keys of config.json that state how many layers there are."""
-LAYER_LISTS = ("layer_types", "mlp_layer_types", "layers_block_type", "attention_layers", "no_rope_layers")
-"""The keys of config.json with one entry for every layer."""
 
 
 def stack_layers(
@@ -73,7 +68,7 @@ def _check_alike(one: Stack, two: Stack) -> None:
                 "stacked"
             )
     # lists over layers are cut and joined: they may differ
-    keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in LAYER_LISTS]
+    keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in LISTS]
     if (found := disagreement(one.checkpoint.config, two.checkpoint.config, keys)) is not None:
         raise IsomergeError(
             f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; layers of the two compute "
@@ -88,12 +83,11 @@ def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
     sources: dict[str, tuple[Checkpoint, str]] = {}
     for stack, names in ((first, first.around()[0]), (last, last.around()[1])):
         for name in names:
-            sources[giver.templates.get(stack.kind(stack.matches[name]), name)] = (stack.checkpoint, name)
+            sources[giver.own(stack, name)] = (stack.checkpoint, name)
     order = [(stack, layer) for stack, layers in slices for layer in layers]
     for number, (stack, layer) in enumerate(order):
         for name in stack.layers[layer]:
-            like = giver.templates.get(giver.kind(stack.matches[name]), name)
-            sources[giver.renumbered(like, number)] = (stack.checkpoint, name)
+            sources[giver.renumbered(giver.own(stack, name), number)] = (stack.checkpoint, name)
     derived = {
         name: Derived(replace(source.tensors[stored], name=name, offset=-1), partial(source.read, stored))
         for name, (source, stored) in sources.items()
@@ -109,40 +103,6 @@ def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
         sources=[stack.checkpoint for stack, _ in slices],
         origin=f"layers {notes}",
         ref=", ".join(spans),
-        config=_config(giver, order),
+        config=stacked_config(giver.layered_config, [(stack.layered_config, layer) for stack, layer in order]),
         drop=[name for name in donor.tensors if name not in sources],
     )
-
-
-def _config(giver: Stack, order: list[tuple[Stack, int]]) -> dict[str, Any]:
-    """The donor's config with the depth of the new stack, and lists over layers put together as the layers are."""
-    config, ref = dict(giver.checkpoint.config), giver.checkpoint.ref
-    keys = [key for key in DEPTH_KEYS if config.get(key) == giver.depth]
-    if not keys:
-        raise IsomergeError(
-            f"{ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTH_KEYS)}), so the "
-            "number of layers of the stack cannot be written"
-        )
-    config |= dict.fromkeys(keys, len(order))
-    for key in LAYER_LISTS:
-        if isinstance(config.get(key), list):
-            config[key] = [_entry(stack, key, layer) for stack, layer in order]
-    # the layers from this number on attend to a window, where no list says it
-    windows = config.get("max_window_layers")
-    if isinstance(windows, int) and windows >= giver.depth:
-        config["max_window_layers"] = max(windows, len(order))
-    elif windows is not None and config.get("use_sliding_window") and "layer_types" not in config:
-        raise IsomergeError(
-            f"{ref}: config.json gives layers from {windows} on a sliding window by their number, which slices change; "
-            "write layer_types into it"
-        )
-    return config
-
-
-def _entry(stack: Stack, key: str, layer: int) -> Any:
-    values: Mapping[str, Any] | Any = stack.checkpoint.config.get(key)
-    if not isinstance(values, list) or layer >= len(values):
-        raise IsomergeError(
-            f"{stack.checkpoint.ref}: config.json has no {key} for layer {layer}, as the donor's has; add it"
-        )
-    return values[layer]

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.layer_config import Layered
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 
@@ -93,6 +94,11 @@ class Stack:
         """How many layers there are."""
         return max(self.layers, default=-1) + 1
 
+    @cached_property
+    def layered_config(self) -> Layered:
+        """What its config says of layers."""
+        return Layered(self.checkpoint.ref, self.checkpoint.config, self.depth)
+
     def around(self) -> tuple[list[str], list[str]]:
         """What is before the layers and what is after them."""
         order = [line.name for line in self.spec.lines]
@@ -106,6 +112,15 @@ class Stack:
     def templates(self) -> dict[tuple[Any, ...], str]:
         """A name for every kind of tensor, to be renumbered."""
         return {self.kind(match): name for name, match in self.matches.items()}
+
+    @cached_property
+    def forms(self) -> set[str]:
+        """Its names but for their numbers: layers of one model may call the same tensor otherwise (hybrid layers)."""
+        return {_form(name) for name in self.matches}
+
+    def own(self, stack: Stack, name: str) -> str:
+        """What this model calls a tensor of another stack, but for the layer."""
+        return name if _form(name) in self.forms else self.templates.get(self.kind(stack.matches[name]), name)
 
     def kind(self, match: Match) -> tuple[Any, ...]:
         """A tensor but for its layer: equal for two checkpoints of one architecture."""
@@ -124,3 +139,7 @@ class Stack:
         raise IsomergeError(
             f"{self.checkpoint.ref}: the layer of tensor {name} is no part of its name between dots"
         )
+
+
+def _form(name: str) -> str:
+    return ".".join("#" if piece.isdecimal() else piece for piece in name.split("."))
