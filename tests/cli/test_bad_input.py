@@ -529,6 +529,33 @@ def test_one_model(stored: Callable, isomerge: Callable, tmp_path: Path) -> None
     refuses(isomerge, tmp_path, "merge", stored("gpt2", 0), "-o", tmp_path / "out", words=words)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--learn", "ids.safetensors"], ["--learn"]),
+        (["--data", "ids.safetensors", "--search", "3"], ["--data and --search"]),
+        (["--anchor", "none"], ["--anchor"]),
+        (["--match", "git-rebasin"], ["--match"]),
+    ],
+    ids=lambda x: x[-2] if x[0].startswith("--") and len(x) > 1 else "",
+)
+def test_nothing_to_match(
+    options: list[str], words: list[str], stored: Callable, isomerge: Callable, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What only a match looks at, where there is one model alone, and where no match is made: it was ignored."""
+    monkeypatch.chdir(tmp_path)
+    save_file({"input_ids": torch.randint(1, 60, (6, 9))}, "ids.safetensors")
+    a, b, out = stored("gpt2", 0), stored("gpt2", 5), tmp_path / "out"
+    alone = ["merge", a, "-o", out, "--method", "passthrough"]
+    refuses(isomerge, tmp_path, *alone, *options, words=["one model alone", *words])
+    unmatched = ["merge", a, b, "-o", out, "--no-align", *options]
+    refuses(isomerge, tmp_path, *unmatched, words=["--no-align leaves nothing to match", *words])
+    if "--learn" in options:  # a method that looks at data itself does not learn from others
+        method = ["--method", "fisher", "--data", "ids.safetensors"]
+        refuses(isomerge, tmp_path, *unmatched, *method, words=["--no-align", "--learn"])
+
+
 @pytest.mark.parametrize("ref", ["nowhere", "./no/such/folder", "no/such/folder", "/no/such"])
 def test_missing_folder(ref: str, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     """A path to nothing."""

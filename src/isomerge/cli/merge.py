@@ -136,7 +136,7 @@ def _prepare(
     from isomerge.evidence.misalignment import misalignment
 
     match, (spec, allow_pickle) = matching_of(**matching), opening
-    check_aligned(how["align"], match, job.fusion)
+    check_aligned(how["align"], match, job.fusion, len(job.models), how["anchor"])
     check_anchor(how["anchor"], match, match.spaces(how["spaces"]))
     if dry_run:
         spaces = match.spaces(how["spaces"]) if how["align"] else "none"

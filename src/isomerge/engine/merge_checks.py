@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.baselines import SOFT
+from isomerge.engine.baselines import OURS, SOFT
 from isomerge.engine.fusion import Fusion
 from isomerge.engine.many_solutions import check_anchor
 from isomerge.engine.models import Model
@@ -19,16 +19,38 @@ if TYPE_CHECKING:
     from isomerge.engine.fusion_statistics import FusionStatistics
 
 
-def check_aligned(align: bool, matching: Matching, fusion: Fusion) -> None:
+def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, anchor: str = "first") -> None:
     """Refuse to look at data for a match that is not made, and a method that runs models without data.
 
+    Args:
+        align: whether models are matched.
+        matching: by what.
+        fusion: the method, which may look at data itself.
+        count: how many models there are.
+        anchor: what they are matched onto.
+
     Raises:
-        IsomergeError: naming the option.
+        IsomergeError: naming the options.
     """
-    if fusion.method.forward and matching.data is None:
-        raise IsomergeError(f"the method {fusion.method.name} runs the models: add --data DATA")
-    if not align and matching.needs_models and not (fusion.method.forward or fusion.method.statistics):
-        raise IsomergeError("--no-align leaves nothing to match by data: leave it out, or the data")
+    method = fusion.method
+    if method.forward and matching.data is None:
+        raise IsomergeError(f"the method {method.name} runs the models: add --data DATA")
+    if align and count > 1:
+        return
+    matched_by = {
+        "--data": matching.data is not None and not (method.forward or method.statistics),
+        "--stats-src": bool(matching.stats) and not method.statistics,
+        "--search": matching.search is not None,
+        "--learn": matching.learn is not None,
+        "--match": matching.match != OURS,
+        "--anchor": anchor != "first",
+    }
+    if told := " and ".join(option for option, given in matched_by.items() if given):
+        if not align:
+            raise IsomergeError(f"--no-align leaves nothing to match: leave it out, or {told}")
+        raise IsomergeError(
+            f"one model alone has nothing to be matched with: leave {told} out, or name another model"
+        )
 
 
 def check_anchors(anchor: str, onto: int, matching: Matching, spaces: str) -> None:

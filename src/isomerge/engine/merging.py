@@ -102,7 +102,7 @@ class _Merge:
         plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
         self.template, self.plan = arrange(self.heads, models, plan)
         check_framed(options.source_bases, self.plan, options.spaces)
-        check_aligned(options.align, matching, fusion)
+        check_aligned(options.align, matching, fusion, len(models), options.anchor)
         matching.check(len(models) - 1, self.spaces)
         matching.check_files(models)
         self.dtype = working_dtype(models)
