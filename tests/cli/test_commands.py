@@ -390,6 +390,29 @@ def test_dry_run_of_wide_models(isomerge: Callable, tmp_path: Path) -> None:
     assert f"to {cost['seconds']:.0f} s (unrelated) on one core" in said.out
 
 
+def test_dry_run_without_an_anchor(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Every model's star takes passes, and all models are in memory; what is not estimated is named."""
+    words = ["merge", *(stored("llama", seed) for seed in (0, 5, 6)), "-o", tmp_path / "out", "--dry-run"]
+    for spaces in ("default", "all"):
+        cost = {}
+        for anchor in ("first", "none"):
+            how = ["--spaces", spaces, "--anchor", anchor, "--json", tmp_path / "report.json"]
+            assert isomerge(*words, *how).code == 0
+            cost[anchor] = read(tmp_path / "report.json")["estimate"]
+            assert read(tmp_path / "report.json")["not_estimated"] == []
+        assert cost["none"]["memory"] > cost["first"]["memory"]
+        matched = {anchor: found["seconds"] - found["read"] / 1e9 for anchor, found in cost.items()}
+        assert 5 * matched["first"] < matched["none"] < 100 * matched["first"]
+    save_file({"input_ids": torch.randint(1, 60, (6, 9))}, tmp_path / "ids.safetensors")
+    data = str(tmp_path / "ids.safetensors")
+    more = ["--data", data, "--learn", data, "--search", "3", "--method", "fisher", "--repair", data]
+    said = isomerge(*words, *more, "--json", tmp_path / "report.json")
+    assert (
+        "Not estimated, and not in the figures below: what data, search, learn, method fisher, repair" in said.out
+    )
+    assert "repair" in read(tmp_path / "report.json")["not_estimated"]
+
+
 def test_quiet_prints_nothing(stored: Callable, twin: Path, isomerge: Callable, tmp_path: Path) -> None:
     """-q of every command."""
     a = stored("gpt2", 0)

@@ -29,14 +29,18 @@ def print_plan(
     untie: bool = False,
     matching: Matching,
     heads: str = "average",
+    anchor: str = "first",
+    beside: Sequence[str] = (),
 ) -> None:
     """Print units, spaces, memory and time of a run over the first model's tensors.
 
     ``output`` is the output folder, the shard size, the dtype and whether the folder may be replaced: all checked.
-    ``refs`` begin with the model that is written: the source of an alignment (``guard``), the anchor of a merge.
+    ``refs`` begin with the model that is written: the source of an alignment (``guard``), the anchor of a merge. ``beside``
+    is what else the run takes time for that shapes do not tell.
     """
     from isomerge.checkpoint.partial import check_out
     from isomerge.checkpoint.size import parse_size
+    from isomerge.engine.baselines import OURS
     from isomerge.engine.heads import arrange, head_lines, heads_of
     from isomerge.engine.inputs import check_data
     from isomerge.engine.models import check_compatible, recognise
@@ -58,10 +62,13 @@ def print_plan(
     check_data(matching, anchor_first[0])
     planned_tensors(models[0], dtype)
     _, plan = arrange(heads_of(heads, models), models, make_plan(models[0], models[1:], spaces, layers))
-    cost = estimate(plan, models, guard=guard, piecewise=piecewise)
+    cost = estimate(plan, models, guard=guard, piecewise=piecewise, anchor=anchor)
     fixed = fixed_parts(models[0].spec, models[0].matches.values()) if spaces != "none" else []
     warn_fixed(voice, fixed)
-    _say(voice, plan, cost, matching)
+    looked = [k for k in ("data", "stats", "search", "learn") if getattr(matching, k)]
+    looked += [f"match {matching.match}"] if matching.match != OURS else []
+    left_out = [*looked, *beside]
+    _say(voice, plan, cost, left_out)
     write_json(
         json,
         {
@@ -70,6 +77,7 @@ def print_plan(
             **_record(plan),
             "fixed": fixed,
             "estimate": cost,
+            "not_estimated": left_out,
         },
     )
 
@@ -85,16 +93,15 @@ def _record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _say(voice: Voice, plan: Plan, cost: dict[str, float], matching: Matching) -> None:
+def _say(voice: Voice, plan: Plan, cost: dict[str, float], left_out: list[str]) -> None:
     """The plan and its cost in words."""
     record = _record(plan)
     for note in record["notes"]:
         voice.say(f"Note: {note}.")
     for name, group in record["streams"].items():
         voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
-    if matching.needs_models:
-        looked = [k for k in ("data", "stats", "search", "learn") if getattr(matching, k)]
-        voice.say(f"Looked at beside weights: {', '.join(looked)}; its cost is not estimated.")
+    if left_out:
+        voice.say(f"Not estimated, and not in the figures below: what {', '.join(left_out)} will take.")
     voice.say(
         f"{record['units']} work units, {record['matched']} matched over "
         f"{', '.join(plan.selection.spec.spaces) or 'nothing'}; about {size_text(cost['memory'])} of memory, "

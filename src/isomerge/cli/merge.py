@@ -70,7 +70,7 @@ def merge(
         raise IsomergeError("merge needs a folder to write: add -o OUT")
     output = (out, out_shard_size, dtype, overwrite)
     with told_in_keys(models[0], job.recipe, matching):
-        done = _prepare(voice, job, how, matching, (spec, allow_pickle), output, dry_run, json)
+        done = _prepare(voice, job, how, matching, (spec, allow_pickle), output, dry_run, json, repair)
     if done:
         return tell_files(voice, matching)
     with voice.progress("merging") as observer:
@@ -126,6 +126,7 @@ def _prepare(
     output: tuple[Path, str, str | None, bool],
     dry_run: bool,
     json: Path | None,
+    repair: str | None,
 ) -> bool:
     """All checks before anything is read; prints the plan of a dry run (and is then True), or warns."""
     from isomerge.cli.dry_run import print_plan
@@ -142,7 +143,8 @@ def _prepare(
         spaces = match.spaces(how["spaces"]) if how["align"] else "none"
         print_plan(
             voice, opened(job, spec=spec, allow_pickle=allow_pickle), spaces, how["layers"], spec, allow_pickle, json, output, guard=False, piecewise=job.fusion.method.piecewise,
-            untie=how["untie"], matching=match, heads=how["heads"],
+            untie=how["untie"], matching=match, heads=how["heads"], anchor=how["anchor"] if how["align"] else "first",
+            beside=_beside(job, repair),
         )  # fmt: skip
     elif not how["align"] and len(job.models) > 1:
         for problem in misalignment(
@@ -154,6 +156,13 @@ def _prepare(
         ):
             voice.warn(problem)
     return dry_run
+
+
+def _beside(job: MergeJob, repair: str | None) -> list[str]:
+    """What a merge takes time for beside matching and averaging."""
+    method = job.fusion.method
+    looked = [f"method {method.name}"] if method.forward or (method.statistics and not job.stats) else []
+    return [*looked, "repair"] if repair is not None or job.options.get("repair") is not None else looked
 
 
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:

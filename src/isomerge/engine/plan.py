@@ -135,41 +135,62 @@ def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool,
     return 4.0 * ((len(models) + (5 if guard else 3)) * numel + 2 * wide**2)
 
 
-def estimate(plan: Plan, models: Sequence[Model], *, guard: bool, piecewise: bool = False) -> dict[str, float]:
+def estimate(
+    plan: Plan, models: Sequence[Model], *, guard: bool, piecewise: bool = False, anchor: str = "first"
+) -> dict[str, float]:
     """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
 
     Memory: the largest unit's (see `unit_memory`). Time: reading and writing at 1 GB/s, and the multiplications at 50 GFLOP/s;
     a rule of thumb. ``seconds`` expects neurons of which all pairs must be compared, as unrelated models need it;
-    ``seconds_related`` those that the sketch pairs, as in fine-tunes of one model and in twins.
+    ``seconds_related`` those that the sketch pairs, as in fine-tunes of one model and in twins. With ``anchor`` none, all
+    models of a unit are in memory, and every model is matched again and again (see `mean_effort`).
     """
-    donor = models[0]
-    spec = plan.selection.spec
-    largest, flops, matched = 0.0, 0.0, 0
-    for unit in plan.units:
-        largest = max(largest, unit_memory(plan, unit, models, guard=guard, piecewise=piecewise))
-        if plan.is_matched(unit):
-            numel = sum(block_size(donor, block) for block in unit.blocks)
-            names = (key.partition("[")[0] for key in unit.elements if not key.startswith("shift."))
-            wide = max((spec.sizes[name] for name in names), default=0)
-            flops += (len(models) - 1) * 2 * wide * numel * (3 if guard else 2)
-            matched += (len(models) - 1) * numel
+    donor, sources = models[0], len(models) - 1
+    largest = max((unit_memory(plan, u, models, guard=guard, piecewise=piecewise) for u in plan.units), default=0.0)
+    flops, matched = _matching(plan, models, guard=guard)
     stored = sum(m.checkpoint.nbytes for m in models) + donor.checkpoint.nbytes
-    streams = 0.0
+    numel = sum(block_size(donor, block) for unit in plan.units for block in unit.blocks)
+    streams, wide = 0.0, 0
     if plan.selection.frame is not None:
+        wide = max(plan.selection.spec.sizes[name] for name in plan.selection.frame.streams)
+        streams = sources * PASSES * (4 * wide * numel + 20 * wide**3) / FLOPS
+    more = related = 1.0
+    kept, passes = (8.0 * numel, 2.0 * PASSES) if wide else (0.0, 0.0)
+    if anchor == "none" and matched:
+        from isomerge.engine.many_cost import mean_effort
+
+        effort = mean_effort(len(models), PASSES if wide else None)
+        once = sources * (PASSES if wide else 1)
+        more, related = effort.matchings / once, effort.related / once
+        kept, passes = 4.0 * numel * len(models), effort.passes
+        largest = 2 * largest + 4.0 * wide**2 * len(models) * (
+            len(models) + 1
+        )  # where models were and are tried; crosses
+    else:
+        largest += 48.0 * wide**2
+    if kept:
         from isomerge.engine.streams import CACHE
 
-        wide = max(spec.sizes[name] for name in plan.selection.frame.streams)
-        numel = sum(block_size(donor, block) for unit in plan.units for block in unit.blocks)
-        largest += min(CACHE, 8.0 * numel) + 48.0 * wide**2
-        streams = (len(models) - 1) * PASSES * (4 * wide * numel + 20 * wide**3) / FLOPS
-        stored += (len(models) - 1) * (2 if 8.0 * numel <= CACHE else 2 * PASSES) * donor.checkpoint.nbytes
-    beside = stored / 1e9 + streams
+        largest += min(CACHE, kept)
+        stored += sources * (2 if kept <= CACHE else passes) * donor.checkpoint.nbytes
     return {
         "memory": largest + LIBRARIES,
-        "seconds": beside + flops / FLOPS,
-        "seconds_related": beside + min(flops / FLOPS, RELATED * matched),
+        "seconds": stored / 1e9 + more * (streams + flops / FLOPS),
+        "seconds_related": stored / 1e9 + related * (streams + min(flops / FLOPS, RELATED * matched)),
         "read": float(stored),
     }
+
+
+def _matching(plan: Plan, models: Sequence[Model], *, guard: bool) -> tuple[float, int]:
+    """Multiplications that match every source once, all pairs of neurons compared, and how many weights are matched."""
+    flops, matched = 0.0, 0
+    for unit in filter(plan.is_matched, plan.units):
+        numel = sum(block_size(models[0], block) for block in unit.blocks)
+        names = (key.partition("[")[0] for key in unit.elements if not key.startswith("shift."))
+        wide = max((plan.selection.spec.sizes[name] for name in names), default=0)
+        flops += (len(models) - 1) * 2 * wide * numel * (3 if guard else 2)
+        matched += (len(models) - 1) * numel
+    return flops, matched
 
 
 def block_size(model: Model, block: Block) -> int:
