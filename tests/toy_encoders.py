@@ -238,7 +238,7 @@ WIDER_STREAMS = {
     "luke": {"res": "Perm", "eemb": "Perm"},
     **{name: {"res": "OFixingOnes", "vres": "OFixingOnes", "qres": "Perm"} for name in ("blip-2", "instructblip")},
     "blip-2-t5": {"res": "SignedPerm", "vres": "OFixingOnes", "qres": "Perm"},
-    "vision-encoder-decoder": {"res": "Perm", "vision_res": "OFixingOnes"},
+    "vision-encoder-decoder": {"res": "Perm", "read_res": "OFixingOnes"},
     **{name: {"res": "O", "vision_res": "OFixingOnes"} for name in ("idefics3", "smolvlm")},
     "aya_vision": {"res": "Perm", "vision_res": "Perm"},
     "cohere2_vision": {"res": "Perm", "vision_res": "OFixingOnes"},

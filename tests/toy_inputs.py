@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
+from toy_pairs import PAIR_INPUTS
 from toy_pictures import PICTURE_INPUTS
 from toy_seeing import IMAGE
 from toy_sense_inputs import SENSE_INPUTS
@@ -170,6 +171,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     "llava_onevision": _placed(10, tiled=True, sized=True),
     **PICTURE_INPUTS,
     **SENSE_INPUTS,
+    **PAIR_INPUTS,
     "videomae": _video,
     "vit_mae": _hidden,
     "yolos": _images,

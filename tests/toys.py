@@ -34,6 +34,7 @@ from toy_inputs import OWN_INPUTS
 from toy_languages import LANGUAGES
 from toy_models import DECODERS, ENCODERS, SEQUENCES
 from toy_newest import NEWEST
+from toy_pairs import PAIRS
 from toy_pictures import PICTURES, seen_outputs
 from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_seeing import SEEING, is_seeing, seen_inputs
@@ -154,6 +155,7 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **TEXTS,
     **PICTURES,
     **SENSES,
+    **PAIRS,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -177,6 +179,7 @@ LATEST = {
     **TEXTS,
     **PICTURES,
     **SENSES,
+    **PAIRS,
 }
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]

@@ -34,7 +34,7 @@ ENCODER_MUTANTS = [
     mutant("m2m_100", "a stream that moves under sinusoids", "res", 'residual res: Perm if model_type in ("bart", => residual res: Perm if model_type in ("m2m_100", "bart",'),
     mutant("m2m_100", "negative scale under ReLU", "eu", "space eu as scale: PositiveScale => space eu as scale: Scale"),
     mutant("blenderbot", "cross-attention past the encoder's last gain", "enf", "(xh xqk') (res enf)' => (xh xqk') res'"),
-    mutant("blenderbot-small", "gains of norms behind the branches", "en1", 'residual en1: Scale[l, res] if model_type in ("mbart", => residual en1: Scale[l, res] if model_type in ("blenderbot-small", "mbart",'),
+    mutant("blenderbot-small", "gains of norms behind the branches", "en1", 'residual en1: Scale[l, res] if two and model_type in ("mbart", => residual en1: Scale[l, res] if two and model_type in ("blenderbot-small", "mbart",'),
     mutant("plbart", "positions forgotten", "res", "decoder.embed_positions.weight pos res => decoder.embed_positions.weight pos other"),
     # pairs of towers
     mutant("siglip_text_model", "the head past the last gain", "nf", "head.weight shared (res nf)' => head.weight shared res'"),
@@ -68,9 +68,9 @@ ENCODER_MUTANTS = [
     mutant("jina_embeddings_v3", "fused head by head", "h", "[h c pair | h c' pair | h ov] => (h [c pair | c' pair | ov])"),
     mutant("jina_embeddings_v3", "rotated post-LN stream", "res", "residual res: Perm => residual res: O"),
     # composites
-    mutant("vision-encoder-decoder", "cross-attention past the tower's last gain", "vision_nf", "(xh xov) (vision_res vision_nf)' => (xh xov) vision_res'"),
-    mutant("vision-encoder-decoder", "negative scale under ReLU", "u", "space u as scale: PositiveScale => space u as scale: Scale"),
-    mutant("trocr", "cross-attention's key not dual", "xqk", "(xh xqk') outside => (xh xqk) outside"),
+    mutant("vision-encoder-decoder", "cross-attention past the tower's last gain", "read_nf", "(xh xov) (read_res read_nf)' => (xh xov) read_res'", part="trocr"),
+    mutant("vision-encoder-decoder", "negative scale under ReLU", "u", "space u as scale: PositiveScale => space u as scale: Scale", part="trocr"),
+    mutant("trocr", "cross-attention's key not dual", "xqk", "(xh xqk') read_res' => (xh xqk) read_res'"),
     mutant("trocr", "the normed embeddings in other coordinates", "res", "decoder.layernorm_embedding.weight res => decoder.layernorm_embedding.weight other"),
     mutant("idefics3", "patches fast in the map", "vision_res", "(merge vision_res vision_nf)' => (vision_res vision_nf merge)'"),
     mutant("smolvlm", "the map past the last gain", "vision_nf", "(merge vision_res vision_nf)' => (merge vision_res)'"),

@@ -157,7 +157,7 @@ FAMILY_MUTANTS = [
     mutant("bart", "cross-attention key not dual", "xqk", "(xh xqk') => (xh xqk)"),
     mutant(
         "bart", "post-LN gains scaled", "en1",
-        'en1: Scale[l, res] if model_type in ("mbart", => en1: Scale[l, res] if model_type in ("bart", "mbart",',
+        'en1: Scale[l, res] if two and model_type in ("mbart", => en1: Scale[l, res] if two and model_type in ("bart", "mbart",',
     ),
     mutant(
         "mbart", "cross-attention past the encoder's last gain", "enf",

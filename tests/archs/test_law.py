@@ -9,6 +9,7 @@ import pytest
 
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
+from archs.pair_families import PAIR_IDLE
 from archs.sense_families import SENSE_IDLE
 from toy_encoders import WIDER_IDLE
 from toy_pictures import PICTURE_IDLE
@@ -34,6 +35,7 @@ IDLE = {
     *PICTURE_IDLE,
     ("llava", "vb"), ("llava-qwen2", "vb"), ("vipllava", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
     *SENSE_IDLE,
+    *PAIR_IDLE,
 }  # fmt: skip
 
 

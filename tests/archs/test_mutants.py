@@ -18,6 +18,7 @@ from archs.later_mutants import LATER_MUTANTS
 from archs.latest_mutants import LATEST_MUTANTS
 from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
 from archs.newest_families import NEWEST_MUTANTS
+from archs.pair_mutants import PAIR_MUTANTS
 from archs.picture_mutants import PICTURE_MUTANTS
 from archs.sense_mutants import SENSE_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
@@ -216,6 +217,7 @@ MUTANTS = [
     *TEXT_MUTANTS,
     *PICTURE_MUTANTS,
     *SENSE_MUTANTS,
+    *PAIR_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

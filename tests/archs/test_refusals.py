@@ -28,7 +28,6 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("electra", {"position_embedding_type": "relative_key"}, "position_embedding_type is not absolute"),
     ("electra", {"is_decoder": True, "add_cross_attention": True}, "cross-attention in ELECTRA"),
     ("albert", {"position_embedding_type": "relative_key"}, "position_embedding_type is not absolute"),
-    ("mbart", {"is_encoder_decoder": False}, "a decoder alone"),
     ("marian", {"share_encoder_decoder_embeddings": False}, "two tables of embeddings"),
     ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq is not 1"),
     ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is set"),

@@ -57,6 +57,16 @@ def test_everything_has_its_new_name() -> None:
     assert spec.origin == "whole.spec with tower.spec"
 
 
+def test_a_part_asks_what_stands_beside_it() -> None:
+    """``whole`` is the config of the whole, and nothing where the part is a model by itself."""
+    text = "model writer\nnorm.weight  read_res if whole.reader.act == 'relu'\nnorm.weight  alone if not whole\n"
+    texts = {"writer": ("writer.spec", text)}
+    config = {"reader": {"act": "relu"}, "part": {"model_type": "writer"}}
+    both = parse_spec("model both\ninclude part at part.\n", config, "both.spec", texts)
+    alone = parse_spec(text, {"model_type": "writer"}, "writer.spec")
+    assert [show(axis) for line in (*both.lines, *alone.lines) for axis in line.axes or ()] == ["read_res", "alone"]
+
+
 def test_without_a_name_names_stay() -> None:
     """The one part with the vocabulary keeps its names."""
     spec = whole("model whole\ninclude part\n")

@@ -12,6 +12,8 @@ under ``GROUP`` of ``config.json`` describe, and takes all of it in:
 * ``at PREFIX``: what its tensors' names begin with here, in the language of names: ``at (language_model.|)`` may be lacking.
   The prefixes of the included text itself may be there or not, behind it;
 * ``without SPACE``: a symmetry of the part alone that the whole does not have, because something else reads what it moves.
+
+The part's own expressions know the keys of the whole as ``whole``, which is missing where the part is a model by itself.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Inclusion:
         return self.or_whole and whole.get(self.group) is None
 
     def config(self, whole: Mapping[str, Any]) -> dict[str, Any]:
-        """The part's own config, with a ``model_type``.
+        """The part's own config, with a ``model_type``, and the config of the whole as ``whole``.
 
         Raises:
             IsomergeError: there is no such group of keys, or it does not say which model it describes.
@@ -65,7 +67,7 @@ class Inclusion:
                 f"config.json: {self.group} has no model_type, so its spec cannot be included: add it, or write "
                 f"`include {self.group} of MODEL` in the spec"
             )
-        return {**(found or {}), "model_type": kind}
+        return {**(found or {}), "model_type": kind, "whole": whole}
 
     def text(self, config: Mapping[str, Any], texts: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
         """The file name and the text of the part's spec.

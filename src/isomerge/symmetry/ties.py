@@ -18,7 +18,7 @@ from isomerge.symmetry.spec import Line, Spec
 SELF_DUAL = {"Perm", "SignedPerm", "Sign", "O", "OFixingOnes", "Fixed"}
 # Classes of Hugging Face whose names have "For" but which have a language-modelling head all the same.
 LANGUAGE_HEADS = ("LM", "ConditionalGeneration", "PreTraining")
-ALWAYS = re.compile(r"LMHeadModel$|For\w*LM$|ForConditionalGeneration$")
+ALWAYS = re.compile(r"LMHeadModel$|For\w*LM$|ForConditionalGeneration$|EncoderDecoderModel$")
 """Classes that cannot do without a head: one that is not stored is tied, whatever the config of a whole says of its part."""
 
 

@@ -1,0 +1,14 @@
+"""Families of `toy_pairs` whose saved names are tried, their streams, and what their toys cannot move (see `test_names`, `test_streams`, `test_law`)."""
+
+from __future__ import annotations
+
+from toy_pairs import HALVES
+
+PAIR_STREAMS: dict[str, dict[str, str]] = {
+    **{name: {"res": "Perm", "read_res": "Perm"} for name in HALVES if name.startswith("encoder-decoder")},
+    **{f"vision-encoder-decoder-{kind}": {"res": "Perm", "read_res": "OFixingOnes"} for kind in ("gpt2", "bert")},
+    "vision-encoder-decoder-donut": {"res": "Perm", **{f"read_res{stage}": "Perm" for stage in range(4)}},
+}
+"""The largest groups of the streams of pairs."""
+PAIR_IDLE = {("vision-encoder-decoder-donut", "read_h0")}
+"""Permutations of one head."""
