@@ -221,6 +221,23 @@ def test_token_rules(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(out)("a<new> c")["input_ids"] == [1, ids["<new>"], 3]
 
 
+def test_ids_stay_where_rows_come_from_elsewhere(tmp_path: Path) -> None:
+    """A special token whose row a rule gives keeps its id; so does one whose row a rule gives to another token as well."""
+    one, two = pair(tmp_path)
+    tokens = {
+        "b": {"source": {"kind": "zero"}, "force": True},  # one's end
+        "c": {
+            "source": {"kind": "model_token", "model": two.ref, "token": "a"},
+            "force": True,
+        },  # two's end, in its place
+    }
+    (left, right), _ = with_vocabulary([one, two], source=two.ref, tokens={"c": tokens["c"]})
+    assert right.config["eos_token_id"] == 2
+    (left, right), vocabulary = with_vocabulary([one, two], source="union", tokens=tokens)
+    assert left.config["eos_token_id"] == vocabulary.tokens["b"]
+    assert right.config["eos_token_id"] == vocabulary.tokens["a"]
+
+
 def test_padding(tmp_path: Path) -> None:
     """New rows are the mean of the model's others; nothing is cut."""
     one, two = pair(tmp_path)

@@ -114,7 +114,7 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
     stays = vocabulary.unchanged(model) and len(rows) == tables.size
     if stays and own_files:
         return checkpoint
-    moved = {at[0][1]: k for k, at in reversed(list(enumerate(rows))) if len(at) == 1 and at[0][0] == model}
+    moved = _places(model, vocabulary)
     fallback = {} if vocabulary.owner is None else every[vocabulary.owner].checkpoint.config
     config = dict(checkpoint.config) if stays else _renumbered(checkpoint.config, moved, fallback)
     config["vocab_size"] = vocabulary.size
@@ -135,6 +135,19 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
         config=config,
         companions={**companions, **vocabulary.files},
     )
+
+
+def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:
+    """The output's ids of a model's tokens, by their own: that a rule gives a token another row does not move its id.
+
+    Of a model's rows without a token in the output, the first place that has the row.
+    """
+    rows = enumerate(vocabulary.rows[model])
+    found = {at[0][1]: k for k, at in reversed(list(rows)) if len(at) == 1 and at[0][0] == model}
+    ids = {
+        at: vocabulary.tokens[token] for token, at in vocabulary.models[model].items() if token in vocabulary.tokens
+    }
+    return found | {at: k for at, k in ids.items() if k < vocabulary.size}
 
 
 def _renumbered(config: Mapping[str, Any], moved: Mapping[int, int], fallback: Mapping[str, Any]) -> dict[str, Any]:
