@@ -9,7 +9,8 @@ Writes ``benchmarks/results/barrier/many.json``.
 Rows: ``average`` (no alignment), ``anchor`` (every model in turn; the best by the objective, which sees weights alone, is
 named), ``sequence`` (models are merged one after the other, each aligned onto the merge of those before it), ``mean``
 (no anchor), each for the block-local spaces and for all spaces; ``activations`` looks at 512 training images;
-``learned`` learns on the training images; ``ensemble`` is the mean of the models' probabilities.
+``learned`` learns on the training images without their labels, ``--steps`` for every model that
+joins and as many for all; ``ensemble`` is the mean of the models' probabilities.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def rows_of(models: Sequence[Path], steps: int) -> dict[str, Callable[[Path], di
     look = Matching(data=TRAIN, limit=512)
     rows["anchor 0, activations"] = lambda out: merge(models, out, spaces="all", matching=look)
     rows["mean, activations"] = lambda out: merge(models, out, spaces="all", anchor="none", matching=look)
-    learn = Matching(learn=TRAIN, settings=LearnSettings(steps=steps, target="labels"))
+    learn = Matching(learn=TRAIN, settings=LearnSettings(steps=steps))
     rows["mean, learned"] = lambda out: merge(models, out, spaces="all", anchor="none", matching=learn)
     return rows
 

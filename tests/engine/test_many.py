@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,6 @@ from depth import more, thorough
 from engine.disguises import disguise, files_of, perturb, single, turn
 from isomerge.engine import many, streams
 from isomerge.engine.fusion import fusion_of
-from isomerge.engine.learning import LearnSettings
 from isomerge.engine.many import ManySolver
 from isomerge.engine.many_units import ManyUnits
 from isomerge.engine.matched_simplex import judged_points, random_point
@@ -28,7 +26,7 @@ from isomerge.errors import IsomergeError
 from isomerge.matching.many import Graph, mean_of_others, synchronise
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups.orthogonal import random_orthogonal
-from toys import load_toy, outputs, relative, tensors, write_toy
+from toys import load_toy, outputs, relative, tensors
 
 WEIGHTS = [0.5, 0.2, 0.3]
 
@@ -300,30 +298,3 @@ def test_random_points_lie_inside() -> None:
     assert float(points.min()) >= 1 / 6 - 1e-6
     assert torch.allclose(points.mean(0), torch.full((3,), 1 / 3), atol=0.01)
     assert judged_points([0.5, 0.2, 0.3]) == [[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5], [0.5, 0.2, 0.3]]
-
-
-def test_learning_keeps_the_functions(tmp_path: Path) -> None:
-    """Three vision models: the written alignments are symmetries, the worst point is no higher than at the start."""
-    from safetensors.torch import save_file
-
-    folders = [single("vit", tmp_path / f"m{k}", k) for k in range(3)]
-    rng = torch.Generator().manual_seed(0)
-    data = {
-        "pixel_values": torch.randn(96, 3, 8, 8, generator=rng),
-        "labels": torch.randint(5, (96,), generator=rng),
-    }
-    save_file(data, tmp_path / "data.safetensors")
-    settings = LearnSettings(steps=12, batch_size=16, target="distill")
-    how = Matching(learn=str(tmp_path / "data.safetensors"), settings=settings, rows=64)
-    report = merge(folders, tmp_path / "out", spaces="all", matching=how)
-    learned = report["mean"]["learned"]
-    assert learned["history"][0]["step"] == 0
-    assert learned["barrier"] == min(x["barrier"] for x in learned["history"]) < learned["history"][0]["barrier"]
-    assert len(learned["points"]) == 4
-    for k, folder in enumerate(folders[1:], 2):
-        file = tmp_path / "out-alignments" / f"alignment-{k}.safetensors"
-        element = Alignment.load(file, recognise(folder).declared)
-        toy = load_toy("vit", folder)
-        write_toy(toy, acted("vit", folder, element), tmp_path / f"moved-{k}")
-        assert relative(outputs(tmp_path / f"moved-{k}"), outputs(folder)) <= 1e-4
-    assert json.loads((tmp_path / "out" / "isomerge.json").read_text())["anchor"] == "none"

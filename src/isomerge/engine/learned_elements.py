@@ -73,6 +73,11 @@ class LearnedElements:
             for optimiser, own in zip(self.optimisers, self._split(optimiser_state), strict=True):
                 optimiser.load(own)
 
+    def join(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take every model's parameters from a `state` of its own."""
+        for part, state in zip(self.parts, states, strict=True):
+            part.load(state)
+
     def _split(self, state: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         every: list[dict[str, Tensor]] = [{} for _ in self.parts]
         for name, x in state.items():

@@ -95,12 +95,11 @@ def _solve(
     solver.places = solver.places.to(CPU)
     learned: list[Any] = [None] * len(solvers)
     if (examples := evidence.learned_from) is not None:
-        from isomerge.engine.learned import Learner
+        from isomerge.engine.learned_together import learn_together
         from isomerge.engine.learning import LearnSettings
         from isomerge.engine.matched_simplex import MatchedSimplex
 
         simplex = MatchedSimplex.of(solver, matching.settings or LearnSettings())
-        found = Learner(simplex, examples, stream.writer.blob("learning-all.safetensors"), observer).run()
-        report["learned"] = {**found.report, "points": simplex.points()}
-        learned = found.elements
+        found = learn_together(simplex, examples, stream.writer.blob, observer)
+        report["learned"], learned = found.report, found.elements
     return report, [solver.alignment(m, elements) for m, elements in enumerate(learned, 1)]

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +80,26 @@ class MatchedSimplex:
         placed = (solver.placed(solver.places, unit) for unit in units.plan.units)
         return cls(units.plan, first, placed, lambda block: units.folded(0, block), units.shares, settings)
 
+    def joining(self, m: int, stages: Sequence[Stage]) -> MatchedSimplex:
+        """The line from the mean of the first ``m`` models, moved by ``stages``, to the next one, in the same module."""
+        import torch
+
+        before, share = sum(self.shares[:m]), self.shares[m]
+        with torch.no_grad():
+            weights = [weight / before for weight in self.shares[:m]]
+            mean = {block: self.mixed(block, weights, stages) for block in self.corners[0]}
+        found = copy(self)
+        found.corners = [mean, self.corners[m]]
+        found.shares = [before / (before + share), share / (before + share)]
+        return found
+
+    def gently(self, factor: float) -> MatchedSimplex:
+        """The same, learned at rates so many times as high."""
+        how = self.settings
+        found = copy(self)
+        found.settings = replace(how, rotation_rate=factor * how.rotation_rate, gauge_rate=factor * how.gauge_rate)
+        return found
+
     def _placed(self, tensor: Tensor) -> Tensor:
         import torch
 
@@ -143,10 +165,10 @@ class MatchedSimplex:
 
 
 def judged_points(shares: Sequence[float]) -> list[list[float]]:
-    """Barycentric coordinates of the midpoints of all edges, and last of the point that will be written."""
+    """Barycentric coordinates of the midpoints of all edges, and last of the point that will be written, if it is none."""
     count = len(shares)
     edges = [[0.5 * (k in pair) for k in range(count)] for pair in combinations(range(count), 2)]
-    return [*edges, list(shares)]
+    return [*(edge for edge in edges if edge != list(shares)), list(shares)]
 
 
 def random_point(count: int, rng: Generator) -> list[float]:
