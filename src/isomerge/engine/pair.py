@@ -13,10 +13,10 @@ from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, unit_layer
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.local import Blocks, move_unit, squared_distance, squared_distance_and_norm, vote
+from isomerge.matching.local import move_unit, squared_distance, squared_distance_and_norm, vote
 from isomerge.matching.products import close_orbits
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import Unit, elements_of

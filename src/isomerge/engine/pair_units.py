@@ -14,9 +14,9 @@ from isomerge.engine.accelerator import CPU, at_home, on
 from isomerge.engine.canonical_frame import folding, read_moved
 from isomerge.engine.models import Model
 from isomerge.matching.frame import WeightedLeaf, has_shared_meaning, weighted_leaves
-from isomerge.matching.local import Blocks, squared_distance, squared_norm
+from isomerge.matching.local import squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import Unit
 

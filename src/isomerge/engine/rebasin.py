@@ -23,16 +23,15 @@ from isomerge.matching.local import compact_solution, squared_norm, vote
 from isomerge.matching.permutations import in_declared_groups, permutation_spec
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.units import Unit, plan_units, voted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.pair import PairSolver
+    from isomerge.engine.run import Observer
 
-Blocks = dict[Block, "Tensor"]
-Told = Callable[[str, int, int], None]
 # Coordinate descent over assignments ends by itself, after ten sweeps or so; this is a bound for pathologies.
 SWEEPS = 100
 # A step must gain this fraction of the two models' norms: float64 sums of float32 products round at 1e-12.
@@ -57,7 +56,9 @@ class WeightMatching:
         seed: of the order in which permutations are visited.
     """
 
-    def __init__(self, pair: PairSolver, observer: Told = lambda what, done, total: None, *, seed: int = 0) -> None:
+    def __init__(
+        self, pair: PairSolver, observer: Observer = lambda what, done, total: None, *, seed: int = 0
+    ) -> None:
         chosen = pair.plan.selection
         streams = chosen.frame.streams if chosen.frame is not None else ()
         self.pair, self.observer, self.seed = pair, observer, seed
@@ -227,7 +228,7 @@ class WeightMatching:
 
 
 def match_by_rebasin(
-    pair: PairSolver, observer: Told = lambda what, done, total: None, *, seed: int = 0
+    pair: PairSolver, observer: Observer = lambda what, done, total: None, *, seed: int = 0
 ) -> tuple[Alignment, dict[str, Any]]:
     """Git Re-Basin's alignment, an exact symmetry, and the report; see `WeightMatching`."""
     return WeightMatching(pair, observer, seed=seed).solve()

@@ -12,7 +12,7 @@ symmetry of the source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from isomerge.engine.streams import StreamSolver
 
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
+    from isomerge.engine.run import Observer
 
 # Steps of the residual stream in one round, and the share of accepted ones above which more are made.
 STEPS, WORTH = 60, 0.2
@@ -37,7 +38,7 @@ def search_forward(
     solver: StreamSolver,
     examples: Examples,
     seconds: float,
-    observer: Callable[[str, int, int], None],
+    observer: Observer,
     *,
     moves: int | None = None,
     seed: int = 0,
@@ -73,7 +74,7 @@ class Search:
         self,
         solver: StreamSolver,
         examples: Examples,
-        observer: Callable[[str, int, int], None],
+        observer: Observer,
         seed: int,
         device: str,
     ) -> None:

@@ -11,7 +11,7 @@ from what has a shared meaning: embeddings of tokens, positions and patches, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from isomerge.engine.models import Model
     from isomerge.engine.pair import PairSolver
+    from isomerge.engine.run import Observer
     from isomerge.engine.taps import Activations
 
-Told = Callable[[str, int, int], None]
 # A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.
 SETTLED = 1e-5
 SWEEPS = 40
@@ -66,7 +66,7 @@ class StreamSolver:
     def __init__(
         self,
         pair: PairSolver,
-        observer: Told,
+        observer: Observer,
         activations: tuple[Activations, Activations] | None = None,
         evidence: str = "both",
     ) -> None:

@@ -12,25 +12,24 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.accelerator import CPU
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.plan import unit_layer
-from isomerge.engine.transport_flow import Told, TransportFlow
+from isomerge.engine.transport_flow import TransportFlow
 from isomerge.engine.transport_parts import Step
 from isomerge.engine.transport_settings import METHODS, TransportSettings
 from isomerge.errors import IsomergeError
 from isomerge.matching.local import squared_distance, squared_norm
 from isomerge.matching.permutations import in_declared_groups
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.units import Unit, elements_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.models import Model
-    from isomerge.engine.run import StreamWriter
+    from isomerge.engine.run import Observer, StreamWriter
     from isomerge.engine.solutions import Matching
     from isomerge.engine.taps import Activations
 
-Blocks = dict[Block, "Tensor"]
 __all__ = ["METHODS", "TransportSettings", "TransportSolver", "match_by_transport", "transport_solutions"]
 
 
@@ -56,7 +55,7 @@ class TransportSolver:
 
     def prepare(
         self,
-        observer: Told = lambda what, done, total: None,
+        observer: Observer = lambda what, done, total: None,
         activations: tuple[Activations, Activations] | None = None,
     ) -> dict[str, Any]:
         """Make the maps, in one pass over both models; returns the report.
@@ -154,7 +153,7 @@ def _beside(path: Path) -> Path:
 def match_by_transport(
     pair: PairSolver,
     settings: TransportSettings = METHODS["otfusion"],
-    observer: Told = lambda what, done, total: None,
+    observer: Observer = lambda what, done, total: None,
     activations: tuple[Activations, Activations] | None = None,
 ) -> tuple[Alignment, dict[str, Any]]:
     """The exact alignment of a transport flow that is one symmetry (``otfusion``), and the report.

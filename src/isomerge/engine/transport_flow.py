@@ -13,7 +13,7 @@ Only one group of tensors of each model is in memory at a time (a layer's attent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.transport_neurons import NeuronMaps
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.pair import PairSolver
+    from isomerge.engine.run import Observer
     from isomerge.engine.taps import Activations
 
-Told = Callable[[str, int, int], None]
 NOTE = "transport maps do not preserve the source's function: the aligned source is no model of its own"
 
 
@@ -51,7 +51,7 @@ class TransportFlow:
         self,
         pair: PairSolver,
         settings: TransportSettings,
-        observer: Told = lambda what, done, total: None,
+        observer: Observer = lambda what, done, total: None,
         activations: tuple[Activations, Activations] | None = None,
         *,
         check: bool = True,

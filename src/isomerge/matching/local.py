@@ -19,7 +19,7 @@ from isomerge.matching.rotations import rotations_and_factors
 from isomerge.matching.selection import Selection
 from isomerge.pieces import PIECE
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import elements_of
@@ -27,7 +27,6 @@ from isomerge.symmetry.units import elements_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-Blocks = dict[Block, "Tensor"]
 # A unit whose distance would fall by less than this fraction keeps the identity: rounding, not a match.
 GAIN = 1e-6
 ROW, MANY_ROWS = 512, 128

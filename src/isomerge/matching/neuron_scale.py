@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 from isomerge.matching.gram import signature
 from isomerge.matching.rescale import quartic_scale, quartic_value
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Blocks = dict[Block, "Tensor"]
 # Flops that one unit may cost, and what the factor of one pair counts for (about ten Newton steps of memory-bound
 # arithmetic): seconds on one core. Larger units keep the assignment without factors.
 BUDGET, PAIR = 6e10, 1e3

@@ -18,7 +18,7 @@ from isomerge.engine.canonical_frame import folding, inner_folding, read_moved, 
 from isomerge.engine.commands import run_apply
 from isomerge.engine.models import Model, coarsest_dtype
 from isomerge.engine.plan import gives_out_streams, make_plan
-from isomerge.engine.run import Output
+from isomerge.engine.run import Observer, Output
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_gains
@@ -42,7 +42,6 @@ from isomerge.symmetry.units import Unit
 if TYPE_CHECKING:
     from torch import Tensor
 
-Told = Callable[[str, int, int], None]
 Basis = tuple["Tensor | None", "Tensor"]
 """See `basis`."""
 Only = Callable[[tuple[Atom, ...]], bool] | None
@@ -86,7 +85,7 @@ class Canonical:
 class Canonicaliser:
     """Finds the representative of one model in three passes over its units."""
 
-    def __init__(self, model: Model, observer: Told = lambda what, done, total: None) -> None:
+    def __init__(self, model: Model, observer: Observer = lambda what, done, total: None) -> None:
         import torch
 
         self.model, self.observer = model, observer
@@ -275,7 +274,7 @@ CARD = (
 )
 
 
-def canonical(model: Model, observer: Told = lambda what, done, total: None) -> Canonical:
+def canonical(model: Model, observer: Observer = lambda what, done, total: None) -> Canonical:
     """The element that moves a model to the representative of its orbit, with the degeneracy report.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +31,13 @@ from isomerge.symmetry.blocks import Block, layer_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from isomerge.engine.run import Observer
+
 FORMAT = "isomerge-fingerprint-1"
 STEP = 1e-2
 """What a hash rounds to. Twins in float32 are some 1e-7 apart, so that one model in a thousand lies at an edge."""
 SUMS = 8
 """Numbers per kind of relation in a hash: a change that leaves all of them within a step is rare."""
-Told = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def read_fingerprint(path: Path) -> Fingerprint:
     return Fingerprint.from_document(found, str(path))
 
 
-def fingerprint(model: Model, observer: Told = lambda what, done, total: None) -> Fingerprint:
+def fingerprint(model: Model, observer: Observer = lambda what, done, total: None) -> Fingerprint:
     """The fingerprint of a model, in one pass over its weights and one more over its embeddings and gains.
 
     Memory: one unit (the tensors of a layer's attention, or of its MLP), or the table of embeddings, in float32 (in float64 for

@@ -55,6 +55,10 @@ class Block:
             yield from zip(self.canonical, tensor.flatten(0, len(self.lead) - 1), strict=True)
 
 
+Blocks = dict[Block, "Tensor"]
+"""The blocks of one unit of one model."""
+
+
 def gather_blocks(spec: Spec, matches: Mapping[str, Match]) -> list[Block]:
     """Group a checkpoint's tensors into blocks, layer by layer in the order of the spec.
 
