@@ -5,14 +5,13 @@ A recipe without that block is mergekit's and gives what mergekit gives: nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.recipe_mistakes import explained
 from isomerge.fusion.recipe_modules import of_one_module
 from isomerge.fusion.yaml_text import read_yaml
 
@@ -199,45 +198,9 @@ def read_recipe(path: str | Path) -> Recipe:
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        raise IsomergeError(f"{path}: {_explain(_most_telling(error.errors()))}") from None
+        raise IsomergeError(f"{path}: {explained(error, Recipe)}") from None
     _check_shape(path, recipe)
     return recipe
-
-
-def _most_telling(errors: Sequence[Any]) -> Any:
-    """A misspelt key explains the missing one beside it."""
-    return next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-
-
-def _explain(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    if error["type"] != "extra_forbidden":
-        said = error["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
-        words, _, kind = said.partition(" or instance of ")
-        keys = ", ".join(f"`{key}`" for key in _keys_at(error["loc"]))
-        return f"`{where}`: {words[0].lower()}{words[1:]}{kind and f' with the keys {keys}'}"
-    known = _keys_at(error["loc"][:-1])
-    near = get_close_matches(str(error["loc"][-1]), known, 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
-    return f"unknown key `{where}`: {hint}"
-
-
-def _keys_at(path: tuple[Any, ...]) -> list[str]:
-    """The keys that are allowed at a place of the recipe."""
-    kind: Any = Recipe
-    for part in path:
-        if isinstance(part, str) and hasattr(kind, "model_fields") and part in kind.model_fields:
-            kind = _entry(kind.model_fields[part].annotation)
-    return list(kind.model_fields) if hasattr(kind, "model_fields") else []
-
-
-def _entry(annotation: Any) -> Any:
-    """The model inside ``list[...] | None`` or ``dict[str, ...]``."""
-    while not hasattr(annotation, "model_fields") and (
-        inside := [a for a in get_args(annotation) if a is not type(None)]
-    ):
-        annotation = inside[-1]
-    return annotation
 
 
 def _check_shape(path: str | Path, recipe: Recipe) -> None:

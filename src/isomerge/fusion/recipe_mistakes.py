@@ -1,0 +1,52 @@
+"""What is wrong with a recipe, in one sentence: the place, what is expected there, and the key that was probably meant."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+
+def explained(error: ValidationError, schema: type[BaseModel]) -> str:
+    """The most telling of pydantic's errors about a text of this schema, as the end of a sentence."""
+    found = error.errors()
+    unknown = next((e for e in found if e["type"] == "extra_forbidden"), None)
+    # a misspelt key explains the missing one beside it
+    return _mistyped(found[0], schema) if unknown is None else _misspelt(unknown["loc"], schema)
+
+
+def _misspelt(place: tuple[Any, ...], schema: type[BaseModel]) -> str:
+    known = _keys_at(place[:-1], schema)
+    near = get_close_matches(str(place[-1]), known, 1)
+    hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+    return f"unknown key `{_shown(place)}`: {hint}"
+
+
+def _mistyped(error: Any, schema: type[BaseModel]) -> str:
+    said = error["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
+    words, _, kind = said.partition(" or instance of ")
+    keys = ", ".join(f"`{key}`" for key in _keys_at(error["loc"], schema))
+    return f"`{_shown(error['loc'])}`: {words[0].lower()}{words[1:]}{kind and f' with the keys {keys}'}"
+
+
+def _shown(place: tuple[Any, ...]) -> str:
+    return ".".join(map(str, place))
+
+
+def _keys_at(place: tuple[Any, ...], schema: type[BaseModel]) -> list[str]:
+    """The keys that are allowed at a place."""
+    kind: Any = schema
+    for part in place:
+        if isinstance(part, str) and hasattr(kind, "model_fields") and part in kind.model_fields:
+            kind = _entry(kind.model_fields[part].annotation)
+    return list(kind.model_fields) if hasattr(kind, "model_fields") else []
+
+
+def _entry(annotation: Any) -> Any:
+    """The model inside ``list[...] | None`` or ``dict[str, ...]``."""
+    while not hasattr(annotation, "model_fields") and (
+        inside := [a for a in get_args(annotation) if a is not type(None)]
+    ):
+        annotation = inside[-1]
+    return annotation
