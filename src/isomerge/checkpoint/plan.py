@@ -142,8 +142,12 @@ def file_spans(shards: Sequence[Shard], folder: Path) -> dict[str, FileSpan]:
 
 
 def index_bytes(shards: Sequence[Shard]) -> bytes:
-    """The bytes of the index (model.safetensors.index.json) for ``shards``: total_size in bytes, and the weight_map."""
-    weight_map = {name: shard.file for shard in shards for name in shard.spans}
-    total = sum(nbytes for shard in shards for _, nbytes in shard.spans.values())
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    """The bytes of the index (model.safetensors.index.json) for ``shards``."""
+    files = {name: shard.file for shard in shards for name in shard.spans}
+    return files_index(files, sum(nbytes for shard in shards for _, nbytes in shard.spans.values()))
+
+
+def files_index(files: Mapping[str, str], total: int) -> bytes:
+    """The bytes of an index of weights files: the file of every tensor, and the bytes of all tensors."""
+    index = {"metadata": {"total_size": total}, "weight_map": dict(files)}
     return (json.dumps(index, indent=2, sort_keys=True) + "\n").encode("utf-8")

@@ -8,15 +8,10 @@ heads are none: their axis is the vocabulary, which all models of a merge share.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.companions import config_bytes
-from isomerge.checkpoint.weights import SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.engine.baselines import SOFT
 from isomerge.engine.models import LABELS, Model
 from isomerge.errors import IsomergeError
@@ -35,7 +30,6 @@ WAYS = ("average", "copy", "separate", "keep:MODEL")
 VOCABULARY = "vocab"
 CONFIG_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
 """What a config says of the head; a key that a model's config lacks has its default."""
-FILE = "model-head.safetensors"
 
 
 @dataclass(frozen=True)
@@ -202,58 +196,3 @@ def write_kept(
     for block, tensor in moved_head(kept, models[0], by[heads.kept], dtype).items():
         stream.put(block, tensor)
     stream.writer.commit("kept head", {})
-
-
-def apart_names(heads: Heads, donor: Model) -> frozenset[str]:
-    """The donor's tensors that need weights files of their own, for the body's files to be shared by other heads."""
-    if heads.how != "separate":
-        return frozenset()
-    return frozenset(donor.names[c] for block in head_blocks(donor) for c in block.canonical)
-
-
-def folder_of(number: int, model: Model) -> str:
-    """``heads/2-name``: the folder of a model's head in the output; ``number`` counts from 1 in the run's order."""
-    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", model.ref.rstrip("/").rpartition("/")[2]).strip(".-")
-    return f"heads/{number}-{name or 'model'}"
-
-
-def separate_heads(
-    stream: StreamWriter, models: Sequence[Model], by: Sequence[Alignment | None], dtype: torch.dtype
-) -> tuple[dict[str, bytes | Path], dict[str, str]]:
-    """A complete checkpoint for every model that has a head: the merged body, and this head moved by its alignment.
-
-    Returns:
-        The files to write, and the links to the output's own weights files: both by their names in the output.
-    """
-    files: dict[str, bytes | Path] = {}
-    links: dict[str, str] = {}
-    body = {s.file: list(s.spans) for s in stream.writer.shards if not stream.apart & s.spans.keys()}
-    sizes = {s.file: sum(n for _, n in s.spans.values()) for s in stream.writer.shards}
-    for number, model in enumerate(models, 1):
-        tensors = stream.named(model, moved_head(model, models[0], by[number - 1], dtype))
-        if not tensors:
-            continue
-        folder, path = folder_of(number, model), stream.writer.blob(f"head-{number}.safetensors")
-        _save(tensors, path)
-        places = {name: _within(file) for file, names in body.items() for name in names} | dict.fromkeys(
-            tensors, FILE
-        )
-        total = sum(sizes[file] for file in body) + sum(t.numel() * t.element_size() for t in tensors.values())
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        files |= {f"{folder}/{name}": content for name, content in stream.donor.checkpoint.companions().items()}
-        files[f"{folder}/config.json"] = config_bytes(with_labels(stream.config(), model.config))
-        files[f"{folder}/{SAFETENSORS_INDEX}"] = (json.dumps(index, indent=2) + "\n").encode()
-        files[f"{folder}/{FILE}"] = path
-        links |= {f"{folder}/{_within(file)}": file for file in body}
-    return files, links
-
-
-def _within(file: str) -> str:
-    """The name of a body's file beside a head: a model.safetensors would be taken for the whole checkpoint."""
-    return "model-body.safetensors" if file == SAFETENSORS else file
-
-
-def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({k: v.contiguous() for k, v in sorted(tensors.items())}, str(path), metadata={"format": "pt"})

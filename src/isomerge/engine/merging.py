@@ -11,15 +11,8 @@ from isomerge.engine.baselines import OURS, SOFT, prepare_transport
 from isomerge.engine.forward_fusion import fuse_forward
 from isomerge.engine.fusing import Fuser
 from isomerge.engine.fusion import Fusion, fusion_of
-from isomerge.engine.heads import (
-    apart_names,
-    arrange,
-    check_heads,
-    head_lines,
-    heads_of,
-    separate_heads,
-    write_kept,
-)
+from isomerge.engine.head_folders import apart_names, separate_heads
+from isomerge.engine.heads import arrange, check_heads, head_lines, heads_of, write_kept
 from isomerge.engine.inputs import shown
 from isomerge.engine.many_solutions import prepare_mean
 from isomerge.engine.merge_checks import (
