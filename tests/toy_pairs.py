@@ -71,5 +71,16 @@ def _read_or_written(config: Any, rng: torch.Generator) -> dict[str, torch.Tenso
     return {**found, "encoder_hidden_states": read}
 
 
-PAIR_INPUTS = dict.fromkeys(["bart", "mbart"], _read_or_written)
+def _asked(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts and images; of a model that answers questions its loss is the only output that its answers have."""
+    side = config.vision_config.image_size
+    found = {
+        "input_ids": torch.randint(4, 60, (3, 11), generator=rng), "pixel_values": torch.randn((3, 3, side, side), generator=rng, dtype=torch.float64),
+    }  # fmt: skip
+    if config.architectures[0] == "BlipForQuestionAnswering":
+        found["labels"] = torch.randint(4, 60, (3, 7), generator=rng)
+    return found
+
+
+PAIR_INPUTS = {**dict.fromkeys(["bart", "mbart"], _read_or_written), "blip": _asked}
 """Inputs of models of which there are halves, by ``model_type``."""

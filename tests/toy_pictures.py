@@ -118,6 +118,7 @@ PICTURES: dict[str, tuple[Callable[[], Any], float]] = {
         _made("VitPose", "ForPoseEstimation", backbone_config=POSED, num_labels=5, use_simple_decoder=False), 1e-9,
     ),
     "detr": (_made("Detr", "ForObjectDetection", **QUERIED), 1e-9),
+    "detr-learned": (_made("Detr", "ForObjectDetection", **QUERIED, position_embedding_type="learned"), 1e-9),
     "detr-masks": (_made("Detr", "ForSegmentation", **MASKED), 1e-9),
     "table-transformer": (_made("TableTransformer", "ForObjectDetection", **QUERIED), 1e-9),
     "xclip": (_made("XCLIP", "Model", **FRAMES), 1e-9),
@@ -169,7 +170,10 @@ STAGES = {f"res{s}": "Perm" for s in range(4)}
 CLIPS = {"text_res": "OFixingOnes", "vision_res": "Perm"}
 PICTURE_STREAMS: dict[str, dict[str, str]] = {
     **{name: {"res": "OFixingOnes"} for name in ("vivit", "timesformer", "timesformer-joint")},
-    **{name: {} for name in ("pixio", "mlcd_vision_model", "detr", "detr-masks", "table-transformer")},
+    **{
+        name: {}
+        for name in ("pixio", "mlcd_vision_model", "detr", "detr-learned", "detr-masks", "table-transformer")
+    },
     "vilt": {"res": "Perm"},
     **{name: {"vision_res": "Perm"} for name in ("vitpose", "vitpose-classic", "dpt", "dpt-added")},
     **{name: {"vision_res": "OFixingOnes"} for name in ("sam", "depth_anything")},

@@ -25,6 +25,10 @@ CAPTIONS = {
     },
     "projection_dim": 20, "image_text_hidden_size": 18,
 }  # fmt: skip
+ANSWERS = {
+    **CAPTIONS, "text_config": {**CAPTIONS["text_config"], "encoder_hidden_size": 48},
+    "vision_config": {**CAPTIONS["vision_config"], "hidden_size": 48, "num_attention_heads": 4},
+}  # fmt: skip
 BY_PLACE = {**PIXELS, "use_relative_position_bias": True}
 
 
@@ -59,5 +63,7 @@ ENCODED: dict[str, tuple[Callable[[], Any], float]] = {
         1e-9,
     ),
     "blip": (lambda: tf.BlipForConditionalGeneration(tf.BlipConfig(**CAPTIONS)), 1e-9),
+    "blip-answers": (lambda: tf.BlipForQuestionAnswering(tf.BlipConfig(**ANSWERS)), 1e-9),
+    "blip-contrast": (lambda: tf.BlipModel(tf.BlipConfig(**CAPTIONS)), 1e-9),
     "blip-retrieval": (lambda: tf.BlipForImageTextRetrieval(tf.BlipConfig(**CAPTIONS)), 1e-9),
 }  # fmt: skip

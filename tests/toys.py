@@ -39,7 +39,7 @@ from toy_pictures import PICTURES, seen_outputs
 from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_senses import SENSES
-from toy_texts import TEXTS, in_default, in_width
+from toy_texts import TEXTS, in_default, in_width, with_caches_by_layer
 from toy_towers import ENCODED
 
 BODY = {
@@ -204,8 +204,10 @@ def randomise(model: Any, seed: int) -> None:
     for name, b in model.named_buffers():
         if "correction_bias" in name or "expert_bias" in name:  # of routers: a buffer that is trained, and stored
             b.copy_(torch.randn(b.shape, generator=rng, dtype=torch.float64) * 0.3)
-        elif "running_" in name:  # what a norm over batches has seen
-            b.copy_(0.5 + torch.rand(b.shape, generator=rng, dtype=torch.float64))
+        elif (
+            "running_" in name
+        ):  # what a norm over batches has seen: means of both signs, or ReLU hides all behind them
+            b.copy_(torch.rand(b.shape, generator=rng, dtype=torch.float64) + (-0.5 if "mean" in name else 0.5))
 
 
 def save_toy(name: str, folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Path:
@@ -267,12 +269,13 @@ def outputs(folder: Path) -> torch.Tensor:
     )
     model = in_width(kind.from_pretrained(folder, dtype=dtype, **experts), dtype).eval()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
-    with torch.no_grad(), in_double(config), in_default(config):
+    with torch.no_grad(), in_double(config), in_default(config), with_caches_by_layer(config):
         found = model(**given)
     if (seen := seen_outputs(config.model_type, found)) is not None:
         return seen
     names = (
         "logits",
+        "loss",
         "logits_per_image",
         "itm_score",
         "text_embeds",

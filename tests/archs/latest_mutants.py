@@ -55,11 +55,11 @@ LATEST_MUTANTS = [
     mutant("beit", "layer scale not divided", "s1", "lambda_1 diag(res s1') => lambda_1 res"),
     mutant("beit-shared", "heads per layer under one table", "h", "space h: Perm if => space h: Perm[l] if", "bias_table place h if => bias_table place heads if"),
     mutant("data2vec-vision", "bias past the layer scale", "s2", "output.dense.bias (res s2) => output.dense.bias res"),
-    mutant("blip", "cross-attention past the last gain", "vnf", "(xh xqk') (vres vnf)' => (xh xqk') vres'"),
+    mutant("blip", "cross-attention past the last gain", "vnf", "(t_xh t_xqk') (vres vnf)' => (t_xh t_xqk') vres'"),
     mutant("blip", "patches fused head by head", "vh", "[vh vqk | vh vqk' | vh vov] => (vh [vqk | vqk' | vov])"),
     mutant("blip", "negative scale under ReLU", "vu", "PositiveScale[l, vff] => Scale[l, vff]"),
     mutant("timm_vit", "fused head by head", "h", "[h qk | h qk' | h ov] => (h [qk | qk' | ov])"),
     mutant("timm_vit-scaled", "layer scale not divided", "s1", "diag(res s1') => res"),
     mutant("timm_vit-scaled", "the head past the norm behind the mean", "nf", "head.weight labels (res nf)' => head.weight labels res'"),
-    mutant("blip-retrieval", "cross-attention's output not dual", "xov", "(xh xov') => (xh xov)"),
+    mutant("blip-retrieval", "cross-attention's output not dual", "t_xov", "(xh xov') => (xh xov)", part="blip_text_model"),
 ]  # fmt: skip

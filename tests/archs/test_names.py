@@ -39,7 +39,7 @@ from toy_models import (
     TOWERS,
 )
 from toy_pictures import PICTURE_FAMILIES, PICTURE_HALF
-from toy_towers import BY_PLACE, CAPTIONS
+from toy_towers import ANSWERS, BY_PLACE, CAPTIONS
 from toys import BODY, CAUSAL, DISENTANGLED, EVERY, GPT, PATCHES, SEQ2SEQ, config_of, tensors
 
 TASKS = ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
@@ -125,7 +125,8 @@ FAMILIES: dict[str, tuple[dict, list[str]]] = {
     "XLMRobertaXL": (BODY, [*ENCODER, "ForCausalLM"]),
     "Beit": ({**BY_PLACE, "vocab_size": 9}, IMAGES[:2]),
     "Data2VecVision": (BY_PLACE, IMAGES[:2]),
-    "Blip": (CAPTIONS, ["ForConditionalGeneration", "ForImageTextRetrieval"]),
+    "Blip": (ANSWERS, ["Model", "ForConditionalGeneration", "ForImageTextRetrieval", "ForQuestionAnswering"]),
+    "BlipText": (CAPTIONS["text_config"], ["Model"]),
 }
 ALL_FAMILIES = {
     **FAMILIES,

@@ -95,7 +95,7 @@ STREAMS = {
     "dit": {"emb": "Perm"},
     **{name: {"res": "Perm", "cres": "Perm", "emb": "Perm"} for name in ("sd3", "sd3-later")},
     "flux": {"res": "Perm", "emb": "Perm"},
-    **{name: {"tres": "Perm", "vres": "OFixingOnes"} for name in ("blip", "blip-retrieval")},
+    **{name: {"t_res": "Perm", "vres": "OFixingOnes"} for name in ("blip", "blip-retrieval")},
     **WIDER_STREAMS,
     **TEXT_STREAMS,
     **PICTURE_STREAMS,

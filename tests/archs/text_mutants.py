@@ -52,7 +52,7 @@ TEXT_MUTANTS = [
     mutant("xlm", "languages past the stream", "res", "lang_embeddings.weight languages res => lang_embeddings.weight languages other"),
     mutant("xlm-relu", "negative factors through ReLU", "u", "u as scale: PositiveScale => u as scale: Scale"),
     mutant("flaubert", "key not dual", "qk", "(h qk') => (h qk)"),
-    mutant("flaubert", "rotated post-LN stream", "res", "residual res: Perm => residual res: O", "diag(res) => res"),
+    mutant("flaubert", "rotated post-LN stream", "res", "residual res: Perm => residual res: O", "diag(res) => res", "diag(res n1) => res", "diag(res n2) => res"),
     mutant("xlnet", "keys of places in another basis", "qk", "rel_attn.r pos h qk' => rel_attn.r pos h coordinate"),
     mutant("xlnet", "a bias of segments keeps its heads", "h", "r_s_bias h qk => r_s_bias heads coordinate"),
     mutant("xlnet", "keys of segments not dual", "qk", "seg_embed 2 h qk' => seg_embed 2 h qk"),
