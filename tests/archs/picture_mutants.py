@@ -67,5 +67,5 @@ PICTURE_MUTANTS = [
     mutant("detr", "the queries' keys not dual", "xqk", "(xh xqk') => (xh xqk)"),
     mutant("detr", "the stream of sinusoids permuted", "res", "space h: => size res = d_model\nresidual res: Perm\nspace h:"),
     mutant("table-transformer", "negative scale under ReLU", "du", "space du as scale: PositiveScale => space du as scale: Scale"),
-    mutant("table-transformer", "query bias forgotten", "dh", "decoder.layers.{l}.self_attn.q_proj.bias (dh dqk) => decoder.layers.{l}.self_attn.q_proj.bias rows"),
+    mutant("table-transformer", "query bias forgotten", "h", "encoder.layers.{l}.self_attn.q_proj.bias (h qk) => encoder.layers.{l}.self_attn.q_proj.bias rows"),
 ]  # fmt: skip
