@@ -10,6 +10,7 @@ import torch
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
 from toy_pairs import PAIR_INPUTS
 from toy_pictures import PICTURE_INPUTS
+from toy_recent import RECENT_INPUTS
 from toy_seeing import IMAGE
 from toy_sense_inputs import SENSE_INPUTS
 from toy_texts import TEXT_INPUTS
@@ -151,6 +152,7 @@ def _placed(
 
 OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
     **TEXT_INPUTS,
+    **RECENT_INPUTS,
     "siglip2": _patches,
     "layoutlm": _boxes,
     "git": _captioned,

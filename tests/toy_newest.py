@@ -92,7 +92,7 @@ def _causal(kind: str, settings: dict[str, Any], **changes: Any) -> Any:
     return getattr(tf, f"{kind}ForCausalLM")(getattr(tf, f"{kind}Config")(**{**settings, **changes}))
 
 
-def _ahead(model: Any, last: str, ahead: str, beside: Mapping[str, str]) -> Any:
+def ahead(model: Any, last: str, ahead: str, beside: Mapping[str, str]) -> Any:
     """A layer that predicts a further token stands in the file as well, as it is published; transformers leaves it out.
 
     Args:
@@ -105,7 +105,7 @@ def _ahead(model: Any, last: str, ahead: str, beside: Mapping[str, str]) -> Any:
     def save(folder: Path) -> None:
         save_alone(folder)
         held = load_file(folder / "model.safetensors")
-        fused = held["lm_head.weight"][:48].repeat(1, 2)
+        fused = next(t for k, t in held.items() if k in ("lm_head.weight", "head.weight"))[:48].repeat(1, 2)
         more = {name: (fused if like == "fused" else held[like]).clone() for name, like in beside.items()}
         more |= {k.replace(last, ahead): t.clone() for k, t in held.items() if k.startswith(last)}
         save_file(held | more, folder / "model.safetensors", metadata={"format": "pt"})
@@ -119,7 +119,7 @@ def _behind(model: Any) -> Any:
     names = {f"{n}.weight": "model.norm.weight" for n in ("enorm", "hnorm", "shared_head.norm")}
     names |= {"eh_proj.weight": "fused", "embed_tokens.weight": "lm_head.weight"}
     beside = {f"model.layers.2.{name}": like for name, like in names.items()}
-    return _ahead(model, "model.layers.1.", "model.layers.2.", beside)
+    return ahead(model, "model.layers.1.", "model.layers.2.", beside)
 
 
 def _ernie_ahead() -> Any:
@@ -130,13 +130,13 @@ def _ernie_ahead() -> Any:
     }
     beside = {f"model.{name}.0.weight": like for name, like in names.items()}
     model = _causal("Ernie4_5_Moe", ERNIE, moe_layer_start_index=0, moe_layer_end_index=0)
-    return _ahead(model, "model.layers.1.", "model.mtp_block.0.", beside)
+    return ahead(model, "model.layers.1.", "model.mtp_block.0.", beside)
 
 
 def _exaone_ahead() -> Any:
     norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
     beside = {f"mtp.{name}.weight": "model.norm.weight" for name in norms} | {"mtp.fc.weight": "fused"}
-    return _ahead(_causal("ExaoneMoe", EXAONE), "model.layers.1.", "mtp.layers.0.", beside)
+    return ahead(_causal("ExaoneMoe", EXAONE), "model.layers.1.", "mtp.layers.0.", beside)
 
 
 def _exaone_seeing() -> Any:
@@ -147,14 +147,14 @@ def _exaone_seeing() -> Any:
 def _exaone_seeing_ahead() -> Any:
     norms, stem = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"), "model.language_model."
     beside = {f"mtp.{name}.weight": f"{stem}norm.weight" for name in norms} | {"mtp.fc.weight": "fused"}
-    return _ahead(_exaone_seeing(), f"{stem}layers.1.", "mtp.layers.0.", beside)
+    return ahead(_exaone_seeing(), f"{stem}layers.1.", "mtp.layers.0.", beside)
 
 
 def _mellum_ahead() -> Any:
     norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
     beside = {f"mtp.{name}.weight": "model.norm.weight" for name in norms} | {"mtp.fc.weight": "fused"}
     model = _causal("Mellum", MELLUM, attention_bias=False)
-    return _ahead(model, "model.layers.1.", "mtp.layers.0.", beside)
+    return ahead(model, "model.layers.1.", "mtp.layers.0.", beside)
 
 
 def _nemotron_ahead() -> Any:
@@ -166,7 +166,7 @@ def _nemotron_ahead() -> Any:
     }
     beside |= {f"mtp.layers.0.mixer.{x}_proj.weight": f"backbone.layers.1.mixer.{x}_proj.weight" for x in "qkvo"}
     model = _causal("NemotronH", NEMOTRON_H, moe_latent_size=22)
-    return _ahead(model, "backbone.layers.3.", "mtp.layers.1.", beside)
+    return ahead(model, "backbone.layers.3.", "mtp.layers.1.", beside)
 
 
 # name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.

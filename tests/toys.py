@@ -37,6 +37,7 @@ from toy_newest import NEWEST
 from toy_pairs import PAIRS
 from toy_pictures import PICTURES, seen_outputs
 from toy_plain import PLAIN, load_plain, plain_outputs
+from toy_recent import RECENT
 from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_senses import SENSES
 from toy_texts import TEXTS, in_default, in_width, with_caches_by_layer
@@ -156,6 +157,7 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **PICTURES,
     **SENSES,
     **PAIRS,
+    **RECENT,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -180,6 +182,7 @@ LATEST = {
     **PICTURES,
     **SENSES,
     **PAIRS,
+    **RECENT,
 }
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
@@ -204,10 +207,13 @@ def randomise(model: Any, seed: int) -> None:
     for name, b in model.named_buffers():
         if "correction_bias" in name or "expert_bias" in name:  # of routers: a buffer that is trained, and stored
             b.copy_(torch.randn(b.shape, generator=rng, dtype=torch.float64) * 0.3)
+        elif "balancing_biases" in name:  # of routers whose last class is to do nothing
+            b[:-1] = torch.randn(b.shape, generator=rng, dtype=torch.float64)[:-1] * 0.03
         elif (
             "running_" in name
         ):  # what a norm over batches has seen: means of both signs, or ReLU hides all behind them
-            b.copy_(torch.rand(b.shape, generator=rng, dtype=torch.float64) + (-0.5 if "mean" in name else 0.5))
+            low = -0.5 if "mean" in name else 0.5
+            b.copy_(torch.rand(b.shape, generator=rng, dtype=torch.float64) + low)
 
 
 def save_toy(name: str, folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Path:
@@ -263,7 +269,8 @@ def outputs(folder: Path) -> torch.Tensor:
     experts = (
         {"experts_implementation": "eager"}
         if any(
-            hasattr(getattr(config, "text_config", config), key) for key in ("num_experts_per_tok", "top_k_experts")
+            hasattr(getattr(config, "text_config", config), key)
+            for key in ("num_experts_per_tok", "top_k_experts", "moe_topk")
         )
         else {}
     )

@@ -10,6 +10,7 @@ import pytest
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE
+from archs.recent_families import RECENT_IDLE
 from archs.sense_families import SENSE_IDLE
 from toy_encoders import WIDER_IDLE
 from toy_pictures import PICTURE_IDLE
@@ -36,6 +37,7 @@ IDLE = {
     ("llava", "vb"), ("llava-qwen2", "vb"), ("vipllava", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
     *SENSE_IDLE,
     *PAIR_IDLE,
+    *RECENT_IDLE,
 }  # fmt: skip
 
 

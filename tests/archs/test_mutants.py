@@ -20,6 +20,7 @@ from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
 from archs.newest_families import NEWEST_MUTANTS
 from archs.pair_mutants import PAIR_MUTANTS
 from archs.picture_mutants import PICTURE_MUTANTS
+from archs.recent_families import RECENT_MUTANTS
 from archs.sense_mutants import SENSE_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
 from isomerge.archs import spec_texts
@@ -214,6 +215,7 @@ MUTANTS = [
     *LANGUAGE_MUTANTS,
     *GEMMA_MUTANTS,
     *NEWEST_MUTANTS,
+    *RECENT_MUTANTS,
     *TEXT_MUTANTS,
     *PICTURE_MUTANTS,
     *SENSE_MUTANTS,

@@ -14,6 +14,7 @@ from archs.gemma_families import GEMMA_FAMILIES
 from archs.language_families import SPOKEN
 from archs.later_families import LATER
 from archs.newest_families import NEWEST_FAMILIES
+from archs.recent_families import RECENT_FAMILIES
 from archs.sense_families import SENSE_FAMILIES
 from archs.text_families import TEXT_FAMILIES
 from diffusion_models import DIFFUSION
@@ -138,6 +139,7 @@ ALL_FAMILIES = {
     **PICTURE_FAMILIES,
     **SENSE_FAMILIES,
     **NEWEST_FAMILIES,
+    **RECENT_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text

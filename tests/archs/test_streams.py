@@ -14,6 +14,7 @@ from archs.gemma_families import GEMMA_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
 from archs.pair_families import PAIR_STREAMS
+from archs.recent_families import RECENT_STREAMS
 from archs.sense_families import SENSE_STREAMS, WITHOUT_GAINS
 from archs.test_mutants import model_type_of
 from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
@@ -101,6 +102,7 @@ STREAMS = {
     **PICTURE_STREAMS,
     **SENSE_STREAMS,
     **PAIR_STREAMS,
+    **RECENT_STREAMS,
 }
 
 

@@ -1,0 +1,59 @@
+"""What `toy_recent` holds the law to: the groups of streams, and plausible wrong specs (see `test_mutants`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from archs.mutants import mutant
+from toy_languages import TWO
+from toy_recent import ARIA, DEEPSEEK4, HUNYUAN_EYE, OVIS_EYE, ZAYA
+
+WORDS = ["Model", "ForCausalLM"]
+RECENT_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "AriaText": (ARIA, WORDS),
+    "DeepseekV4": (DEEPSEEK4, WORDS),
+    "Zaya": (ZAYA, WORDS),
+    "HunYuanVL": ({"text_config": TWO, "vision_config": HUNYUAN_EYE}, ["Model", "ForConditionalGeneration"]),
+    "Ovis2": (
+        {
+            "text_config": {**TWO, "model_type": "qwen2"},
+            "vision_config": OVIS_EYE,
+            "hidden_size": 48,
+            "vocab_size": 67,
+        },
+        ["Model", "ForConditionalGeneration"],
+    ),
+}
+RECENT_STREAMS: dict[str, dict[str, str]] = {
+    **{name: {"res": "O", "vision_res": "SignedPerm"} for name in ("ovis2", "ovis2-plain")},
+    "aria": {"res": "O", "vision_res": "Perm"},
+    "aria_text": {"res": "O"},
+    "deepseek_v4": {"res": "O"},
+    "deepseek_v4-ahead": {},
+    "zaya": {"res": "SignedPerm", "rres": "SignedPerm"},
+    "hunyuan_vl": {"res": "SignedPerm", "vres": "OFixingOnes", "wide": "O"},
+}
+"""Toy -> the largest groups of its streams."""
+RECENT_IDLE = {("ovis2", "vb"), ("ovis2-plain", "vb"), ("hunyuan_vl", "vb"), ("aria", "vb")}
+"""What a toy declares but cannot move."""
+RECENT_MUTANTS = [
+    mutant("ovis2", "the table of what is seen in other coordinates", "res", "visual_embeddings_table.weight piece res => visual_embeddings_table.weight piece other"),
+    mutant("ovis2", "the neighbours' coordinates fast", "vision_res", "(merge vision_res vision_nf)' => (vision_res vision_nf merge)'"),
+    mutant("ovis2-plain", "the head past the gain", "vision_nf", "(merge vision_res vision_nf)' => (merge vision_res)'"),
+    mutant("hunyuan_vl", "a factor through the norm behind the projector", "nf", "after_rms.weight diag(res) => after_rms.weight diag(res nf)"),
+    mutant("hunyuan_vl", "the end of a row forgotten", "wide", "image_newline wide => image_newline piece"),
+    mutant("hunyuan_vl", "the beginning of an image in other coordinates", "res", "image_begin res => image_begin other"),
+    mutant("deepseek_v4", "a factor through the cut", "u", "space u as scale: Sign[l, e, ff] => space u as scale: Scale[l, e, ff]", "size u = 1\n => "),
+    mutant("deepseek_v4", "a sign per coordinate", "sg", "Sign[l, pair] => Sign[l, pair, c]"),
+    mutant("deepseek_v4", "what compresses keys without its gates", "nope", "compressor.wgate.weight [nope | pair c] (res n1)' => compressor.wgate.weight gates (res n1)'"),
+    mutant("deepseek_v4", "the copies' coordinates fast", "res", "hc_attn_fn mixes (stream res)' => hc_attn_fn mixes (res stream)'"),
+    mutant("deepseek_v4", "a group's latent not dual", "rank", "res (og rank') => res (og rank)"),
+    mutant("zaya", "a convolution of other coordinates", "rest", "[c sg | rest] width => head width"),
+    mutant("zaya", "the router's memory in other coordinates", "rres", "router_states_scale diag(rres) => router_states_scale rows"),
+    mutant("zaya", "the balance of experts forgotten", "e", "balancing_biases [e | 1] => balancing_biases classes"),
+    mutant("zaya", "keys' factors of other heads", "k", "qk_norm.temp [k | d] => qk_norm.temp kv"),
+    mutant("aria", "the last norm read", "vision_nf", "idefics3_vision without nf => idefics3_vision", "between (vision_res pn)' => between (vision_res pn vision_nf)'"),
+    mutant("aria", "the queries' head by head", "ph", "[ph pqk | ph pqk' | ph pov] => (ph [pqk | pqk' | pov])"),
+    mutant("aria_text", "the router forgotten", "e", "router.weight e (res n2)' => router.weight rows (res n2)'"),
+    mutant("aria_text", "gate and up beside each other", "ff", "(res n2)' [ff | ff u] => (res n2)' (ff 2)", "(ff u') res => ff' res", "space u as scale: Scale[l, e, ff] => "),
+]  # fmt: skip

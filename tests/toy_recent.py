@@ -1,0 +1,138 @@
+"""Constructors of tiny models of the latest types, of language and of images (see `toys.TOYS`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers as tf
+
+from toy_languages import HEADS, TWO
+from toy_newest import ahead
+from toy_seeing import IMAGE, TOWER
+
+OVIS_EYE: dict[str, Any] = {
+    **TOWER,
+    "vocab_size": 33,
+    "num_visual_indicator_tokens": 4,
+    "hidden_stride": 2,
+    "qkv_bias": True,
+}
+
+
+def _ovis2(**changes: Any) -> Any:
+    text = {**TWO, "model_type": "qwen2"}
+    config = tf.Ovis2Config(
+        text_config=text, vision_config={**OVIS_EYE, **changes}, image_token_id=IMAGE, visual_indicator_token_ids=[63, 64, 65, 66],
+        hidden_size=48, vocab_size=67, tie_word_embeddings=False,
+    )  # fmt: skip
+    return tf.Ovis2ForConditionalGeneration(config)
+
+
+HUNYUAN_EYE: dict[str, Any] = {
+    "hidden_size": 30, "intermediate_size": 44, "num_attention_heads": 5, "num_hidden_layers": 2, "patch_size": 2, "max_image_size": 12,
+    "min_image_size": 4,
+}  # fmt: skip
+
+
+def _hunyuan_vl(**changes: Any) -> Any:
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 3.0, "factor": 1.0, "mrope_section": [2, 1, 1]}
+    text = {**TWO, "rope_parameters": rope, **changes}
+    config = tf.HunYuanVLConfig(
+        text_config=text, vision_config=HUNYUAN_EYE, image_token_id=IMAGE, tie_word_embeddings=False
+    )
+    return tf.HunYuanVLForConditionalGeneration(config)
+
+
+ARIA: dict[str, Any] = {**HEADS, "intermediate_size": 20, "moe_num_experts": 4, "moe_num_shared_experts": 2}
+
+
+def _aria(**changes: Any) -> Any:
+    eye = {**TOWER, "model_type": "idefics3_vision"}
+    config = tf.AriaConfig(
+        text_config={**ARIA, **changes}, vision_config=eye, image_token_index=IMAGE, projector_patch_to_query_dict={9: 3, 16: 5},
+    )  # fmt: skip
+    return tf.AriaForConditionalGeneration(config)
+
+
+DEEPSEEK4: dict[str, Any] = {
+    **{k: v for k, v in HEADS.items() if k not in ("num_key_value_heads", "intermediate_size")}, "num_hidden_layers": 3, "head_dim": 12,
+    "partial_rotary_factor": 0.5, "q_lora_rank": 18, "num_attention_heads": 6, "o_groups": 2, "o_lora_rank": 14, "moe_intermediate_size": 20,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "hc_mult": 3, "hc_sinkhorn_iters": 3, "swiglu_limit": 0.6, "sliding_window": 4,
+    "index_n_heads": 4, "index_head_dim": 8, "index_topk": 2, "num_nextn_predict_layers": 0,
+    "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+    "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    "mlp_layer_types": ["hash_moe", "moe", "moe"],
+}  # fmt: skip
+
+
+def _deepseek4(**changes: Any) -> Any:
+    model = tf.DeepseekV4ForCausalLM(tf.DeepseekV4Config(**{**DEEPSEEK4, **changes}))
+    told = model.model.layers[0].mlp.gate.tid2eid  # which experts a word goes to
+    told.copy_(torch.arange(told.numel()).reshape(told.shape) % 4)
+    return model
+
+
+ZAYA: dict[str, Any] = {
+    **{k: v for k, v in TWO.items() if k != "intermediate_size"}, "num_attention_heads": 8, "num_key_value_heads": 4, "num_experts": 4,
+    "moe_intermediate_size": 20, "router_hidden_size": 18, "attention_bias": True, "lm_head_bias": True, "sliding_window": 4,
+    "layer_types": ["hybrid", "hybrid_sliding"],
+}  # fmt: skip
+
+
+def _deepseek4_ahead() -> Any:
+    like = {"enorm": "norm", "hnorm": "norm", "norm": "norm"}
+    beside = {f"mtp.0.{name}.weight": f"model.{other}.weight" for name, other in like.items()}
+    beside |= {f"mtp.0.{x}_proj.weight": "head.weight" for x in "eh"}
+    return ahead(_deepseek4(), "model.layers.2.", "mtp.0.", beside)
+
+
+# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.
+RECENT: dict[str, tuple[Callable[[], Any], float]] = {
+    "ovis2": (_ovis2, 1e-5),
+    "ovis2-plain": (lambda: _ovis2(qkv_bias=False, hidden_stride=1), 1e-5),
+    "hunyuan_vl": (_hunyuan_vl, 1e-5),
+    "aria": (_aria, 1e-5),
+    "deepseek_v4": (_deepseek4, 1e-5),
+    "deepseek_v4-ahead": (_deepseek4_ahead, 1e-5),
+    "zaya": (lambda: tf.ZayaForCausalLM(tf.ZayaConfig(**ZAYA)), 1e-5),
+    "aria_text": (lambda: tf.AriaTextForCausalLM(tf.AriaTextConfig(**ARIA, attention_bias=True, mlp_bias=True)), 1e-5),
+}  # fmt: skip
+
+PLAINLY = ("ovis2", "hunyuan_vl", "aria", "zaya")
+CONVERTED_RECENT = [name for name in RECENT if not name.startswith(PLAINLY)]
+"""Those that transformers stores otherwise than it computes with them."""
+
+
+def _tokenised(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts with an image each, between the tokens that frame it."""
+    side = config.vision_config.image_size // config.vision_config.patch_size // config.vision_config.hidden_stride
+    ids = torch.randint(4, 60, (3, 24), generator=rng)
+    ids[:, 1], ids[:, 2 : 2 + side**2], ids[:, 2 + side**2] = 63, IMAGE, 64
+    return {"input_ids": ids, "pixel_values": torch.randn((3, 3, 8, 8), generator=rng, dtype=torch.float64)}
+
+
+def _ruled(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts with an image each, whose rows end in a token of their own."""
+    ids = torch.randint(4, 60, (3, 14), generator=rng)
+    ids[:, 1:9] = IMAGE
+    return {
+        "input_ids": ids, "pixel_values": torch.randn((3 * 16, 3 * 2 * 2), generator=rng, dtype=torch.float64),
+        "image_grid_thw": torch.tensor([[1, 4, 4]] * 3), "mm_token_type_ids": (ids == IMAGE).int(),
+    }  # fmt: skip
+
+
+def _queried(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts with an image each, of which learned queries make five tokens."""
+    ids = torch.randint(4, 60, (3, 11), generator=rng)
+    ids[:, 1:6] = IMAGE
+    return {"input_ids": ids, "pixel_values": torch.randn((3, 3, 8, 8), generator=rng, dtype=torch.float64)}
+
+
+RECENT_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
+    "ovis2": _tokenised,
+    "hunyuan_vl": _ruled,
+    "aria": _queried,
+}
+"""By model type: how its inputs are made."""
