@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import transformers as tf
 
-from toy_languages import HEADS, TWO
+from toy_languages import HEADS, MIXED, NEXT_MIXED, TWO
+from toy_models import LAYERS
 from toy_newest import ahead
-from toy_seeing import IMAGE, TOWER
+from toy_seeing import GRID, IMAGE, SECTIONS, TOWER
 
 OVIS_EYE: dict[str, Any] = {
     **TOWER,
@@ -88,6 +89,37 @@ def _deepseek4_ahead() -> Any:
     return ahead(_deepseek4(), "model.layers.2.", "mtp.0.", beside)
 
 
+QWEN4: dict[str, Any] = {
+    **NEXT_MIXED, "layer_types": ["linear_attention", "indexed_attention"], "hc_count": 3, "hc_lowrank": 14, "ple_layer_ids": [1],
+    "ple_embed_dim": 20, "ple_conv_kernel_size": 2, "ngram_size": 3, "heads_per_ngram": 2, "ngram_vocab_size_base": 40,
+    "make_ngram_vocab_size_divisible_by": 8, "split_ngram_parts": 2, "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8,
+    "indexer_budget": 4, "indexer_compress_ratio": 2, "eos_token_id": 66, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+}  # fmt: skip
+
+
+def _qwen4() -> Any:
+    rope = {**SECTIONS, "partial_rotary_factor": 1.0}
+    eye = {**GRID, "hidden_size": 60, "out_hidden_size": 48, "intermediate_size": 44, "num_position_embeddings": 16}
+    config = tf.Qwen4ExpConfig(
+        text_config={**QWEN4, "rope_parameters": rope}, vision_config=eye, image_token_id=IMAGE, video_token_id=64, vision_start_token_id=65,
+        vision_end_token_id=62, tie_word_embeddings=False,
+    )  # fmt: skip
+    return tf.Qwen4ExpForConditionalGeneration(config)
+
+
+LFM3: dict[str, Any] = {
+    **TWO, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "sliding_attention"], "sliding_window": 4, "conv_L_cache": 3,
+    "conv_bias": True,
+}  # fmt: skip
+
+FLINT: dict[str, Any] = {
+    **MIXED, "num_hidden_layers": 3, "shared_expert_intermediate_size": 24, "mlp_only_layers": [0], "sliding_window": 4,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+}  # fmt: skip
+KOLIBRI: dict[str, Any] = {
+    **{k: v for k, v in MIXED.items() if k != "intermediate_size"}, "shared_expert_intermediate_size": 24, "layer_types": LAYERS, "sliding_window": 4,
+}  # fmt: skip
+
 # name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.
 RECENT: dict[str, tuple[Callable[[], Any], float]] = {
     "ovis2": (_ovis2, 1e-5),
@@ -96,11 +128,17 @@ RECENT: dict[str, tuple[Callable[[], Any], float]] = {
     "aria": (_aria, 1e-5),
     "deepseek_v4": (_deepseek4, 1e-5),
     "deepseek_v4-ahead": (_deepseek4_ahead, 1e-5),
+    "qwen4_exp_text": (lambda: tf.Qwen4ExpForCausalLM(tf.Qwen4ExpTextConfig(**QWEN4)), 1e-5),
+    "qwen4_exp": (_qwen4, 1e-5),
+    "lfm3": (lambda: tf.Lfm3ForCausalLM(tf.Lfm3Config(**LFM3)), 1e-5),
+    "lfm3-plain": (lambda: tf.Lfm3ForCausalLM(tf.Lfm3Config(**LFM3, use_sandwich_norm=False, use_attention_gate=False)), 1e-5),
+    "flint": (lambda: tf.FlintForCausalLM(tf.FlintConfig(**FLINT)), 1e-5),
+    "kolibri1": (lambda: tf.Kolibri1ForCausalLM(tf.Kolibri1Config(**KOLIBRI)), 1e-5),
     "zaya": (lambda: tf.ZayaForCausalLM(tf.ZayaConfig(**ZAYA)), 1e-5),
     "aria_text": (lambda: tf.AriaTextForCausalLM(tf.AriaTextConfig(**ARIA, attention_bias=True, mlp_bias=True)), 1e-5),
 }  # fmt: skip
 
-PLAINLY = ("ovis2", "hunyuan_vl", "aria", "zaya")
+PLAINLY = ("ovis2", "hunyuan_vl", "aria", "zaya", "lfm3")
 CONVERTED_RECENT = [name for name in RECENT if not name.startswith(PLAINLY)]
 """Those that transformers stores otherwise than it computes with them."""
 

@@ -89,6 +89,7 @@ MERGED = (
     "Qwen3VLMoe",
     "Qwen3_5",
     "Qwen3_5Moe",
+    "Qwen4Exp",
     "Mistral3",
     "InternVL",
     "Exaone4_5_",

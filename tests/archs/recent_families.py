@@ -6,12 +6,16 @@ from typing import Any
 
 from archs.mutants import mutant
 from toy_languages import TWO
-from toy_recent import ARIA, DEEPSEEK4, HUNYUAN_EYE, OVIS_EYE, ZAYA
+from toy_recent import ARIA, DEEPSEEK4, FLINT, HUNYUAN_EYE, KOLIBRI, LFM3, OVIS_EYE, QWEN4, ZAYA
 
 WORDS = ["Model", "ForCausalLM"]
 RECENT_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "AriaText": (ARIA, WORDS),
     "DeepseekV4": (DEEPSEEK4, WORDS),
+    "Flint": (FLINT, WORDS),
+    "Kolibri1": (KOLIBRI, WORDS),
+    "Lfm3": (LFM3, WORDS),
+    "Qwen4ExpText": (QWEN4, ["Model"]),
     "Zaya": (ZAYA, WORDS),
     "HunYuanVL": ({"text_config": TWO, "vision_config": HUNYUAN_EYE}, ["Model", "ForConditionalGeneration"]),
     "Ovis2": (
@@ -30,6 +34,9 @@ RECENT_STREAMS: dict[str, dict[str, str]] = {
     "aria_text": {"res": "O"},
     "deepseek_v4": {"res": "O"},
     "deepseek_v4-ahead": {},
+    "qwen4_exp": {"res": "Perm", "vres": "OFixingOnes"},
+    "flint": {"res": "O"},
+    **{name: {"res": "SignedPerm"} for name in ("lfm3", "lfm3-plain", "kolibri1")},
     "zaya": {"res": "SignedPerm", "rres": "SignedPerm"},
     "hunyuan_vl": {"res": "SignedPerm", "vres": "OFixingOnes", "wide": "O"},
 }
@@ -48,6 +55,17 @@ RECENT_MUTANTS = [
     mutant("deepseek_v4", "what compresses keys without its gates", "nope", "compressor.wgate.weight [nope | pair c] (res n1)' => compressor.wgate.weight gates (res n1)'"),
     mutant("deepseek_v4", "the copies' coordinates fast", "res", "hc_attn_fn mixes (stream res)' => hc_attn_fn mixes (res stream)'"),
     mutant("deepseek_v4", "a group's latent not dual", "rank", "res (og rank') => res (og rank)"),
+    mutant("qwen4_exp_text", "signs through the weights per coordinate", "res", "residual res: Perm => residual res: SignedPerm"),
+    mutant("qwen4_exp_text", "the copies' coordinates fast", "res", "hyper_connection_mixer.input_mix_weight_up.weight (stream res) => hyper_connection_mixer.input_mix_weight_up.weight (res stream)"),
+    mutant("qwen4_exp_text", "neurons of low rank forgotten", "mlow", "(stream res) mlow' => (stream res) rows"),
+    mutant("qwen4_exp_text", "the indexer's key among its queries", "ih", "[ih ix | ix] res' => [ix | ih ix] res'"),
+    mutant("lfm3", "gates forgotten", "g", "(gate_proj|g_proj).weight (kv g) => (gate_proj|g_proj).weight rows"),
+    mutant("lfm3", "gains not dual", "t", "(k_layernorm|k_norm).weight (c pair t') => (k_layernorm|k_norm).weight (c pair t)"),
+    mutant("lfm3", "a factor through the norm behind", "nf", "post_ffn_norm.weight diag(res) => post_ffn_norm.weight diag(res nf)"),
+    mutant("flint", "sinks forgotten", "kv", "(softmax_offset|sinks) (kv g) => (softmax_offset|sinks) rows"),
+    mutant("flint", "gates scaled", "su", "(shared_expert|shared_experts).gate_proj.weight sff => (shared_expert|shared_experts).gate_proj.weight (sff su)"),
+    mutant("kolibri1", "the router's bias forgotten", "e", "e_score_correction_bias) e => e_score_correction_bias) rows"),
+    mutant("kolibri1", "a sign per coordinate under rotations", "sg", "Sign[l, kv, pair] => Sign[l, kv, pair, c]"),
     mutant("zaya", "a convolution of other coordinates", "rest", "[c sg | rest] width => head width"),
     mutant("zaya", "the router's memory in other coordinates", "rres", "router_states_scale diag(rres) => router_states_scale rows"),
     mutant("zaya", "the balance of experts forgotten", "e", "balancing_biases [e | 1] => balancing_biases classes"),
