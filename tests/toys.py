@@ -80,6 +80,27 @@ def _llama(**changes: Any) -> Any:
     return tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL, **changes}))
 
 
+# Families that came last: architectures that combine what those before them have.
+LATEST = {
+    **ROUTED,
+    **ENCODED,
+    **PLAIN,
+    **COMPOSITES,
+    **DIFFUSION,
+    **HYBRIDS,
+    **COMBINED,
+    **SEEING,
+    **WIDER,
+    **LANGUAGES,
+    **GEMMAS,
+    **NEWEST,
+    **TEXTS,
+    **PICTURES,
+    **SENSES,
+    **PAIRS,
+    **RECENT,
+}
+
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes
 # in float32 whatever the input, as does T5's: those models are compared at 1e-5, all others at 1e-9 in float64.
 TOYS: dict[str, tuple[Callable[[], Any], float]] = {
@@ -141,23 +162,7 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **DECODERS,
     **ENCODERS,
     **SEQUENCES,
-    **ROUTED,
-    **ENCODED,
-    **PLAIN,
-    **COMPOSITES,
-    **DIFFUSION,
-    **HYBRIDS,
-    **COMBINED,
-    **SEEING,
-    **WIDER,
-    **LANGUAGES,
-    **GEMMAS,
-    **NEWEST,
-    **TEXTS,
-    **PICTURES,
-    **SENSES,
-    **PAIRS,
-    **RECENT,
+    **LATEST,
 }
 
 # The toys that go through every law by default. The others, whose architectures combine what these have, are held to
@@ -165,25 +170,6 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
 REPRESENTATIVE = {"gpt_neox", "whisper"}
 FAMILIES = {**DECODERS, **ENCODERS, **SEQUENCES}
 # Of the latest, only these are in `make test` at all; the others, with their mutants, in `make test-all`.
-LATEST = {
-    **ROUTED,
-    **ENCODED,
-    **PLAIN,
-    **COMPOSITES,
-    **DIFFUSION,
-    **HYBRIDS,
-    **COMBINED,
-    **SEEING,
-    **WIDER,
-    **LANGUAGES,
-    **GEMMAS,
-    **NEWEST,
-    **TEXTS,
-    **PICTURES,
-    **SENSES,
-    **PAIRS,
-    **RECENT,
-}
 TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
 # Kin of a toy beside them, with other biases, heads or activations.
