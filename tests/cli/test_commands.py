@@ -411,6 +411,10 @@ def test_dry_run_without_an_anchor(stored: Callable, isomerge: Callable, tmp_pat
         "Not estimated, and not in the figures below: what data, search, learn, method fisher, repair" in said.out
     )
     assert "repair" in read(tmp_path / "report.json")["not_estimated"]
+    assert "with --anchor none they are learned towards a common point" in " ".join(said.err.split())
+    for quiet in (["--anchor", "none"], ["--method", "ties", "--base-model", words[1]], ["--spaces", "all"]):
+        learned = [] if "all" in quiet else ["--learn", data]
+        assert "common point" not in isomerge(*words, *learned, *quiet).err
 
 
 def test_quiet_prints_nothing(stored: Callable, twin: Path, isomerge: Callable, tmp_path: Path) -> None:

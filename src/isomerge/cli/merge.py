@@ -132,13 +132,15 @@ def _prepare(
     from isomerge.cli.dry_run import print_plan
     from isomerge.engine.job_models import opened
     from isomerge.engine.many_solutions import check_anchor
-    from isomerge.engine.merge_checks import check_aligned
+    from isomerge.engine.merge_checks import check_aligned, learned_apart
     from isomerge.engine.solutions import matching_of
     from isomerge.evidence.misalignment import misalignment
 
     match, (spec, allow_pickle) = matching_of(**matching), opening
     check_aligned(how["align"], match, job.fusion, len(job.models), how["anchor"])
     check_anchor(how["anchor"], match, match.spaces(how["spaces"]))
+    for note in learned_apart(how["align"], match, job.fusion, len(job.models), how["anchor"]):
+        voice.warn(note)
     if dry_run:
         spaces = match.spaces(how["spaces"]) if how["align"] else "none"
         print_plan(

@@ -53,6 +53,20 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, a
         )
 
 
+def learned_apart(align: bool, matching: Matching, fusion: Fusion, count: int, anchor: str) -> list[str]:
+    """What to tell of several models that are each learned onto the first one alone, before it takes its time.
+
+    Args:
+        align, matching, fusion, count, anchor: see `check_aligned`.
+    """
+    if not align or matching.learn is None or anchor == "none" or count < 3 or fusion.first == "base":
+        return []
+    return [
+        "each model is learned onto the first one alone, which brings the others no nearer to each other: with --anchor none "
+        "they are learned towards a common point"
+    ]
+
+
 def check_anchors(anchor: str, onto: int, matching: Matching, spaces: str) -> None:
     """Refuse an anchor beside none, and what a common mean cannot do.
 
