@@ -93,3 +93,16 @@ def test_fingerprints_differ(which: str) -> None:
         "shape": {"labels": torch.arange(6).reshape(6, 1)},
     }[which]
     assert Examples({**base, **change}, True).fingerprint != Examples(base, True).fingerprint
+
+
+def test_numbers_are_finite() -> None:
+    """What is not finite is told by tensor and example, where the examples are made: the weights are not to blame."""
+    pixels, labels = torch.zeros(3, 1, 2, 2), torch.tensor([0.5, float("inf"), 0.1])
+    pixels[2, 0, 1, 1] = float("nan")
+    for tensors, words in (
+        ({"pixel_values": pixels}, "pixel_values of example 3"),
+        ({"pixel_values": pixels[:2], "labels": labels[:2]}, "labels of example 2"),
+    ):
+        with pytest.raises(IsomergeError, match=words):
+            Examples(tensors, False)
+    Examples({"pixel_values": pixels[:2]}, False)

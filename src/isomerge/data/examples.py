@@ -29,11 +29,21 @@ class Examples:
     with the logits*: logits at a position predict the label at that position, -100 is not predicted. A causal model has
     no labels when every next token is predicted; when it has, they are shifted already. Of several labels at once
     (0 or 1 each) and of values they are float32 [n, outputs], [n] for a single output, [n, length] for one per token.
+
+    Raises:
+        IsomergeError: numbers that are NaN or infinite, naming tensor and example: weights would be blamed for what they give.
     """
 
     tensors: Mapping[str, Tensor]
     labelled: bool
     """Whether a loss can be computed: labels are there, or the text itself is what a language model predicts."""
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.tensors.items():
+            if (example := first_not_finite(tensor)) is not None:
+                raise IsomergeError(
+                    f"{name} of example {example} have NaN or infinite numbers: make the data again"
+                )
 
     def __len__(self) -> int:
         return next(iter(self.tensors.values())).shape[0]
@@ -148,6 +158,14 @@ class Examples:
             array = tensor.numpy()
             digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
         return digest.hexdigest()
+
+
+def first_not_finite(tensor: Tensor) -> int | None:
+    """The number, from 1, of the first example with a NaN or infinite number; None where all are finite."""
+    if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
+        return None
+    damaged = ~tensor.reshape(len(tensor), -1).isfinite().all(1)
+    return int(damaged.nonzero()[0, 0]) + 1
 
 
 ALONG = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from isomerge.data.examples import IGNORED
+from isomerge.data.examples import IGNORED, first_not_finite
 from isomerge.data.inputs import Inputs
 from isomerge.errors import IsomergeError
 
@@ -75,8 +75,10 @@ def check_targets(labels: Tensor, inputs: Inputs, where: str) -> None:
         for label in set(labels.tolist()) - set(inputs.class_ids.values()):
             inputs.class_id(label, where)
         return
-    if not bool(labels.isfinite().all()):
-        raise IsomergeError(f"{where}: labels have NaN or infinite numbers: make the data again")
+    if (example := first_not_finite(labels)) is not None:
+        raise IsomergeError(
+            f"{where}: labels of example {example} have NaN or infinite numbers: make the data again"
+        )
     if kind == "labels" and not bool((((labels >= 0) & (labels <= 1)) | (labels == IGNORED)).all()):
         raise IsomergeError(
             f"{where}: labels must be from 0 (does not hold) to 1 (holds), or {IGNORED} where it is not known"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.header import read_header
-from isomerge.data.examples import IGNORED, Examples
+from isomerge.data.examples import IGNORED, Examples, first_not_finite
 from isomerge.data.inputs import Inputs
 from isomerge.data.targets import check_targets
 from isomerge.data.text import masked
@@ -165,8 +165,10 @@ def check_fit(tensors: Mapping[str, Tensor], inputs: Inputs, where: str) -> None
             raise IsomergeError(
                 f"{where}: images are {shape}, but config.json says {list(inputs.image_shape)} (channels, height, width)"
             )
-        if not bool(pixels.isfinite().all()):
-            raise IsomergeError(f"{where}: pixel_values have NaN or infinite numbers: make the data again")
+        if (example := first_not_finite(pixels)) is not None:
+            raise IsomergeError(
+                f"{where}: pixel_values of example {example} have NaN or infinite numbers: make the data again"
+            )
     if ids is not None:
         _check_ids(tensors, ids, inputs, where)
     if labels is None:

@@ -112,7 +112,7 @@ def gather(
     for key, x in (*values.items(), *sums.grams.items()):
         if not bool(x.isfinite().all()):
             raise IsomergeError(
-                f"{model.ref}: activations at {key} are not finite: this model cannot be read in float32"
+                f"{model.ref}: activations at {key} are not finite: its weights, or the numbers of the data, are too large for float32"
             )
     known = {key: tap for key, (tap, _) in places.items()}
     rows_of = pairing(head, rows, batch_size) if head is not None else ""
