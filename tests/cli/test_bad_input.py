@@ -523,6 +523,24 @@ def test_output_folder_names_the_option(stored: Callable, isomerge: Callable, tm
     refuses(isomerge, tmp_path, "merge", a, b, "-o", tmp_path, words=["--overwrite"])
 
 
+def test_current_folder_is_gone(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """A shell that stands in a folder which was removed: one sentence, whatever the paths are."""
+    here, gone = Path.cwd(), tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    try:
+        gone.rmdir()
+        said = isomerge("merge", stored("gpt2", 0), stored("gpt2", 5), "-o", tmp_path / "out", "--overwrite")
+    finally:
+        os.chdir(here)
+    assert (said.code, said.out) == (2, "")
+    assert (
+        said.err
+        == "isomerge: the current folder was removed: change to another one (cd), and run the command again\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_model(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     """A merge of one."""
     words = ["at least two models"]

@@ -18,6 +18,7 @@ from isomerge.errors import (
     visible,
 )
 
+NO_FOLDER = "the current folder was removed: change to another one (cd), and run the command again"
 NO_MEMORY = (
     "out of memory; close other programs, or run the same command with more memory to go on where it stopped"
 )
@@ -51,6 +52,10 @@ def _run() -> None:
 
         print(overview(), flush=True)
         sys.exit(0 if sys.argv[1:] else 2)
+    try:  # libraries end the process without one, in words of their own
+        os.getcwd()
+    except FileNotFoundError:
+        raise IsomergeError(NO_FOLDER) from None
     before = ticks()
     from isomerge.cli.program import app
 
