@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU
 from isomerge.engine.pair import PairSolver, UnitResult
+from isomerge.engine.parts_file import load_parts, save_parts
 from isomerge.engine.plan import unit_layer
 from isomerge.engine.transport_flow import TransportFlow
 from isomerge.engine.transport_parts import Step
@@ -114,27 +113,21 @@ class TransportSolver:
 
     def save(self, path: Path, report: dict[str, Any]) -> None:
         """Write the maps (safetensors, float32) with a report, complete or not at all; an alignment goes beside them."""
-        from safetensors.torch import save_file
-
         assert self.flow is not None
         if self.given is not None:
             self.given.save(_beside(path))
         steps = {name: [asdict(step) for step in found] for name, found in self.flow.maps.steps.items()}
-        names = list(self.flow.maps.tensors)
-        about = {"steps": steps, "maps": names, "report": report}
-        new = path.with_suffix(".new")
-        tensors = {f"map {k}": self.flow.maps.tensors[name].contiguous() for k, name in enumerate(names)}
-        save_file(tensors, str(new), metadata={"isomerge": json.dumps(about, sort_keys=True)})
-        os.replace(new, path)
+        maps = self.flow.maps.tensors
+        about = {"steps": steps, "maps": list(maps), "report": report}
+        save_parts(path, {"maps": {str(k): x for k, x in enumerate(maps.values())}}, about)
 
     def restore(self, path: Path) -> dict[str, Any]:
         """Take the maps from where `save` has written them; returns the report."""
-        from safetensors import safe_open
-
+        kept = load_parts(path)
+        assert kept is not None, "what is journalled has been checked"
+        parts, about = kept
         flow = TransportFlow(self.pair, self.settings, check=False)
-        with safe_open(str(path), "pt") as file:
-            about = json.loads((file.metadata() or {})["isomerge"])
-            flow.maps.tensors |= {name: file.get_tensor(f"map {k}") for k, name in enumerate(about["maps"])}
+        flow.maps.tensors |= {name: parts["maps"][str(k)] for k, name in enumerate(about["maps"])}
         flow.maps.steps |= {
             name: [Step(tuple(s["batch"]), tuple(s["axes"]), s["map"]) for s in found]
             for name, found in about["steps"].items()
