@@ -197,12 +197,7 @@ class WeightMatching:
         """A unit with the source's streams permuted, and nothing inside."""
         a, b = self._loaded(unit)
         g = Alignment(self.spec, {n: self.shared[n] for n in self.streams if n in self.shared})
-        return self._floating(a), self._moved(g, b)
-
-    def _moved(self, g: Alignment, blocks: Blocks) -> Blocks:
-        found = {block: t.clone() for block, t in self._floating(blocks).items()}
-        g.act(found)
-        return found
+        return self._floating(a), g.applied(self._floating(b))
 
     def _floating(self, blocks: Blocks) -> Blocks:
         return {block: t for block, t in blocks.items() if t.is_floating_point()}
@@ -211,7 +206,7 @@ class WeightMatching:
         """A unit with the source moved by all that is found, or by other elements inside."""
         a, b = self._loaded(unit)
         own = self.inner.get(unit.key, {}) if inner is None else inner
-        return self._floating(a), self._moved(Alignment(self.spec, {**own, **self.shared}), b)
+        return self._floating(a), Alignment(self.spec, {**own, **self.shared}).applied(self._floating(b))
 
     def _score(self, unit: Unit, inner: dict[str, Tensor] | None = None) -> float:
         """<A, P B> of a unit."""
