@@ -11,8 +11,8 @@ import torch
 import isomerge
 from depth import EVERY
 from engine.disguises import disguise, files_of, perturb, single
+from isomerge.engine.cost import LIBRARIES
 from isomerge.engine.memory import free_memory
-from isomerge.engine.plan import LIBRARIES
 from isomerge.engine.unit_work import UnitWork
 from toys import save_toy
 

@@ -41,10 +41,11 @@ def print_plan(
     from isomerge.checkpoint.partial import check_out
     from isomerge.checkpoint.size import parse_size
     from isomerge.engine.baselines import OURS
+    from isomerge.engine.cost import estimate
     from isomerge.engine.heads import arrange, head_lines, heads_of
     from isomerge.engine.inputs import check_data
     from isomerge.engine.models import check_compatible, recognise
-    from isomerge.engine.plan import estimate, make_plan
+    from isomerge.engine.plan import make_plan
     from isomerge.engine.run import planned_tensors
     from isomerge.symmetry.fixed import fixed_parts
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from isomerge.engine.cost import LIBRARIES
 from isomerge.engine.memory import free_memory
 from isomerge.engine.pipeline import ahead, beside, expected, libraries_frozen, one_thread_each, spread, within
-from isomerge.engine.plan import LIBRARIES
 from isomerge.engine.unit_work import Solved, UnitWork
 from isomerge.errors import IsomergeError
 from isomerge.pieces import scratch_kept

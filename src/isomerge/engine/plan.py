@@ -1,22 +1,20 @@
-"""The plan of a run: units, layers, and what they will cost, known before a weight is read."""
+"""The plan of a run: which units are matched, in which spaces and layers, known before a weight is read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from isomerge.checkpoint.quantised import quantisation_note
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
 from isomerge.matching.streams import headless, names_stream
-from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.ties import tied_lines
 from isomerge.symmetry.units import Unit, plan_units, voted
 
-# Passes over both models that matching the residual streams takes, as a rule of thumb for estimates.
-PASSES = 12
 HEADLESS = "this model has no head, so that its residual stream is what it gives out and must keep its basis"
 
 
@@ -108,97 +106,7 @@ def unit_bytes(model: Model, unit: Unit) -> int:
     )
 
 
-FLOPS = 5e10
-"""Multiplications and additions of one core in a second, in float32."""
-RELATED = 1e-7
-"""Seconds that matching takes per weight of models that the sketch can tell: 0.12 to 0.14 for a million, reading and writing
-included (docs/performance.md)."""
-LIBRARIES = 3.5e8
-"""Bytes that torch and transformers take before a weight is read."""
-
-
-def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool, piecewise: bool = False) -> float:
-    """What one unit takes while it is worked on, in bytes, from shapes alone: every model's tensors in the working dtype,
-    with copies for the gauge and for the candidates of ``guard``, and the cross-Gram.
-
-    Where nothing moves it and it is fused ``piecewise``, tensors are pages of their files, but for those that are stacked of
-    several, and a twentieth of one is looked at closely (`isomerge.fusion.trimming`).
-    """
-    numel = sum(block_size(models[0], block) for block in unit.blocks)
-    if piecewise and not plan.is_matched(unit) and plan.selection.frame is None:
-        stacked = sum(block_size(models[0], block) for block in unit.blocks if block.lead)
-        return 4.0 * ((len(models) + 1) * (stacked + min(numel, 4 * PIECE)) + 0.05 * numel)
-    if not plan.is_matched(unit):
-        return 4.0 * (len(models) + 1) * numel
-    spec = plan.selection.spec
-    wide = max((spec.sizes[k.partition("[")[0]] for k in unit.elements if not k.startswith("shift.")), default=0)
-    return 4.0 * ((len(models) + (5 if guard else 3)) * numel + 2 * wide**2)
-
-
-def estimate(
-    plan: Plan, models: Sequence[Model], *, guard: bool, piecewise: bool = False, anchor: str = "first"
-) -> dict[str, float]:
-    """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
-
-    Memory: the largest unit's (see `unit_memory`). Time: reading and writing at 1 GB/s, and the multiplications at 50 GFLOP/s;
-    a rule of thumb. ``seconds`` expects neurons of which all pairs must be compared, as unrelated models need it;
-    ``seconds_related`` those that the sketch pairs, as in fine-tunes of one model and in twins. With ``anchor`` none, all
-    models of a unit are in memory, and every model is matched again and again (see `mean_effort`).
-    """
-    donor, sources = models[0], len(models) - 1
-    largest = max((unit_memory(plan, u, models, guard=guard, piecewise=piecewise) for u in plan.units), default=0.0)
-    flops, matched = _matching(plan, models, guard=guard)
-    stored = sum(m.checkpoint.nbytes for m in models) + donor.checkpoint.nbytes
-    numel = sum(block_size(donor, block) for unit in plan.units for block in unit.blocks)
-    streams, wide = 0.0, 0
-    if plan.selection.frame is not None:
-        wide = max(plan.selection.spec.sizes[name] for name in plan.selection.frame.streams)
-        streams = sources * PASSES * (4 * wide * numel + 20 * wide**3) / FLOPS
-    more = related = 1.0
-    kept, passes = (8.0 * numel, 2.0 * PASSES) if wide else (0.0, 0.0)
-    if anchor == "none" and matched:
-        from isomerge.engine.many_cost import mean_effort
-
-        effort = mean_effort(len(models), PASSES if wide else None)
-        once = sources * (PASSES if wide else 1)
-        more, related = effort.matchings / once, effort.related / once
-        kept, passes = 4.0 * numel * len(models), effort.passes
-        largest = 2 * largest + 4.0 * wide**2 * len(models) * (
-            len(models) + 1
-        )  # where models were and are tried; crosses
-    else:
-        largest += 48.0 * wide**2
-    if kept:
-        from isomerge.engine.streams import CACHE
-
-        largest += min(CACHE, kept)
-        stored += sources * (2 if kept <= CACHE else passes) * donor.checkpoint.nbytes
-    return {
-        "memory": largest + LIBRARIES,
-        "seconds": stored / 1e9 + more * (streams + flops / FLOPS),
-        "seconds_related": stored / 1e9 + related * (streams + min(flops / FLOPS, RELATED * matched)),
-        "read": float(stored),
-    }
-
-
-def _matching(plan: Plan, models: Sequence[Model], *, guard: bool) -> tuple[float, int]:
-    """Multiplications that match every source once, all pairs of neurons compared, and how many weights are matched."""
-    flops, matched = 0.0, 0
-    for unit in filter(plan.is_matched, plan.units):
-        numel = sum(block_size(models[0], block) for block in unit.blocks)
-        names = (key.partition("[")[0] for key in unit.elements if not key.startswith("shift."))
-        wide = max((plan.selection.spec.sizes[name] for name in names), default=0)
-        flops += (len(models) - 1) * 2 * wide * numel * (3 if guard else 2)
-        matched += (len(models) - 1) * numel
-    return flops, matched
-
-
 def block_size(model: Model, block: Block) -> int:
     """The entries of a block."""
-    total = 0
-    for canonical in block.canonical:
-        n = 1
-        for extent in model.checkpoint.tensors[model.names[canonical]].shape:
-            n *= extent
-        total += n
-    return total
+    stored = (model.checkpoint.tensors[model.names[canonical]] for canonical in block.canonical)
+    return sum(prod(info.shape) for info in stored)

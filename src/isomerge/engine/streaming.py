@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.place import PlacedTensor
+from isomerge.engine.cost import unit_memory
 from isomerge.engine.local_engine import Demand, LocalEngine
 from isomerge.engine.models import Model
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.pipeline import WriteBehind
-from isomerge.engine.plan import Plan, unit_bytes, unit_memory
+from isomerge.engine.plan import Plan, unit_bytes
 from isomerge.engine.unit_work import Fuse, UnitSolver, UnitWork
 from isomerge.evidence.distances_figure import import_ahead
 from isomerge.symmetry.alignment import Alignment

@@ -16,8 +16,8 @@ from isomerge.engine.accelerator import CPU
 from isomerge.engine.cluster import connection
 from isomerge.engine.cluster.parcel import FOLDER, Parcel, pack
 from isomerge.engine.cluster.worker import SolvedUnit, solve_unit, take_unit
+from isomerge.engine.cost import LIBRARIES
 from isomerge.engine.local_engine import Demand
-from isomerge.engine.plan import LIBRARIES
 from isomerge.engine.unit_work import Solved, UnitWork
 from isomerge.errors import ClusterError, IsomergeError
 from isomerge.symmetry.units import Unit
