@@ -46,7 +46,7 @@ def print_plan(
     from isomerge.engine.inputs import check_data
     from isomerge.engine.models import check_compatible, recognise
     from isomerge.engine.plan import make_plan
-    from isomerge.engine.run import planned_tensors
+    from isomerge.engine.stored_form import planned_tensors
     from isomerge.symmetry.fixed import fixed_parts
 
     out, shard_size, dtype, overwrite = output

@@ -9,7 +9,8 @@ from isomerge.engine.baselines import OURS, SOFT
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver
 from isomerge.engine.plan import gives_out_streams, make_plan, unit_layer
-from isomerge.engine.run import Output, StreamWriter, report_of, run_key
+from isomerge.engine.run import Output, StreamWriter, run_key
+from isomerge.engine.run_report import report_of
 from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
 from isomerge.engine.streaming import elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.errors import IsomergeError

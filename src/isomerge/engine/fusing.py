@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from isomerge.engine.fusion_statistics import FusionStatistics
-    from isomerge.engine.run import StoredForm
+    from isomerge.engine.stored_form import StoredForm
 
 
 class Fuser:

@@ -29,7 +29,8 @@ from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pair import PairSolver, UnitResult
 from isomerge.engine.parameter_checks import check_parameters
 from isomerge.engine.plan import make_plan
-from isomerge.engine.run import Output, StreamWriter, report_of, run_key
+from isomerge.engine.run import Output, StreamWriter, run_key
+from isomerge.engine.run_report import report_of
 from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
 from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.engine.transplant import TransplantSolver

@@ -7,32 +7,24 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.disk import disk_errors
-from isomerge.checkpoint.dtypes import FLOATS, STORED_FLOATS, torch_dtype
-from isomerge.checkpoint.place import TensorPlace
 from isomerge.checkpoint.weights import weights_name
-from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
+from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.engine.local_engine import Engine, LocalEngine
-from isomerge.engine.models import Model, with_infinities
-from isomerge.engine.pair import UnitResult
-from isomerge.engine.provenance import input_rows
+from isomerge.engine.models import Model
+from isomerge.engine.stored_form import StoredForm, planned_tensors
 from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
 from isomerge.evidence.card import REPORT
-from isomerge.evidence.distance import summarise
 from isomerge.evidence.distances_figure import PICTURE, distances_picture
-from isomerge.pieces import all_finite
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 Observer = Callable[[str, int, int], None]
@@ -56,18 +48,6 @@ class Output:
     """What works on the units."""
 
 
-def out_code(stored: str, dtype: str | None) -> str:
-    """The safetensors dtype that a tensor is written in; integers are kept."""
-    return FLOATS[dtype] if dtype and stored in STORED_FLOATS else stored
-
-
-def planned_tensors(donor: Model, dtype: str | None) -> list[OutTensor]:
-    """The donor's tensors, as they will be written."""
-    if dtype is not None and dtype not in FLOATS:
-        raise IsomergeError(f"--dtype {dtype}: choose from {', '.join(FLOATS)}")
-    return [OutTensor(i.name, out_code(i.dtype, dtype), tuple(i.shape)) for i in donor.checkpoint.tensors.values()]
-
-
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
     """A digest of everything that determines an output: tool, inputs' files and dates, specs, settings."""
     from isomerge import __version__
@@ -78,43 +58,6 @@ def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
         spec = model.spec
         parts += [model.config, repr((spec.spaces, spec.lines, spec.shifts, spec.sizes, spec.prefixes))]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class StoredForm:
-    """How blocks are named and stored in the output."""
-
-    donor: Model
-    dtype: str | None
-    writer: CheckpointWriter | None = field(default=None, compare=False, repr=False)
-    """Into whose files blocks may go piece by piece; stays on the machine that has it."""
-
-    def __reduce__(self) -> tuple[type[StoredForm], tuple[Model, str | None]]:
-        return StoredForm, (self.donor, self.dtype)
-
-    def written_dtype(self, block: Block) -> torch.dtype | None:
-        """What a block of the donor is written in, where that is one dtype that weights are converted to."""
-        donor = self.donor
-        stored = {donor.checkpoint.tensors[donor.names[name]].dtype for name in block.canonical}
-        first, *others = {out_code(code, self.dtype) for code in stored}
-        return torch_dtype(first) if not others and first in FLOATS.values() else None
-
-    def place(self, block: Block, *, finite: bool) -> TensorPlace | None:
-        """Where a block of the donor goes, to be filled piece by piece, where it is one tensor of the output as it is."""
-        if self.writer is None or block.lead or block.line.infinite or self.written_dtype(block) is None:
-            return None
-        return self.writer.place(self.donor.names[block.canonical[0]], finite=finite)
-
-    def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
-        """Blocks under a model's names, in the output dtype, or in that in which the model stores them."""
-        found = {}
-        for block, tensor in blocks.items():
-            for canonical, part in block.split(tensor):
-                name = model.names[canonical]
-                found[name] = cast(part, out_code(model.checkpoint.tensors[name].dtype, self.dtype), name)
-                if block.line.infinite:
-                    found[name] = with_infinities(model, name, found[name])
-        return found
 
 
 class StreamWriter:
@@ -213,52 +156,3 @@ class StreamWriter:
             return {REPORT: (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()}
 
         return self.writer.finish({**files, **(more or {})}, links, completed)
-
-
-def cast(tensor: Tensor, code: str, name: str) -> Tensor:
-    """Convert to a stored dtype; a value that does not fit is an error, never an infinity."""
-    if code not in STORED_FLOATS or tensor.dtype == torch_dtype(code):
-        return tensor
-    found = tensor.to(torch_dtype(code))
-    if not all_finite(found):
-        raise IsomergeError(
-            f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use --dtype float32"
-        )
-    return found
-
-
-def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
-    """Per-tensor rows of a report."""
-    return [{**row, "layer": result.layer} for result in results for row in result.blocks]
-
-
-def report_of(
-    what: str,
-    models: Sequence[Model],
-    results: Sequence[list[UnitResult]],
-    beside: Iterable[Model] = (),
-    /,
-    **more: Any,
-) -> dict[str, Any]:
-    """The report of a run: ``distance`` over all sources, and ``sources`` one by one; ``inputs`` are the files of the
-    models and of those ``beside`` them.
-    """
-    import torch
-
-    from isomerge import __version__
-
-    each = [summarise(rows_of(r)) for r in results]
-    report: dict[str, Any] = {
-        "command": what,
-        "models": [m.ref for m in models],
-        "architecture": models[0].spec.model_type,
-        "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": version("transformers")},
-        "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
-        "inputs": input_rows(model.checkpoint for model in (*models, *beside)),
-        "dead_blocks": sorted({key for r in results for unit in r for key in unit.dead}),
-        "fixed": fixed_parts(models[0].spec, models[0].matches.values()),
-        **more,
-    }
-    if len(each) > 1:
-        report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]
-    return report

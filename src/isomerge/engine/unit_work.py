@@ -18,7 +18,7 @@ from isomerge.symmetry.units import Unit
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from isomerge.engine.run import StoredForm
+    from isomerge.engine.stored_form import StoredForm
 
 Fuse = Callable[[Unit, "list[Blocks]", "list[Alignment | None]"], "Mapping[Block, Tensor | PlacedTensor]"]
 """From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the anchor), to

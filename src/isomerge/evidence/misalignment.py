@@ -37,7 +37,7 @@ def misalignment(
     from isomerge.engine.models import check_compatible, recognise, working_dtype
     from isomerge.engine.pair import PairSolver
     from isomerge.engine.plan import make_plan, unit_bytes
-    from isomerge.engine.run import rows_of
+    from isomerge.engine.run_report import rows_of
 
     opening = {"spec_file": spec, "allow_pickle": allow_pickle, "untie": untie, "unmoved": True}
     anchor, *others = [recognise(m, **opening) for m in models]

@@ -30,7 +30,7 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     ``verdict``.
     """
     from isomerge.engine.plan import unit_bytes
-    from isomerge.engine.run import rows_of
+    from isomerge.engine.run_report import rows_of
 
     units = solver.plan.units
     total = sum(unit_bytes(solver.anchor, unit) for unit in units)

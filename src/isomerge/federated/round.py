@@ -116,7 +116,7 @@ class Round:
 
     def stored(self, blocks: Blocks, donor: Blocks) -> dict[str, Tensor]:
         """A unit's tensors by name, in the stored types; integers are the donor's."""
-        from isomerge.engine.run import cast
+        from isomerge.engine.stored_form import cast
 
         first = self.models[0]
         found = {}
@@ -136,7 +136,7 @@ class Round:
 
     def report(self) -> dict[str, Any]:
         """Distances to the donor, after all units."""
-        from isomerge.engine.run import rows_of
+        from isomerge.engine.run_report import rows_of
         from isomerge.evidence.distance import summarise
 
         rows = [[], *map(rows_of, self.results)]

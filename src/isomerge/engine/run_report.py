@@ -1,0 +1,50 @@
+"""The report of a run: what was read, and how far every tensor was from its counterpart, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from isomerge.engine.models import Model
+from isomerge.engine.pair import UnitResult
+from isomerge.engine.provenance import input_rows
+from isomerge.evidence.distance import summarise
+from isomerge.symmetry.fixed import fixed_parts
+
+
+def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
+    """Per-tensor rows of a report."""
+    return [{**row, "layer": result.layer} for result in results for row in result.blocks]
+
+
+def report_of(
+    what: str,
+    models: Sequence[Model],
+    results: Sequence[list[UnitResult]],
+    beside: Iterable[Model] = (),
+    /,
+    **more: Any,
+) -> dict[str, Any]:
+    """The report of a run: ``distance`` over all sources, and ``sources`` one by one; ``inputs`` are the files of the
+    models and of those ``beside`` them.
+    """
+    import torch
+
+    from isomerge import __version__
+
+    each = [summarise(rows_of(r)) for r in results]
+    report: dict[str, Any] = {
+        "command": what,
+        "models": [m.ref for m in models],
+        "architecture": models[0].spec.model_type,
+        "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": version("transformers")},
+        "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
+        "inputs": input_rows(model.checkpoint for model in (*models, *beside)),
+        "dead_blocks": sorted({key for r in results for unit in r for key in unit.dead}),
+        "fixed": fixed_parts(models[0].spec, models[0].matches.values()),
+        **more,
+    }
+    if len(each) > 1:
+        report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]
+    return report
