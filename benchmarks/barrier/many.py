@@ -49,13 +49,13 @@ def merge(models: Sequence[Path], out: Path, **how: Any) -> dict[str, Any]:
     return run_merge([recognise(model) for model in models], Output(out, force=True), fusion=fusion, **how)
 
 
-def sequence(models: Sequence[Path], out: Path, spaces: str) -> dict[str, Any]:
+def sequence(models: Sequence[Path], out: Path, spaces: str, **how: Any) -> dict[str, Any]:
     """Models merged one after the other, each aligned onto the merge of those before it."""
     report: dict[str, Any] = {}
     merged = models[0]
     for k, model in enumerate(models[1:], 1):
         into = out if k == len(models) - 1 else out.parent / f"{out.name}-{k}"
-        report = merge([merged, model], into, spaces=spaces, weights=[float(k), 1.0])
+        report = merge([merged, model], into, spaces=spaces, weights=[float(k), 1.0], **how)
         merged = into
     return report
 
@@ -81,6 +81,8 @@ def rows_of(models: Sequence[Path], steps: int) -> dict[str, Callable[[Path], di
     rows["anchor 0, activations"] = lambda out: merge(models, out, spaces="all", matching=look)
     rows["mean, activations"] = lambda out: merge(models, out, spaces="all", anchor="none", matching=look)
     learn = Matching(learn=TRAIN, settings=LearnSettings(steps=steps))
+    rows["anchor 0, learned"] = lambda out: merge(models, out, spaces="all", matching=learn)
+    rows["sequence, learned"] = lambda out: sequence(models, out, "all", matching=learn)
     rows["mean, learned"] = lambda out: merge(models, out, spaces="all", anchor="none", matching=learn)
     return rows
 
