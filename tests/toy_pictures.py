@@ -217,6 +217,7 @@ PICTURE_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tenso
 """Inputs of those that ask for others than one picture and a text, by ``model_type`` (see `toys.inputs`)."""
 
 PICTURE_OUTPUTS = {
+    "lxmert": ["prediction_logits", "cross_relationship_score", "question_answering_score"],
     **dict.fromkeys(["pixio", "mlcd_vision_model"], ("last_hidden_state", "pooler_output")),
     "owlvit": ["logits", "pred_boxes"],
     "owlv2": ["logits", "pred_boxes", "objectness_logits"],

@@ -12,6 +12,7 @@ from toy_languages import HEADS, MIXED, NEXT_MIXED, TWO
 from toy_models import LAYERS
 from toy_newest import ahead
 from toy_seeing import GRID, IMAGE, SECTIONS, TOWER
+from toy_senses import GLM, GLM_EYES, PLACED
 
 OVIS_EYE: dict[str, Any] = {
     **TOWER,
@@ -120,6 +121,43 @@ KOLIBRI: dict[str, Any] = {
     **{k: v for k, v in MIXED.items() if k != "intermediate_size"}, "shared_expert_intermediate_size": 24, "layer_types": LAYERS, "sliding_window": 4,
 }  # fmt: skip
 
+QIANFAN: dict[str, Any] = {**TOWER, "image_size": [8, 8], "patch_size": [2, 2]}
+
+
+def _qianfan() -> Any:
+    config = tf.QianfanOCRConfig(
+        text_config={**TWO, "model_type": "qwen3"}, vision_config=QIANFAN, image_token_id=IMAGE, image_seq_length=4
+    )
+    return tf.QianfanOCRForConditionalGeneration(config)
+
+
+LXMERT: dict[str, Any] = {
+    "vocab_size": 67, "hidden_size": 48, "num_attention_heads": 6, "intermediate_size": 40, "max_position_embeddings": 32, "l_layers": 2, "r_layers": 2,
+    "x_layers": 2, "visual_feat_dim": 10, "num_qa_labels": 5, "num_object_labels": 5, "num_attr_labels": 4,
+}  # fmt: skip
+
+
+def _glmga() -> Any:
+    """GLM-4.6V by another name."""
+    eyes = {**GLM_EYES, "model_type": "glm4v_vision"}
+    config = tf.GlmgaConfig(text_config={**GLM, "model_type": "glm4v_text"}, vision_config=eyes, **PLACED)
+    return tf.AutoModelForImageTextToText.from_config(config)
+
+
+LFM3_EYE: dict[str, Any] = {
+    **{k: v for k, v in GRID.items() if k not in ("depth", "num_heads")}, "hidden_size": 48, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3,
+    "layer_types": ["conv", "full_attention"],
+}  # fmt: skip
+
+
+def _lfm3_vl() -> Any:
+    config = tf.Lfm3VlConfig(
+        text_config={**LFM3, "model_type": "lfm3"}, vision_config=LFM3_EYE, image_token_id=IMAGE, video_token_id=64, vision_start_token_id=65,
+        vision_end_token_id=62, projector_hidden_size=36, tie_word_embeddings=False,
+    )  # fmt: skip
+    return tf.Lfm3VlForConditionalGeneration(config)
+
+
 # name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.
 RECENT: dict[str, tuple[Callable[[], Any], float]] = {
     "ovis2": (_ovis2, 1e-5),
@@ -134,11 +172,16 @@ RECENT: dict[str, tuple[Callable[[], Any], float]] = {
     "lfm3-plain": (lambda: tf.Lfm3ForCausalLM(tf.Lfm3Config(**LFM3, use_sandwich_norm=False, use_attention_gate=False)), 1e-5),
     "flint": (lambda: tf.FlintForCausalLM(tf.FlintConfig(**FLINT)), 1e-5),
     "kolibri1": (lambda: tf.Kolibri1ForCausalLM(tf.Kolibri1Config(**KOLIBRI)), 1e-5),
+    "qianfan_ocr": (_qianfan, 1e-5),
+    "lxmert": (lambda: tf.LxmertForPreTraining(tf.LxmertConfig(**LXMERT)), 1e-9),
+    "lxmert-answers": (lambda: tf.LxmertForQuestionAnswering(tf.LxmertConfig(**LXMERT, hidden_act="relu")), 1e-9),
+    "glmga": (_glmga, 1e-5),
+    "lfm3_vl": (_lfm3_vl, 1e-5),
     "zaya": (lambda: tf.ZayaForCausalLM(tf.ZayaConfig(**ZAYA)), 1e-5),
     "aria_text": (lambda: tf.AriaTextForCausalLM(tf.AriaTextConfig(**ARIA, attention_bias=True, mlp_bias=True)), 1e-5),
 }  # fmt: skip
 
-PLAINLY = ("ovis2", "hunyuan_vl", "aria", "zaya", "lfm3")
+PLAINLY = ("ovis2", "hunyuan_vl", "aria", "zaya", "lfm3", "lxmert", "glmga")
 CONVERTED_RECENT = [name for name in RECENT if not name.startswith(PLAINLY)]
 """Those that transformers stores otherwise than it computes with them."""
 
@@ -168,9 +211,18 @@ def _queried(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "pixel_values": torch.randn((3, 3, 8, 8), generator=rng, dtype=torch.float64)}
 
 
+def _located(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts, and what was found in images, with where."""
+    return {
+        "input_ids": torch.randint(1, 60, (3, 11), generator=rng), "visual_pos": torch.rand((3, 5, 4), generator=rng, dtype=torch.float64),
+        "visual_feats": torch.randn((3, 5, config.visual_feat_dim), generator=rng, dtype=torch.float64),
+    }  # fmt: skip
+
+
 RECENT_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
     "ovis2": _tokenised,
     "hunyuan_vl": _ruled,
     "aria": _queried,
+    "lxmert": _located,
 }
 """By model type: how its inputs are made."""

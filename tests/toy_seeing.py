@@ -90,6 +90,8 @@ MERGED = (
     "Qwen3_5",
     "Qwen3_5Moe",
     "Qwen4Exp",
+    "Lfm3Vl",
+    "QianfanOCR",
     "Mistral3",
     "InternVL",
     "Exaone4_5_",

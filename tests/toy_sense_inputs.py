@@ -170,5 +170,5 @@ SENSE_INPUTS: dict[str, Callable[[Any, torch.Generator], Inputs]] = {
     **dict.fromkeys(["wav2vec2-conformer", "sew"], _as_waves),
     "moonshine": _as_long_waves,
     "idefics2": _in_pixels(3, 1),
-    **dict.fromkeys(["glm4v", "glm46v", "glm4v_moe", "glm_ocr"], _in_one_grid),
+    **dict.fromkeys(["glm4v", "glm46v", "glmga", "glm4v_moe", "glm_ocr"], _in_one_grid),
 }

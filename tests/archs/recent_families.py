@@ -6,7 +6,20 @@ from typing import Any
 
 from archs.mutants import mutant
 from toy_languages import TWO
-from toy_recent import ARIA, DEEPSEEK4, FLINT, HUNYUAN_EYE, KOLIBRI, LFM3, OVIS_EYE, QWEN4, ZAYA
+from toy_recent import (
+    ARIA,
+    DEEPSEEK4,
+    FLINT,
+    HUNYUAN_EYE,
+    KOLIBRI,
+    LFM3,
+    LFM3_EYE,
+    LXMERT,
+    OVIS_EYE,
+    QIANFAN,
+    QWEN4,
+    ZAYA,
+)
 
 WORDS = ["Model", "ForCausalLM"]
 RECENT_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -16,6 +29,15 @@ RECENT_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Kolibri1": (KOLIBRI, WORDS),
     "Lfm3": (LFM3, WORDS),
     "Qwen4ExpText": (QWEN4, ["Model"]),
+    "Lfm3Vl": (
+        {"text_config": {**LFM3, "model_type": "lfm3"}, "vision_config": LFM3_EYE},
+        ["Model", "ForConditionalGeneration"],
+    ),
+    "Lxmert": (LXMERT, ["Model", "ForPreTraining", "ForQuestionAnswering"]),
+    "QianfanOCR": (
+        {"text_config": {**TWO, "model_type": "qwen3"}, "vision_config": QIANFAN},
+        ["ForConditionalGeneration"],
+    ),
     "Zaya": (ZAYA, WORDS),
     "HunYuanVL": ({"text_config": TWO, "vision_config": HUNYUAN_EYE}, ["Model", "ForConditionalGeneration"]),
     "Ovis2": (
@@ -37,11 +59,22 @@ RECENT_STREAMS: dict[str, dict[str, str]] = {
     "qwen4_exp": {"res": "Perm", "vres": "OFixingOnes"},
     "flint": {"res": "O"},
     **{name: {"res": "SignedPerm"} for name in ("lfm3", "lfm3-plain", "kolibri1")},
+    "qianfan_ocr": {"res": "O", "vres": "Perm"},
+    "glmga": {"res": "SignedPerm", "vision_vres": "SignedPerm", "vision_down": "O"},
+    "lfm3_vl": {"res": "SignedPerm", "vres": "Perm"},
     "zaya": {"res": "SignedPerm", "rres": "SignedPerm"},
     "hunyuan_vl": {"res": "SignedPerm", "vres": "OFixingOnes", "wide": "O"},
 }
 """Toy -> the largest groups of its streams."""
-RECENT_IDLE = {("ovis2", "vb"), ("ovis2-plain", "vb"), ("hunyuan_vl", "vb"), ("aria", "vb")}
+RECENT_IDLE = {
+    ("ovis2", "vb"),
+    ("ovis2-plain", "vb"),
+    ("hunyuan_vl", "vb"),
+    ("aria", "vb"),
+    ("qianfan_ocr", "vb"),
+    ("glmga", "vb"),
+    ("glmga", "vision_vb"),
+}
 """What a toy declares but cannot move."""
 RECENT_MUTANTS = [
     mutant("ovis2", "the table of what is seen in other coordinates", "res", "visual_embeddings_table.weight piece res => visual_embeddings_table.weight piece other"),
@@ -66,6 +99,17 @@ RECENT_MUTANTS = [
     mutant("flint", "gates scaled", "su", "(shared_expert|shared_experts).gate_proj.weight sff => (shared_expert|shared_experts).gate_proj.weight (sff su)"),
     mutant("kolibri1", "the router's bias forgotten", "e", "e_score_correction_bias) e => e_score_correction_bias) rows"),
     mutant("kolibri1", "a sign per coordinate under rotations", "sg", "Sign[l, kv, pair] => Sign[l, kv, pair, c]"),
+    mutant("qianfan_ocr", "fused head by head", "vh", "[vh vqk vsg | vh vqk' vsg' | vh vov] (vres => (vh [vqk vsg | vqk' vsg' | vov]) (vres"),
+    mutant("qianfan_ocr", "a layer scale on the reader's side", "vs1", "ls1 diag(vres vs1') => ls1 diag(vres vs1)"),
+    mutant("qianfan_ocr", "the neighbours' coordinates fast", "vres", "(project pu) (merge vres)' => (project pu) (vres merge)'"),
+    mutant("lxmert", "streams of their own", "res", "encoder.visn_fc.visn_fc.weight res seen => encoder.visn_fc.visn_fc.weight other seen"),
+    mutant("lxmert", "keys of cross-attention not dual", "xqk", "visual_attention.att.key.weight (xh xqk') => visual_attention.att.key.weight (xh xqk)"),
+    mutant("lxmert", "the bias of objects' neurons forgotten", "vff", "visn_inter.dense.bias (vff vu) => visn_inter.dense.bias rows"),
+    mutant("lxmert-answers", "the answers' norm forgotten", "told", "logit_fc.2.weight told => logit_fc.2.weight rows"),
+    mutant("glmga", "the last map past its factor", "vision_pu", "res (vision_project vision_pu') => res vision_project'"),
+    mutant("lfm3_vl", "the neighbours' coordinates fast", "vres", "(project pu) (merge vres vnf)' => (project pu) (vres vnf merge)'"),
+    mutant("lfm3_vl", "queries in groups of others", "vkv", "(vkv vg vc vpair vsg) => (vg vkv vc vpair vsg)", "vres (vkv vg vov') => vres (vg vkv vov')"),
+    mutant("lfm3_vl", "gains not dual", "vt", "(vc vpair vt') => (vc vpair vt)"),
     mutant("zaya", "a convolution of other coordinates", "rest", "[c sg | rest] width => head width"),
     mutant("zaya", "the router's memory in other coordinates", "rres", "router_states_scale diag(rres) => router_states_scale rows"),
     mutant("zaya", "the balance of experts forgotten", "e", "balancing_biases [e | 1] => balancing_biases classes"),
