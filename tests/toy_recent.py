@@ -158,6 +158,21 @@ def _lfm3_vl() -> Any:
     return tf.Lfm3VlForConditionalGeneration(config)
 
 
+ERNIE_TEXT: dict[str, Any] = {
+    **HEADS, "use_bias": True, "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": [20, 12], "moe_num_shared_experts": 2,
+    "mlp_layer_types": ["dense", "sparse"], "rope_parameters": {**SECTIONS, "mrope_section": [1, 1, 2]},
+}  # fmt: skip
+ERNIE_EYE: dict[str, Any] = {**GRID, "hidden_size": 60, "intermediate_size": 44, "temporal_merge_size": 2}
+
+
+def _ernie_vl() -> Any:
+    config = tf.Ernie4_5_VLMoeConfig(
+        text_config=ERNIE_TEXT, vision_config=ERNIE_EYE, image_token_id=IMAGE, video_token_id=64, image_start_token_id=65, image_end_token_id=66,
+        video_start_token_id=62, video_end_token_id=63, tie_word_embeddings=False,
+    )  # fmt: skip
+    return tf.Ernie4_5_VLMoeForConditionalGeneration(config)
+
+
 # name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.
 RECENT: dict[str, tuple[Callable[[], Any], float]] = {
     "ovis2": (_ovis2, 1e-5),
@@ -177,6 +192,7 @@ RECENT: dict[str, tuple[Callable[[], Any], float]] = {
     "lxmert-answers": (lambda: tf.LxmertForQuestionAnswering(tf.LxmertConfig(**LXMERT, hidden_act="relu")), 1e-9),
     "glmga": (_glmga, 1e-5),
     "lfm3_vl": (_lfm3_vl, 1e-5),
+    "ernie4_5_vl_moe": (_ernie_vl, 1e-5),
     "zaya": (lambda: tf.ZayaForCausalLM(tf.ZayaConfig(**ZAYA)), 1e-5),
     "aria_text": (lambda: tf.AriaTextForCausalLM(tf.AriaTextConfig(**ARIA, attention_bias=True, mlp_bias=True)), 1e-5),
 }  # fmt: skip
@@ -219,10 +235,22 @@ def _located(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
     }  # fmt: skip
 
 
+def _merged(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts with an image each, of which one token stands for four patches."""
+    ids = torch.randint(4, 60, (3, 11), generator=rng)
+    ids[:, 1:5] = IMAGE
+    return {
+        "input_ids": ids, "pixel_values": torch.randn((3 * 16, 3 * 2 * 2), generator=rng, dtype=torch.float64),
+        "image_grid_thw": torch.tensor([[1, 4, 4]] * 3), "mm_token_type_ids": (ids == IMAGE).int(),
+        "moe_mm_token_type_ids": (ids == IMAGE).int(),
+    }  # fmt: skip
+
+
 RECENT_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
     "ovis2": _tokenised,
     "hunyuan_vl": _ruled,
     "aria": _queried,
+    "ernie4_5_vl_moe": _merged,
     "lxmert": _located,
 }
 """By model type: how its inputs are made."""

@@ -62,6 +62,7 @@ RECENT_STREAMS: dict[str, dict[str, str]] = {
     "qianfan_ocr": {"res": "O", "vres": "Perm"},
     "glmga": {"res": "SignedPerm", "vision_vres": "SignedPerm", "vision_down": "O"},
     "lfm3_vl": {"res": "SignedPerm", "vres": "Perm"},
+    "ernie4_5_vl_moe": {"res": "SignedPerm", "vres": "OFixingOnes", "sout": "Perm", "tout": "Perm"},
     "zaya": {"res": "SignedPerm", "rres": "SignedPerm"},
     "hunyuan_vl": {"res": "SignedPerm", "vres": "OFixingOnes", "wide": "O"},
 }
@@ -110,6 +111,9 @@ RECENT_MUTANTS = [
     mutant("lfm3_vl", "the neighbours' coordinates fast", "vres", "(project pu) (merge vres vnf)' => (project pu) (vres vnf merge)'"),
     mutant("lfm3_vl", "queries in groups of others", "vkv", "(vkv vg vc vpair vsg) => (vg vkv vc vpair vsg)", "vres (vkv vg vov') => vres (vg vkv vov')"),
     mutant("lfm3_vl", "gains not dual", "vt", "(vc vpair vt') => (vc vpair vt)"),
+    mutant("ernie4_5_vl_moe", "half-split pairs", "c", "(kv g pair c) => (kv g c pair)", "(kv pair c') => (kv c' pair)"),
+    mutant("ernie4_5_vl_moe", "one moment forgotten", "sout", "tneuron [sout' | sout'] => tneuron [sout' | rows]", "size tout => size rows = sout\nsize tout"),
+    mutant("ernie4_5_vl_moe", "the router of pieces forgotten", "n2", "gate.weight_1 (res n2)' pieces => gate.weight_1 res' pieces"),
     mutant("zaya", "a convolution of other coordinates", "rest", "[c sg | rest] width => head width"),
     mutant("zaya", "the router's memory in other coordinates", "rres", "router_states_scale diag(rres) => router_states_scale rows"),
     mutant("zaya", "the balance of experts forgotten", "e", "balancing_biases [e | 1] => balancing_biases classes"),
