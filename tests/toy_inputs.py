@@ -13,6 +13,7 @@ from toy_pictures import PICTURE_INPUTS
 from toy_recent import RECENT_INPUTS
 from toy_seeing import IMAGE
 from toy_sense_inputs import SENSE_INPUTS
+from toy_speech import SPEECH_INPUTS
 from toy_texts import TEXT_INPUTS
 
 
@@ -174,6 +175,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     **PICTURE_INPUTS,
     **SENSE_INPUTS,
     **PAIR_INPUTS,
+    **SPEECH_INPUTS,
     "videomae": _video,
     "vit_mae": _hidden,
     "yolos": _images,

@@ -12,6 +12,7 @@ from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE
 from archs.recent_families import RECENT_IDLE
 from archs.sense_families import SENSE_IDLE
+from archs.speech_families import SPEECH_IDLE
 from toy_encoders import WIDER_IDLE
 from toy_pictures import PICTURE_IDLE
 from toys import SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
@@ -38,6 +39,7 @@ IDLE = {
     *SENSE_IDLE,
     *PAIR_IDLE,
     *RECENT_IDLE,
+    *SPEECH_IDLE,
 }  # fmt: skip
 
 

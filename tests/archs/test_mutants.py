@@ -22,6 +22,7 @@ from archs.pair_mutants import PAIR_MUTANTS
 from archs.picture_mutants import PICTURE_MUTANTS
 from archs.recent_families import RECENT_MUTANTS
 from archs.sense_mutants import SENSE_MUTANTS
+from archs.speech_families import SPEECH_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
 from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
@@ -220,6 +221,7 @@ MUTANTS = [
     *PICTURE_MUTANTS,
     *SENSE_MUTANTS,
     *PAIR_MUTANTS,
+    *SPEECH_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

@@ -16,6 +16,7 @@ from archs.later_families import LATER
 from archs.newest_families import NEWEST_FAMILIES
 from archs.recent_families import RECENT_FAMILIES
 from archs.sense_families import SENSE_FAMILIES
+from archs.speech_families import SPEECH_FAMILIES
 from archs.text_families import TEXT_FAMILIES
 from diffusion_models import DIFFUSION
 from isomerge.archs import spec_for, spec_texts
@@ -138,6 +139,7 @@ ALL_FAMILIES = {
     **TEXT_FAMILIES,
     **PICTURE_FAMILIES,
     **SENSE_FAMILIES,
+    **SPEECH_FAMILIES,
     **NEWEST_FAMILIES,
     **RECENT_FAMILIES,
 }

@@ -16,6 +16,7 @@ from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
 from archs.pair_families import PAIR_STREAMS
 from archs.recent_families import RECENT_STREAMS
 from archs.sense_families import SENSE_STREAMS, WITHOUT_GAINS
+from archs.speech_families import SPEECH_STREAMS
 from archs.test_mutants import model_type_of
 from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
 from isomerge.archs import spec_texts
@@ -103,6 +104,7 @@ STREAMS = {
     **SENSE_STREAMS,
     **PAIR_STREAMS,
     **RECENT_STREAMS,
+    **SPEECH_STREAMS,
 }
 
 
