@@ -81,7 +81,7 @@ def _in_one_grid(_: Any, rng: torch.Generator) -> Inputs:
     }  # fmt: skip
 
 
-def _seen_and_heard(_: Any, rng: torch.Generator) -> Inputs:
+def seen_and_heard(_: Any, rng: torch.Generator) -> Inputs:
     """Texts with an image each, as patches, and a sound, as moments of frequencies."""
     found = _in_one_grid(_, rng)
     found["input_ids"] = torch.randint(4, 60, (3, 18), generator=rng)
@@ -165,7 +165,7 @@ SENSE_INPUTS: dict[str, Callable[[Any, torch.Generator], Inputs]] = {
     "video_llama_3": _in_merged_grids,
     "paddleocr_vl": _in_squares,
     "instructblipvideo": _as_film,
-    "qwen2_5_omni_thinker": _seen_and_heard,
+    "qwen2_5_omni_thinker": seen_and_heard,
     "wav2vec2-bert": _in_features,
     **dict.fromkeys(["wav2vec2-conformer", "sew"], _as_waves),
     "moonshine": _as_long_waves,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as tf
 
 from toy_languages import KNOWN
-from toy_seeing import IMAGE, TEXT
+from toy_seeing import GRID, IMAGE, SECTIONS, TEXT
+from toy_sense_inputs import seen_and_heard
 from toy_towers import WORDS
 
 GRANITE: dict[str, Any] = {
@@ -31,8 +33,49 @@ GRANITE_SPEECH: dict[str, Any] = {
     "has_lora_adapter": False, "tie_word_embeddings": False,
 }  # fmt: skip
 
+WAVES: dict[str, Any] = {
+    "dit_config": {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8, "emb_dim": 8, "num_embeds": 11, "mel_dim": 6, "enc_emb_dim": 5,
+        "enc_dim": 5, "enc_channels": [8, 8, 8, 8, 24], "enc_attention_channels": 4, "enc_se_channels": 4, "enc_res2net_scale": 2,
+    },
+    "bigvgan_config": {
+        "mel_dim": 6, "upsample_initial_channel": 16, "resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 3, 5]], "upsample_rates": [2],
+        "upsample_kernel_sizes": [4],
+    },
+}  # fmt: skip
+THINKER: dict[str, Any] = {
+    "text_config": {**TEXT, **KNOWN, "rope_parameters": SECTIONS}, "image_token_index": IMAGE, "video_token_index": 64, "audio_token_index": 62,
+    "vision_start_token_id": 65, "audio_start_token_id": 66, "tie_word_embeddings": False,
+    "vision_config": {**GRID, "hidden_size": 60, "out_hidden_size": 48, "intermediate_size": 44, "window_size": 8, "fullatt_block_indexes": [1]},
+    "audio_config": {
+        "d_model": 60, "encoder_layers": 2, "encoder_attention_heads": 5, "encoder_ffn_dim": 44, "num_mel_bins": 7, "max_source_positions": 8, "n_window": 4,
+        "output_dim": 48,
+    },
+}  # fmt: skip
+TALKER: dict[str, Any] = {
+    **TEXT, "vocab_size": 31, "embedding_size": 48, "hidden_size": 40, "num_attention_heads": 4, "intermediate_size": 36, "rope_parameters": SECTIONS,
+    "num_hidden_layers": 2,
+}  # fmt: skip
+OMNI: dict[str, Any] = {"thinker_config": THINKER, "talker_config": TALKER, "token2wav_config": WAVES}
+
+
+def speaks(folder: Path, config: Any, dtype: torch.dtype, given: dict[str, torch.Tensor]) -> torch.Tensor | None:
+    """What a model that thinks and talks writes and says: the whole has no forward pass of its own, and asks for a file of voices. None of others."""
+    if config.model_type != "qwen2_5_omni":
+        return None
+    torch.save({}, folder / "spk_dict.pt")
+    model = tf.Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval()
+    (folder / "spk_dict.pt").unlink()
+    with torch.no_grad():
+        thought = model.thinker(**given, output_hidden_states=True)
+        codes = model.talker.get_input_embeddings()(given["input_ids"] % 31)
+        said = model.talker(inputs_embeds=thought.hidden_states[0] + thought.hidden_states[-1] + codes)
+    return torch.cat([thought.logits.double().flatten(), said.logits.double().flatten()])
+
+
 # name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm is computed in float32.
 SPOKEN: dict[str, tuple[Callable[[], Any], float]] = {
+    "qwen2_5_omni": (lambda: tf.Qwen2_5OmniForConditionalGeneration(tf.Qwen2_5OmniConfig(**OMNI)), 1e-5),
     "granite_speech": (
         lambda: tf.GraniteSpeechForConditionalGeneration(tf.GraniteSpeechConfig(**GRANITE_SPEECH)),
         1e-5,
@@ -54,6 +97,7 @@ def _in_windows(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
 
 
 SPEECH_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
-    "granite_speech": _in_windows
+    "granite_speech": _in_windows,
+    "qwen2_5_omni": seen_and_heard,
 }
 """Inputs by ``model_type``."""

@@ -40,7 +40,7 @@ from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_recent import RECENT
 from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_senses import SENSES
-from toy_speech import SPOKEN
+from toy_speech import SPOKEN, speaks
 from toy_texts import TEXTS, in_default, in_width, with_caches_by_layer
 from toy_towers import ENCODED
 
@@ -262,8 +262,10 @@ def outputs(folder: Path) -> torch.Tensor:
         )
         else {}
     )
-    model = in_width(kind.from_pretrained(folder, dtype=dtype, **experts), dtype).eval()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
+    if (said := speaks(folder, config, dtype, given)) is not None:
+        return said
+    model = in_width(kind.from_pretrained(folder, dtype=dtype, **experts), dtype).eval()
     with torch.no_grad(), in_double(config), in_default(config), with_caches_by_layer(config):
         found = model(**given)
     if (seen := seen_outputs(config.model_type, found)) is not None:
