@@ -541,6 +541,18 @@ def test_current_folder_is_gone(stored: Callable, isomerge: Callable, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_that_cannot_be_written(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """discover and stats write one file each: names that no file can have, and folders in its place."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    save_file({"input_ids": torch.randint(1, 60, (6, 9))}, tmp_path / "ids.safetensors")
+    for out, words in ((tmp_path / ("a" * 300), ["File name too long"]), (folder, ["exists"])):
+        for command in (["discover"], ["stats", "--data", tmp_path / "ids.safetensors"]):
+            name, *more = command
+            words = [*words, str(out)]
+            refuses(isomerge, tmp_path, name, stored("gpt2", 0), *more, "-o", out, "--overwrite", words=words)
+
+
 def test_one_model(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     """A merge of one."""
     words = ["at least two models"]

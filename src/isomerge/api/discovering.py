@@ -43,15 +43,14 @@ def discover(
         IsomergeError: transformers cannot build a tiny model of this class, its tensors are not those of the checkpoint, or
             ``out`` exists.
     """
+    from isomerge.checkpoint.disk import check_file, disk_errors
     from isomerge.discovery.checkpoint import covered, read_config
     from isomerge.discovery.discover import discover as find
     from isomerge.discovery.summary import summary
 
     path = None if out is None else Path(os.path.expanduser(out))
-    if path is not None and path.exists() and not force:
-        raise IsomergeError(f"{path}: exists; choose another name, or --overwrite")
-    if path is not None and not path.absolute().parent.is_dir():
-        raise IsomergeError(f"{path}: no such folder; make it first")
+    if path is not None:
+        check_file(path, str(path), force=force)
     ref, config, shapes = read_config(model)
     steps = 0
 
@@ -66,5 +65,6 @@ def discover(
     except IsomergeError as error:
         raise IsomergeError(f"{ref}: {error}") from None
     if path is not None:
-        path.write_text(found.text, encoding="utf-8")
+        with disk_errors(path):
+            path.write_text(found.text, encoding="utf-8")
     return Report({"command": "discover", "model": ref, **summary(found), "coverage": count})

@@ -45,6 +45,28 @@ def disk_errors(path: Path, doing: str = "writing") -> Iterator[None]:
         ) from error
 
 
+def check_file(path: Path, name: str, *, force: bool) -> None:
+    """Refuse a file to write that cannot be one, before anything is computed for it.
+
+    Args:
+        path: the file.
+        name: what errors call it.
+        force: whether a file that is there may be replaced.
+
+    Raises:
+        IsomergeError: no folder to write into, a folder or a file in its place, or a name that no file can have.
+    """
+    with disk_errors(path, "looking up"):
+        if not path.absolute().parent.is_dir():
+            raise IsomergeError(f"{name}: no such folder; make it first")
+        if path.is_dir() or (os.path.lexists(path) and not force):
+            raise IsomergeError(f"{name} exists: choose another file, or --overwrite a file")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise IsomergeError(
+            f"{name}: this folder may not be written into; choose another one, or change its permissions"
+        )
+
+
 def read_into(fd: int, buffer: memoryview, offset: int) -> int:
     """Fills ``buffer`` (bytes) from byte ``offset`` of ``fd``; returns the bytes read, fewer at file end."""
     done = 0

@@ -160,12 +160,10 @@ class StatsOptions:
         Raises:
             IsomergeError: naming the option.
         """
+        from isomerge.checkpoint.disk import check_file
         from isomerge.engine.accelerator import check_device
 
-        if not self.out.absolute().parent.is_dir():
-            raise IsomergeError(f"--out {self.out}: no such folder; make it first")
-        if self.out.is_dir() or (self.out.exists() and not self.force):
-            raise IsomergeError(f"--out {self.out} exists: choose another file, or --overwrite a file")
+        check_file(self.out, f"--out {self.out}", force=self.force)
         for name, value in (("--rows", self.rows), ("--batch-size", self.batch_size)):
             if value < 1:
                 raise IsomergeError(f"{name} {value}: at least 1 is needed")
