@@ -35,6 +35,15 @@ RECIPES = {
         "models: [{model: {model: {path: A, branch: x}}}, {model: B}]\n" + LINEAR,
         ["`models.0.model`", "a model is a name"],
     ),
+    "a key of a model that is a parameter": (
+        "models: [{model: A, density: 1}, {model: B}]\n" + LINEAR,
+        ["`models.0.density`", "write it under `parameters` there"],
+    ),
+    "a parameter of the recipe": (TWO + LINEAR + "select_topk: 0.1", ["`select_topk`", "under `parameters`"]),
+    "a revision beside a model": ("models: [{model: A, revision: x}, {model: B}]\n" + LINEAR, ["`models.0.revision`", "org/name@REVISION"]),
+    "an adapter beside a model": ("models: [{model: A, lora: x}, {model: B}]\n" + LINEAR, ["`models.0.lora`", "MODEL+LORA"]),
+    "tabs": ("models:\n\t- model: A\n" + LINEAR, ["line 2", "spaces", "tabs"]),
+    "no base": (TWO + "merge_method: slerp\nparameters: {t: 0.5}", ["slerp needs a base model", "`base_model`"]),
     "an adapter without a name": ("models: [{model: A+}, {model: B}]\n" + LINEAR, ["with both names"]),
     # parameters
     "one value for all": (

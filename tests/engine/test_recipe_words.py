@@ -23,6 +23,8 @@ BLOCK = AlignBlock(data="x", search=1.0, permutations=True, stats=["a", "b"])
             "make it by isomerge stats A --data DATA: it is none",
         ),
         ("--database: no", "--database: no"),
+        ("merge makes them so with --tokenizer-source union", "merge makes them so with `tokenizer_source: union`"),
+        ("--untie gives a head of its own", "`align: {untie: true}` gives a head of its own"),
     ],
 )
 def test_keys(sentence: str, wanted: str) -> None:

@@ -45,6 +45,15 @@ def test_every_key(tmp_path: Path) -> None:
     assert (recipe.align.enabled, recipe.align.spaces, recipe.align.layers) == (True, "qk,ov", "tail:3")
 
 
+def test_what_changes_nothing(tmp_path: Path) -> None:
+    """A step's name, as recipes of mergekit-multi have it, and torch's name of a dtype."""
+    recipe = read_recipe(
+        write(tmp_path, "name: first\ndtype: torch.bfloat16\n" + FULL.replace("dtype: bfloat16\n", ""))
+    )
+    assert (recipe.name, recipe.dtype) == ("first", "bfloat16")
+    assert recipe.models == read_recipe(write(tmp_path, FULL)).models
+
+
 def test_one_module_is_the_recipe(tmp_path: Path) -> None:
     """mergekit's way to write a recipe by modules, where there is one: the same, whatever stands beside it."""
     plain = "models: [{model: a}, {model: b}]\nmerge_method: ties\nbase_model: a\ndtype: bfloat16\n"

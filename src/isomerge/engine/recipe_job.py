@@ -40,6 +40,10 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     else:
         parts = list(recipe.slices or ())
     arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
+    if method.base == "required" and any(base is None for base, _, _ in arranged):
+        raise IsomergeError(
+            f"{path}: the method {method.name} needs a base model: name it as `base_model` (one of the models, for slerp and its kin)"
+        )
     _check_counts(arranged, recipe, method, path)
     role = role_of_base(method, arranged[0][0] is not None)
     parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters).with_numbers(method)

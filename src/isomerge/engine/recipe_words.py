@@ -12,6 +12,8 @@ from isomerge.fusion.recipe import AlignBlock, Recipe
 
 KEYS = {"learn-permutations": "permutations", "stats-src": "stats", "stats-anchor": "stats", "no-align": "enabled"}
 """A key of ``align`` where it is not the option's name."""
+ADVICE = {"--tokenizer-source union": "`tokenizer_source: union`", "--untie": "`align: {untie: true}`"}
+"""What a sentence tells to add, where a recipe alone may say it."""
 COMMAND = re.compile(r"isomerge [a-z-]+ [^,;:]*")
 """A command that a sentence tells to run: its options stay."""
 
@@ -44,6 +46,9 @@ def in_keys(sentence: str, block: AlignBlock, given: Mapping[str, Any]) -> str:
             return match[0]
         return "`align.enabled: false`" if name == "enabled" else f"`align.{name}`"
 
+    for option, said in ADVICE.items():
+        if option != "--untie" or "untie" not in block.model_fields_set:
+            sentence = sentence.replace(option, said)
     commands = [match.span() for match in COMMAND.finditer(sentence)]
     return OPTION.sub(
         lambda match: match[0] if any(a <= match.start() < b for a, b in commands) else key(match), sentence

@@ -145,7 +145,8 @@ class AlignBlock(_Strict):
 
 
 class Recipe(_Referring):
-    """A merge recipe; exactly one of ``models`` and ``slices``."""
+    """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by; nothing depends on
+    it."""
 
     models: list[ModelEntry] | None = None
     slices: list[SliceEntry] | None = None
@@ -157,7 +158,13 @@ class Recipe(_Referring):
     tokenizer_source: str | None = None
     tokenizer: TokenizerEntry | None = None
     chat_template: str | None = None
+    name: str | None = None
     align: AlignBlock = AlignBlock(enabled=False)
+
+    @field_validator("dtype", "out_dtype", mode="before")
+    @classmethod
+    def _torchs(cls, value: Any) -> Any:
+        return value.removeprefix("torch.") if isinstance(value, str) else value
 
     @field_validator("align", mode="before")
     @classmethod

@@ -7,6 +7,14 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from isomerge.fusion.registry import methods
+
+ELSEWHERE = {
+    "lora": "write an adapter behind its model, `model: MODEL+LORA`",
+    "revision": "write a revision behind its model, `model: org/name@REVISION`",
+}
+"""Keys that people write beside `model`, and what says the same."""
+
 
 def explained(error: ValidationError, schema: type[BaseModel]) -> str:
     """The most telling of pydantic's errors about a text of this schema, as the end of a sentence."""
@@ -17,8 +25,12 @@ def explained(error: ValidationError, schema: type[BaseModel]) -> str:
 
 
 def _misspelt(place: tuple[Any, ...], schema: type[BaseModel]) -> str:
-    known = _keys_at(place[:-1], schema)
-    near = get_close_matches(str(place[-1]), known, 1)
+    known, key = _keys_at(place[:-1], schema), str(place[-1])
+    if key in ELSEWHERE:
+        return f"unknown key `{_shown(place)}`: {ELSEWHERE[key]}"
+    if "parameters" in known and any(key in method.options for method in methods().values()):
+        return f"unknown key `{_shown(place)}`: it is a parameter, so write it under `parameters` there"
+    near = get_close_matches(key, known, 1)
     hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
     return f"unknown key `{_shown(place)}`: {hint}"
 

@@ -58,10 +58,10 @@ def read_yaml(path: str | Path) -> Any:
     except yaml.YAMLError as error:
         if getattr(error, "context", None) == SEVERAL:
             raise IsomergeError(
-                f"{path}: holds several recipes, as mergekit-multi reads them: put each into a file of its own, without its "
-                "`name`, and merge one after the other"
+                f"{path}: holds several recipes, as mergekit-multi reads them: put each into a file of its own "
+                "and merge one after the other"
             ) from None
-        raise IsomergeError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from None
+        raise IsomergeError(f"{path}: not valid YAML ({_told(error)})") from None
     except RecursionError:
         raise IsomergeError(
             f"{path}: nested too deeply for a recipe, or an alias contains itself; flatten it"
@@ -80,6 +80,15 @@ def read_yaml(path: str | Path) -> Any:
             f"{path}: more than {MAX_VALUES} values once its aliases are written out; write fewer of them"
         )
     return content
+
+
+def _told(error: Any) -> str:
+    """What PyYAML found wrong, and in which line, in one line."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if problem is None or mark is None:
+        return str(error).splitlines()[0]
+    tab = "; indent with spaces, which YAML wants in place of tabs" if "'\\t'" in problem else ""
+    return f"line {mark.line + 1}: {problem}{tab}"
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
