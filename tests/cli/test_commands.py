@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.main import get_command
 
 import isomerge as api
 from engine.disguises import disguise, files_of, perturb
 from isomerge.archs import spec_texts
+from isomerge.cli.mergekit_options import MERGEKITS
+from isomerge.cli.program import app
 from toys import config_of, outputs, relative, tensors
 
 NAMES = ["gpt2", "bert", "llama"]
@@ -525,3 +528,27 @@ def test_canon(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
     assert isomerge("canon", tmp_path / "nothing", "-o", tmp_path / "three").code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--cuda"], "--device cuda"),
+        (["--no-copy-tokenizer"], "the tokenizer is always written"),
+        (["--random-seed", "3"], "give --seed"),
+    ],
+)
+def test_mergekits_options(given: list[str], words: str, isomerge: Callable[..., Any]) -> None:
+    """Whoever comes from mergekit-yaml is told what to give in their place; typer would name the option nearest in spelling."""
+    said = isomerge("merge", "recipe.yml", "out", *given)
+    assert said.code == 2
+    assert said.err.startswith(f"isomerge: {given[0]} is mergekit's: ")
+    assert words in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_mergekits_options_are_none_of_these() -> None:
+    """What the table says is missing, is missing."""
+    program: Any = get_command(app)
+    own = {o for c in program.commands.values() for p in c.params for o in (*p.opts, *p.secondary_opts)}
+    assert not own & {f"--{name}" for name in MERGEKITS}
