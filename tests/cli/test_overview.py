@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import runpy
 import subprocess
 import sys
@@ -102,3 +103,12 @@ def test_a_library_for_which_there_is_no_memory_is_no_traceback(
     said = isomerge("diff", "a", "b")
     assert said.code == 2
     assert said.err.startswith("isomerge: out of memory")
+
+
+def test_methods_for_programs(isomerge: Callable, tmp_path: Path) -> None:
+    """A parameter that has no default has none in JSON."""
+    assert isomerge("methods", "-q", "--json", tmp_path / "methods.json").code == 0
+    found = {row["method"]: row for row in json.loads((tmp_path / "methods.json").read_text())["methods"]}
+    t = {"per_model": False, "default": None, "required": True, "type": "float"}
+    assert found["slerp"]["parameters"]["t"] == t
+    assert found["ties"]["parameters"]["lambda"]["default"] == 1.0

@@ -16,7 +16,7 @@ def methods(json: o.Json = None, quiet: o.Quiet = False) -> None:
     rows: list[dict[str, Any]] = []
     for method in registered().values():
         options = {
-            name: {"per_model": option.per_model, "default": option.default, "required": option.required, "type": option.kind.__name__}
+            name: {"per_model": option.per_model, "default": None if option.required else option.default, "required": option.required, "type": option.kind.__name__}
             for name, option in method.options.items()
         }  # fmt: skip
         rows.append(
