@@ -552,3 +552,13 @@ def test_mergekits_options_are_none_of_these() -> None:
     program: Any = get_command(app)
     own = {o for c in program.commands.values() for p in c.params for o in (*p.opts, *p.secondary_opts)}
     assert not own & {f"--{name}" for name in MERGEKITS}
+
+
+def test_json_on_standard_output(
+    isomerge: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``-`` is no file of that name; quiet, it is all that is printed."""
+    monkeypatch.chdir(tmp_path)
+    said = isomerge("methods", "-q", "--json", "-")
+    assert json.loads(said.out)["command"] == "methods"
+    assert not list(tmp_path.iterdir())

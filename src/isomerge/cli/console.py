@@ -126,8 +126,11 @@ def warn_fixed(voice: Voice, parts: list[dict[str, Any]]) -> None:
 
 
 def write_json(path: Path | None, report: dict[str, Any]) -> None:
-    """Write a report for machines."""
+    """Write a report for machines; ``-`` is standard output, as everywhere."""
     if path is None:
+        return
+    if str(path) == "-":
+        print(json.dumps(report, indent=2, sort_keys=True))
         return
     try:
         path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")

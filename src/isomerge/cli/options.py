@@ -55,7 +55,10 @@ def _writable(path: Path | None) -> Path | None:
 
 
 Json = Annotated[
-    Path | None, typer.Option("--json", callback=_writable, help="Write the report as JSON to this file.")
+    Path | None,
+    typer.Option(
+        "--json", callback=_writable, help="Write the report as JSON to this file (-: print it, with -q alone)."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print figures per layer as well.")]
