@@ -22,7 +22,7 @@ PAGE = Path(__file__).with_name("architectures.md")
 CHECKPOINTS = Path(__file__).with_name("checkpoints.json")
 """Well-known checkpoints: the sizes in their config.json, the depth of their stacks, and the tensors that they lack."""
 STATEMENT = re.compile(
-    r"(model|space|residual|shift|require|prefix|size|depth|layers|config|default|include|fixed) +(.*)"
+    r"(model|space|residual|shift|require|numbered|prefix|size|depth|layers|config|default|include|fixed) +(.*)"
 )
 INCLUDE = re.compile(r"(\w+)(?: as (\w+))?.*?(?: of (\S+))?(?: without .*)?$")
 SPACE = re.compile(r"(\w+)(?: as (\w+))?: (\w+)(?:\[(.*?)\])?(?: folded (\w+))?(?: if (.*))?$")

@@ -131,6 +131,8 @@ class Spec:
     """The parts that alignment leaves as they are, and why."""
     depths: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The least and the most layers of stacks (see `Line.stack`), where the config says them."""
+    numbered: dict[str, list[object]] = field(default_factory=dict)
+    """What layers are by their numbers, whatever config and tensors say: why, and a value for every layer."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:

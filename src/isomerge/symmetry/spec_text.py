@@ -9,6 +9,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``depth STACK = EXPR [.. EXPR]``                how many layers the lines have that begin with ``STACK{``; up to how many
 ``layers NAME = EXPR..EXPR [if E]``             a list of layers: those of the range of which E holds (``l``)
 ``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
+``numbered EXPR : REASON``                      what a layer (``l``) is by its number, whatever config and tensors say
 ``config KEY ...``                              keys that must agree between two models to be merged
 ``default KEY = EXPR [if E]``                   what a key is where ``config.json`` leaves it out
 ``include GROUP [as NAME] [at NAME.] ...``      the spec of the model that a group of config keys describes
@@ -56,7 +57,7 @@ from isomerge.symmetry.names import MOST_LAYERS, bound, chosen, read_layers
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
 _STATEMENT = re.compile(
-    r"(model|prefix|size|layers|depth|require|config|default|include|space|residual|shift|fixed)\s+(.*)"
+    r"(model|prefix|size|layers|depth|require|numbered|config|default|include|space|residual|shift|fixed)\s+(.*)"
 )
 _SPACE = re.compile(
     r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
@@ -120,6 +121,7 @@ class _Reader:
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
         self.depths: dict[str, tuple[int, int]] = {}
+        self.numbered: dict[str, list[object]] = {}
 
     def names(self) -> dict[str, Any]:
         return {**self.config, **self.sizes, **self.layers, "tensors": self.tensors}
@@ -224,6 +226,11 @@ class _Reader:
         if not self.value(condition):
             raise IsomergeError(f"config.json: {message.strip()}")
 
+    def read_numbered(self, rest: str) -> None:
+        expression, _, reason = rest.rpartition(" : ")
+        depth = max((most for _, most in self.depths.values()), default=0)
+        self.numbered[reason.strip()] = [self.value(expression, {"l": layer}) for layer in range(depth)]
+
     def read_residual(self, rest: str) -> None:
         self.read_space(rest, residual=True)
 
@@ -285,6 +292,7 @@ class _Reader:
             " with ".join([self.origin, ", ".join(dict.fromkeys(self.parts))]) if self.parts else self.origin,
             tuple(self.fixed),
             self.depths,
+            self.numbered,
         )
         check_legality(spec)
         check_fixed(spec)
