@@ -12,6 +12,7 @@ import torch
 import transformers as tf
 from raw_files import one_sentence
 
+from depth import more
 from isomerge.checkpoint.layers import stack_layers
 from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.opening import open_checkpoint
@@ -186,14 +187,35 @@ def test_lists_over_layers(toy: Callable[..., Toy]) -> None:
     other = replace(base, config={**base.config, "layer_types": kinds[1:] + kinds[:1]})
     joined = stack_layers([(base, range(1)), (other, range(3))]).config["layer_types"]
     assert joined == [*kinds[:1], *kinds[1:], *kinds[:1]]
-    lacking = replace(base, config={k: v for k, v in base.config.items() if k != "layer_types"})
+    short = replace(base, config={**base.config, "layer_types": kinds[:1]})
     with pytest.raises(IsomergeError) as error:
-        stack_layers([(base, range(1)), (lacking, range(1))])
-    one_sentence(error.value, "layer_types", "layer 0")
-    windows = {**lacking.config, "max_window_layers": 1, "use_sliding_window": True}
-    with pytest.raises(IsomergeError) as error:
-        stack_layers([(replace(lacking, config=windows), range(1))])
-    one_sentence(error.value, "layer_types", "1")
+        stack_layers([(base, range(1)), (short, range(1, 2))])
+    one_sentence(error.value, "layer_types", "layer 1")
+
+
+def test_rules_are_written_out(toy: Callable[..., Toy]) -> None:
+    """A list that transformers makes of a rule is written where the rule would make others of the layers, and only there."""
+    gemma = without("layer_types", toy("gemma2"))
+    view = stack_layers([(gemma, range(2)), (gemma, range(1, 2))])
+    assert view.config["layer_types"] == ["sliding_attention", "full_attention", "full_attention"]
+    listed = open_checkpoint(toy("gemma2").folder)
+    assert stack_layers([(listed, range(2)), (gemma, range(1, 2))]).config == {**listed.config, **view.config}
+    assert "layer_types" not in stack_layers([(gemma, range(2))]).config
+    assert "layer_types" not in stack_layers([(gemma, range(2)), (gemma, range(2))]).config
+    qwen = without("layer_types", toy("qwen2"))
+    assert "layer_types" not in stack_layers([(qwen, range(1, 3)), (qwen, range(1, 3))]).config
+    windows = {**qwen.config, "max_window_layers": 1, "use_sliding_window": True, "sliding_window": 4}
+    view = stack_layers([(replace(qwen, config=windows), range(1, -1, -1))])
+    assert view.config["layer_types"] == ["sliding_attention", "full_attention"]
+    llama = without("moe_layers", toy("llama4_text"))
+    llama = replace(llama, config={**llama.config, "interleave_moe_layer_step": 2})
+    assert stack_layers([(llama, range(1, 2)), (llama, range(1))]).config["moe_layers"] == [0]
+
+
+def without(key: str, one: Toy) -> Checkpoint:
+    """A toy whose config lacks a key, as published ones do."""
+    base = open_checkpoint(one.folder)
+    return replace(base, config={k: v for k, v in base.config.items() if k != key})
 
 
 def test_what_configs_say_of_layers(toy: Callable[..., Toy]) -> None:
@@ -214,21 +236,91 @@ def test_what_configs_say_of_layers(toy: Callable[..., Toy]) -> None:
     ):
         given = replace(base, config={**base.config, key: value})
         assert stack_layers([(given, range(1, 3)), (given, range(1))]).config[key] == cut
-    led = replace(base, config={**base.config, "first_k_dense_replace": 2})
-    assert stack_layers([(led, range(1, 3))]).config["first_k_dense_replace"] == 1
+    counted = replace(base, config={**base.config, "first_k_dense_replace": 2, "moe_layer_end_index": 2})
+    view = stack_layers([(counted, range(1, 3)), (counted, range(2, 3))])
+    assert (view.config["first_k_dense_replace"], view.config["moe_layer_end_index"]) == (1, 2)
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(counted, range(2, 3)), (counted, range(1))])
+    one_sentence(error.value, "layer 2 would be layer 0", "first_k_dense_replace", "in front")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_periods_of_which_no_list_is_known(
+    known: bool, toy: Callable[..., Toy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers move by multiples of a period that is in ``config.json``, be the type known to transformers or not."""
+    if not known:
+        monkeypatch.setattr("isomerge.checkpoint.layer_rules.seen_by_transformers", lambda config: None)
+    base = open_checkpoint(toy("llama").folder)
     periodic = replace(base, config={**base.config, "attn_layer_period": 2})
     assert stack_layers([(periodic, range(2, 3))]).config["attn_layer_period"] == 2
-    for one, order, words in ((led, [2, 0], ["first_k_dense_replace"]), (periodic, [1], ["attn_layer_period = 2"])):
-        with pytest.raises(IsomergeError) as error:
-            stack_layers([(one, range(layer, layer + 1)) for layer in order])
-        one_sentence(error.value, *words)
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(periodic, range(1, 2))])
+    one_sentence(error.value, "attn_layer_period = 2", "multiples of 2")
 
 
-@pytest.mark.parametrize("name", ["nemotron_h", "zamba"])
+@pytest.mark.parametrize(
+    ("name", "kept", "moved", "words"),
+    [
+        ("jamba", [0, 1, 0, 1], [0, 1, 1], "layer_types is linear_attention there and not full_attention"),
+        ("deepseek_v2", [0, 0, 1, 1], [0, 1, 0], "counts the first layers by first_k_dense_replace"),
+        ("modernbert", [0, 1, 1], [0, 0, 1], "the first layer has no norm"),
+        ("gpt_neox_japanese", [0, 0, 1], [0], "the last layer alone"),
+        ("diffllama", [0], [0, 0], "heads are subtracted"),
+        ("esm", [0, 1], [0, 1, 1], "contact_head"),
+    ],
+)
+def test_layers_that_would_be_others(
+    name: str, kept: list[int], moved: list[int], words: str, toy: Callable[..., Toy]
+) -> None:
+    """Layers that transformers would fill with random weights at their new numbers, or compute otherwise, are refused."""
+    base = open_checkpoint(toy(name).folder)
+    assert stack_layers([(base, range(layer, layer + 1)) for layer in kept]).tensors
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(base, range(layer, layer + 1)) for layer in moved])
+    one_sentence(error.value, words)
+
+
+def test_layers_of_other_tensors(toy: Callable[..., Toy]) -> None:
+    """Where nothing says which tensors a layer has, it stays at a number of which they are."""
+    base = open_checkpoint(toy("qwen3_moe").folder)
+    silent = replace(base, config={**base.config, "mlp_only_layers": [], "model_type": "qwen3_moe"})
+    assert stack_layers([(silent, range(1))]).tensors
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(silent, range(1, 2))])
+    one_sentence(error.value, "layer 1 would be layer 0", "layers have other tensors")
+
+
+def test_attention_divided_by_the_number(toy: Callable[..., Toy]) -> None:
+    """GPT-2 that divides by the layer's number keeps layers at their places, and other GPT-2 does not."""
+    base = open_checkpoint(toy("gpt2").folder)
+    divided = replace(base, config={**base.config, "scale_attn_by_inverse_layer_idx": True})
+    assert stack_layers([(divided, range(2))]).tensors
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(divided, range(1, 2))])
+    one_sentence(error.value, "attention is divided")
+
+
+HYBRID = ["nemotron_h", "zamba", "qwen3_moe", "llama4_text", "gpt_neo"]
+FURTHER = [
+    "gemma2",
+    "bamba",
+    "lfm2_moe",
+    "smollm3",
+    "cohere2",
+    "recurrent_gemma",
+    "ernie4_5_moe",
+    "exaone_moe",
+    "cohere2_moe",
+]
+
+
+@pytest.mark.parametrize("name", [*HYBRID, *more(*FURTHER)])
 def test_hybrids_in_transformers(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
     """Layers of several kinds, some of which name the same tensor otherwise, are those that transformers makes of the config."""
     base = open_checkpoint(toy(name).folder)
-    materialise(stack_layers([(base, range(1, 4)), (base, range(4))]), tmp_path / "out")
+    depth = len({n.split(".layers.")[1].split(".")[0] for n in base.tensors if ".layers." in n} or range(2))
+    materialise(stack_layers([(base, range(1, depth)), (base, range(1, depth))]), tmp_path / "out")
     kind = getattr(tf, base.config["architectures"][0])
     found = kind.from_pretrained(tmp_path / "out", output_loading_info=True)[1]
     assert not any(found[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))

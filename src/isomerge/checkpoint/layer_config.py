@@ -1,162 +1,117 @@
-"""What ``config.json`` says of single layers, put together as the layers of a stack are (see `isomerge.checkpoint.layers`).
+"""The forms in which ``config.json`` says something of single layers: each is read as one entry for every layer, and written.
 
 transformers has no one form for it: lists with one entry for every layer, strings with one letter for each, mappings and
-lists of layers' numbers, runs, and rules by which a layer's number says what it is. Which key has which form is the same in
-all architectures, and is declared here.
+lists of layers' numbers, runs, and counts of the first. Which key has which form is the same in all architectures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-from isomerge.errors import IsomergeError
-
-DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-"""How many layers there are."""
-ENTRIES = (
-    "layer_types",
-    "mlp_layer_types",
-    "layers_block_type",
-    "attention_layers",
-    "no_rope_layers",
-    "hybrid_override_pattern",
-    "indexer_types",
-    "layer_rope_theta",
-    "attention_window",
-    "activation_sparsity_pattern",
-    "intermediate_size",
-    "num_attention_heads_per_layer",
-    "per_layer_config",
-)
-"""One entry for every layer where it is a list or a string, some layers' by number where it is a mapping; else it is of all."""
-CYCLES = ("block_types",)
-"""A list that begins again after its last entry."""
-RUNS = ("attention_types",)
-"""Pairs of some entries and how often they come."""
-NUMBERS = ("mlp_only_layers", "attn_layer_indices", "moe_layers", "full_attn_idxs")
-"""The numbers of some layers."""
-LEADING = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-"""How many of the first layers are dense."""
-PERIODS = {
-    "attn_layer_period": ("layers_block_type", "layer_types"),
-    "expert_layer_period": (),
-    "decoder_sparse_step": ("mlp_layer_types",),
-    "moe_layer_freq": ("mlp_layer_types",),
-    "moe_layer_interval": ("mlp_layer_types",),
-    "interleave_moe_layer_step": ("moe_layers",),
-    "no_rope_layer_interval": ("no_rope_layers",),
-    "full_attention_interval": ("layer_types",),
-    "sliding_window_pattern": ("layer_types",),
-    "global_attn_every_n_layers": ("layer_types",),
-}
-"""After how many layers a kind comes again, and the keys that decide in its place where they are there."""
-LISTS = (*ENTRIES, *CYCLES, *RUNS, *NUMBERS, *LEADING)
-"""What is cut and joined with the layers, so that it may differ between models."""
 
 
 @dataclass(frozen=True)
-class Layered:
-    """A model whose layers are taken: what it is called, its config, and how many layers it has."""
+class Form:
+    """How values of a key say something of every layer."""
 
-    ref: str
-    config: dict[str, Any]
-    depth: int
-
-
-def stacked_config(giver: Layered, order: Sequence[tuple[Layered, int]]) -> dict[str, Any]:
-    """The donor's config with the depth of a new stack, and what it says of layers put together as the layers are.
-
-    Args:
-        giver: the donor.
-        order: every layer of the stack: its model, and its number there.
-
-    Raises:
-        IsomergeError: a config that does not state its depth, a key that one model lacks, or a rule by which the layers'
-            new numbers would make other layers of them.
-    """
-    config, ref = dict(giver.config), giver.ref
-    keys = [key for key in DEPTH_KEYS if config.get(key) == giver.depth]
-    listed = not any(key in config for key in DEPTH_KEYS) and any(
-        isinstance(config.get(key), (list, str)) and len(config[key]) == giver.depth for key in ENTRIES
-    )
-    if not keys and not listed:
-        raise IsomergeError(
-            f"{ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTH_KEYS)}), so the "
-            "number of layers of the stack cannot be written"
-        )
-    config |= dict.fromkeys(keys, len(order))
-    for key in ENTRIES:
-        if isinstance(config.get(key), list):
-            config[key] = [_entry(model, key, layer) for model, layer in order]
-        elif isinstance(config.get(key), str):
-            config[key] = "".join(_entry(model, key, layer) for model, layer in order)
-        elif isinstance(config.get(key), dict):
-            mine = [(model.config.get(key) or {}).get(str(layer)) for model, layer in order]
-            config[key] = {str(number): entry for number, entry in enumerate(mine) if entry is not None}
-    for key in (*CYCLES, *RUNS):
-        if isinstance(config.get(key), list):
-            entries = [_entry(model, key, layer) for model, layer in order]
-            config[key] = [[[entry], 1] for entry in entries] if key in RUNS else entries
-    for key in NUMBERS:
-        if isinstance(config.get(key), list):
-            config[key] = [n for n, (model, layer) in enumerate(order) if layer in (model.config.get(key) or ())]
-    _set_leading(config, giver, order)
-    _check_periods(config, order)
-    _set_windows(config, giver, len(order))
-    return config
+    read: Callable[[Any, int], list[Any] | None]
+    """The entries of a value for so many layers; None of a value that says nothing of single layers."""
+    write: Callable[[list[Any], Any], Any]
+    """The value with such entries that is of the kind of another value."""
 
 
-def _entry(model: Layered, key: str, layer: int) -> Any:
-    """What a model's config says of one layer."""
-    values = model.config.get(key)
-    if key in RUNS and isinstance(values, list):
-        values = [entry for entries, times in values for _ in range(times) for entry in entries]
-    if key in CYCLES and isinstance(values, list) and values:
-        return values[layer % len(values)]
-    if not isinstance(values, (list, str)) or layer >= len(values):
-        raise IsomergeError(f"{model.ref}: config.json has no {key} for layer {layer}, as the donor's has; add it")
-    return values[layer]
+def _read_each(value: Any, depth: int) -> list[Any] | None:
+    """A list or letters with one entry for every layer, or a mapping of some layers' by number; else it is of all layers."""
+    if isinstance(value, dict):
+        return [value.get(str(layer)) for layer in range(depth)]
+    return list(value) if isinstance(value, (list, tuple, str)) else None
 
 
-def _set_leading(config: dict[str, Any], giver: Layered, order: Sequence[tuple[Layered, int]]) -> None:
-    """Count the dense layers in front of the stack; refuse those that come after others, which a count cannot say."""
-    for key in LEADING:
-        if not isinstance(config.get(key), int):
-            continue
-        dense = [layer < (model.config.get(key) or 0) for model, layer in order]
-        count = sum(dense)
-        if all(dense[:count]):
-            config[key] = count
-        elif not isinstance(config.get("mlp_layer_types"), list):
-            raise IsomergeError(
-                f"{giver.ref}: config.json says by {key} how many of the first layers are dense, and this stack has dense layers "
-                "after others; choose slices with dense layers in front alone"
-            )
+def _write_each(entries: list[Any], like: Any) -> Any:
+    if isinstance(like, dict):
+        return {str(number): entry for number, entry in enumerate(entries) if entry is not None}
+    return "".join(entries) if isinstance(like, str) else entries
 
 
-def _check_periods(config: dict[str, Any], order: Sequence[tuple[Layered, int]]) -> None:
-    """Refuse layers that would become others by their new numbers."""
-    for key, instead in PERIODS.items():
-        if any(config.get(name) is not None for name in instead):
-            continue
-        for number, (model, layer) in enumerate(order):
-            period = model.config.get(key)
-            if isinstance(period, int) and period > 1 and (number - layer) % period:
-                raise IsomergeError(
-                    f"{model.ref}: config.json says by {key} = {period} and a layer's number what it is, and slices make layer "
-                    f"{number} of layer {layer}; choose slices that move layers by multiples of {period}"
-                )
+def _read_cycle(value: Any, depth: int) -> list[Any] | None:
+    """A list that begins again after its last entry."""
+    return [value[layer % len(value)] for layer in range(depth)] if isinstance(value, list) and value else None
 
 
-def _set_windows(config: dict[str, Any], giver: Layered, depth: int) -> None:
-    """The layers from ``max_window_layers`` on attend to a window, where no list says it."""
-    windows = config.get("max_window_layers")
-    if isinstance(windows, int) and windows >= giver.depth:
-        config["max_window_layers"] = max(windows, depth)
-    elif windows is not None and config.get("use_sliding_window") and "layer_types" not in config:
-        raise IsomergeError(
-            f"{giver.ref}: config.json gives layers from {windows} on a sliding window by their number, which slices change; "
-            "write layer_types into it"
-        )
+def _read_runs(value: Any, _depth: int) -> list[Any] | None:
+    """Pairs of some entries and how often they come."""
+    if not isinstance(value, list):
+        return None
+    return [entry for entries, times in value for _ in range(times) for entry in entries]
+
+
+def _read_numbers(value: Any, depth: int) -> list[Any] | None:
+    """The numbers of some layers."""
+    return [layer in value for layer in range(depth)] if isinstance(value, (list, tuple)) else None
+
+
+def _read_leading(more: int, value: Any, depth: int) -> list[Any] | None:
+    """How many of the first layers are of a kind, or the last of them where it is one ``more``."""
+    return [layer < value + more for layer in range(depth)] if type(value) is int and value >= 0 else None
+
+
+def _write_leading(more: int, entries: list[Any], like: Any) -> Any:
+    """The count; what it was where layers of the kind come after others, which a count cannot say."""
+    count = sum(entries)
+    return count - more if all(entries[:count]) and count >= more else like
+
+
+EACH = Form(_read_each, _write_each)
+CYCLE = Form(_read_cycle, lambda entries, _: entries)
+RUNS = Form(_read_runs, lambda entries, _: [[[entry], 1] for entry in entries])
+NUMBERS = Form(_read_numbers, lambda entries, _: [number for number, entry in enumerate(entries) if entry])
+LEADING = Form(partial(_read_leading, 0), partial(_write_leading, 0))
+LAST = Form(partial(_read_leading, 1), partial(_write_leading, 1))
+
+DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+"""How many layers there are."""
+FORMS = {
+    "layer_types": EACH,
+    "mlp_layer_types": EACH,
+    "layers_block_type": EACH,
+    "attention_layers": EACH,
+    "attn_type_list": EACH,
+    "no_rope_layers": EACH,
+    "hybrid_override_pattern": EACH,
+    "hybrid_layer_pattern": EACH,
+    "indexer_types": EACH,
+    "layer_rope_theta": EACH,
+    "attention_window": EACH,
+    "activation_sparsity_pattern": EACH,
+    "intermediate_size": EACH,
+    "num_attention_heads_per_layer": EACH,
+    "per_layer_config": EACH,
+    "block_types": CYCLE,
+    "attention_types": RUNS,
+    "mlp_only_layers": NUMBERS,
+    "attn_layer_indices": NUMBERS,
+    "moe_layers": NUMBERS,
+    "full_attn_idxs": NUMBERS,
+    "hybrid_layer_ids": NUMBERS,
+    "first_k_dense_replace": LEADING,
+    "num_dense_layers": LEADING,
+    "moe_layer_start_index": LEADING,
+    "max_window_layers": LEADING,
+    "moe_layer_end_index": LAST,
+}
+"""What is cut and joined with the layers, so that it may differ between models."""
+
+
+def entries(config: Mapping[str, Any], key: str, depth: int) -> list[Any] | None:
+    """What a key says of every layer; None where it says nothing of single ones."""
+    return FORMS[key].read(config.get(key), depth)
+
+
+def depth_keys(config: Mapping[str, Any], depth: int) -> list[str]:
+    """The keys that state so many layers: of their number, or, where a config has none of it, with an entry for each."""
+    if any(key in config for key in DEPTH_KEYS):
+        return [key for key in DEPTH_KEYS if config.get(key) == depth]
+    lists = [key for key in FORMS if FORMS[key] is EACH and isinstance(config.get(key), (list, str))]
+    return [key for key in lists if len(config[key]) == depth]

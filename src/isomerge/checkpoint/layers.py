@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from isomerge.checkpoint.agreement import disagreement
-from isomerge.checkpoint.layer_config import LISTS, stacked_config
+from isomerge.checkpoint.layer_config import FORMS
+from isomerge.checkpoint.layer_rules import check_numbered, stacked_config
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.stack import Stack
 from isomerge.errors import IsomergeError
@@ -34,7 +35,8 @@ def stack_layers(
 
     Raises:
         IsomergeError: no parts or layers, layers that a model does not have, models of different architectures, sizes
-            or functions, an encoder and a decoder that both have layers, or a config that does not state its depth.
+            or functions, an encoder and a decoder that both have layers, a config that does not state its depth, or layers
+            that would be others by their new numbers.
     """
     if not parts or not any(layers for _, layers in parts):
         raise IsomergeError("a stack needs slices with layers: give at least one model with a layer_range [a, b)")
@@ -50,7 +52,11 @@ def stack_layers(
                     f"{stack.checkpoint.ref} has no layer {layer}: its layers are 0 to {stack.depth - 1}, so a "
                     f"layer_range ends at {stack.depth} at most"
                 )
-    return _stacked(giver, slices)
+    view = _stacked(giver, slices)
+    # its lines refuse tensors whose shape goes with the number of layers (ESM's contacts)
+    whole = Stack(view, spec_file).layered
+    check_numbered(whole, [(stack.layered, layer) for stack, layers in slices for layer in layers])
+    return view
 
 
 def _check_alike(one: Stack, two: Stack) -> None:
@@ -68,7 +74,7 @@ def _check_alike(one: Stack, two: Stack) -> None:
                 "stacked"
             )
     # lists over layers are cut and joined: they may differ
-    keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in LISTS]
+    keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in FORMS]
     if (found := disagreement(one.checkpoint.config, two.checkpoint.config, keys)) is not None:
         raise IsomergeError(
             f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; layers of the two compute "
@@ -103,6 +109,6 @@ def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
         sources=[stack.checkpoint for stack, _ in slices],
         origin=f"layers {notes}",
         ref=", ".join(spans),
-        config=stacked_config(giver.layered_config, [(stack.layered_config, layer) for stack, layer in order]),
+        config=stacked_config(giver.layered, [(stack.layered, layer) for stack, layer in order]),
         drop=[name for name in donor.tensors if name not in sources],
     )

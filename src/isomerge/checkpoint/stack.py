@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.layer_config import Layered
+from isomerge.checkpoint.layer_rules import Layered
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 
@@ -35,7 +35,7 @@ class Stack:
         self._check_further()
         stored = {match.line for match in self.matches.values()}
         lines = [line for line in self.spec.lines if line in stored or not line.optional]
-        found = {(i, line.stack) for line in lines for i in self.layered(line)}
+        found = {(i, line.stack) for line in lines for i in self.indices(line)}
         if len(found) != 1:
             what = (
                 "no layers" if not found else f"several stacks of layers ({', '.join(sorted(p for _, p in found))})"
@@ -59,14 +59,14 @@ class Stack:
             line = match.line
             aside = line.axes is None and any(part.has(line) for part in extra)
             behind = range(*self.spec.depths.get(line.stack, (0, 0)))
-            if aside or any(match.binding[i] in behind for i in self.layered(line)[:1]):
+            if aside or any(match.binding[i] in behind for i in self.indices(line)[:1]):
                 raise IsomergeError(
                     f"{self.checkpoint.ref}: tensor {name} is of a layer that predicts further tokens from the last of all "
                     "layers, which slices change: load the model with transformers and save it again, which leaves such "
                     "layers out, and slice the result"
                 )
 
-    def layered(self, line: Line) -> list[str]:
+    def indices(self, line: Line) -> list[str]:
         """The indices of a line's name that are no axes."""
         return [i for i in line.indices if i not in self.spec.sizes]
 
@@ -95,14 +95,17 @@ class Stack:
         return max(self.layers, default=-1) + 1
 
     @cached_property
-    def layered_config(self) -> Layered:
-        """What its config says of layers."""
-        return Layered(self.checkpoint.ref, self.checkpoint.config, self.depth)
+    def layered(self) -> Layered:
+        """What its config says of the layers, and the kinds of tensors that they have."""
+        kinds = {
+            layer: frozenset(self.kind(self.matches[n]) for n in names) for layer, names in self.layers.items()
+        }
+        return Layered(self.checkpoint.ref, self.checkpoint.config, self.depth, kinds, self.spec.numbered)
 
     def around(self) -> tuple[list[str], list[str]]:
         """What is before the layers and what is after them."""
         order = [line.name for line in self.spec.lines]
-        first = min(at for at, line in enumerate(self.spec.lines) if self.layered(line))
+        first = min(at for at, line in enumerate(self.spec.lines) if self.indices(line))
         outside = {n: m.line for n, m in self.matches.items() if self.index not in m.binding}
         tied = self.checkpoint.config.get("tie_word_embeddings", True)
         before = [n for n, x in outside.items() if order.index(x.name) < first or (tied and x.tied)]
