@@ -49,12 +49,14 @@ def _hunyuan_vl(**changes: Any) -> Any:
 
 ARIA: dict[str, Any] = {**HEADS, "intermediate_size": 20, "moe_num_experts": 4, "moe_num_shared_experts": 2}
 
+ARIA_SEEN: dict[str, Any] = {
+    "vision_config": {**TOWER, "model_type": "idefics3_vision"},
+    "projector_patch_to_query_dict": {9: 3, 16: 5},
+}
+
 
 def _aria(**changes: Any) -> Any:
-    eye = {**TOWER, "model_type": "idefics3_vision"}
-    config = tf.AriaConfig(
-        text_config={**ARIA, **changes}, vision_config=eye, image_token_index=IMAGE, projector_patch_to_query_dict={9: 3, 16: 5},
-    )  # fmt: skip
+    config = tf.AriaConfig(text_config={**ARIA, **changes}, image_token_index=IMAGE, **ARIA_SEEN)
     return tf.AriaForConditionalGeneration(config)
 
 
@@ -98,11 +100,15 @@ QWEN4: dict[str, Any] = {
 }  # fmt: skip
 
 
+QWEN4_SEEN: dict[str, Any] = {
+    "text_config": {**QWEN4, "rope_parameters": {**SECTIONS, "partial_rotary_factor": 1.0}},
+    "vision_config": {**GRID, "hidden_size": 60, "out_hidden_size": 48, "intermediate_size": 44, "num_position_embeddings": 16},
+}  # fmt: skip
+
+
 def _qwen4() -> Any:
-    rope = {**SECTIONS, "partial_rotary_factor": 1.0}
-    eye = {**GRID, "hidden_size": 60, "out_hidden_size": 48, "intermediate_size": 44, "num_position_embeddings": 16}
     config = tf.Qwen4ExpConfig(
-        text_config={**QWEN4, "rope_parameters": rope}, vision_config=eye, image_token_id=IMAGE, video_token_id=64, vision_start_token_id=65,
+        **QWEN4_SEEN, image_token_id=IMAGE, video_token_id=64, vision_start_token_id=65,
         vision_end_token_id=62, tie_word_embeddings=False,
     )  # fmt: skip
     return tf.Qwen4ExpForConditionalGeneration(config)
@@ -137,10 +143,15 @@ LXMERT: dict[str, Any] = {
 }  # fmt: skip
 
 
+GLMGA: dict[str, Any] = {
+    "text_config": {**GLM, "model_type": "glm4v_text"},
+    "vision_config": {**GLM_EYES, "model_type": "glm4v_vision"},
+}
+
+
 def _glmga() -> Any:
     """GLM-4.6V by another name."""
-    eyes = {**GLM_EYES, "model_type": "glm4v_vision"}
-    config = tf.GlmgaConfig(text_config={**GLM, "model_type": "glm4v_text"}, vision_config=eyes, **PLACED)
+    config = tf.GlmgaConfig(**GLMGA, **PLACED)
     return tf.AutoModelForImageTextToText.from_config(config)
 
 

@@ -8,8 +8,12 @@ from archs.mutants import mutant
 from toy_languages import TWO
 from toy_recent import (
     ARIA,
+    ARIA_SEEN,
     DEEPSEEK4,
+    ERNIE_EYE,
+    ERNIE_TEXT,
     FLINT,
+    GLMGA,
     HUNYUAN_EYE,
     KOLIBRI,
     LFM3,
@@ -18,10 +22,12 @@ from toy_recent import (
     OVIS_EYE,
     QIANFAN,
     QWEN4,
+    QWEN4_SEEN,
     ZAYA,
 )
 
 WORDS = ["Model", "ForCausalLM"]
+SEEN = ["Model", "ForConditionalGeneration"]
 RECENT_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "AriaText": (ARIA, WORDS),
     "DeepseekV4": (DEEPSEEK4, WORDS),
@@ -31,7 +37,7 @@ RECENT_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Qwen4ExpText": (QWEN4, ["Model"]),
     "Lfm3Vl": (
         {"text_config": {**LFM3, "model_type": "lfm3"}, "vision_config": LFM3_EYE},
-        ["Model", "ForConditionalGeneration"],
+        SEEN,
     ),
     "Lxmert": (LXMERT, ["Model", "ForPreTraining", "ForQuestionAnswering"]),
     "QianfanOCR": (
@@ -39,7 +45,13 @@ RECENT_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["ForConditionalGeneration"],
     ),
     "Zaya": (ZAYA, WORDS),
-    "HunYuanVL": ({"text_config": TWO, "vision_config": HUNYUAN_EYE}, ["Model", "ForConditionalGeneration"]),
+    "Aria": ({"text_config": ARIA, **ARIA_SEEN}, SEEN),
+    "Ernie4_5_VLMoe": ({"text_config": ERNIE_TEXT, "vision_config": ERNIE_EYE}, SEEN),
+    "Qwen4Exp": (QWEN4_SEEN, SEEN),
+    "Glmga": (GLMGA, []),  # without a class of its own in the library's list, as those below
+    "HunYuanVLText": (TWO, []),
+    "Ovis2Vision": (OVIS_EYE, []),
+    "HunYuanVL": ({"text_config": TWO, "vision_config": HUNYUAN_EYE}, SEEN),
     "Ovis2": (
         {
             "text_config": {**TWO, "model_type": "qwen2"},
@@ -47,7 +59,7 @@ RECENT_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "hidden_size": 48,
             "vocab_size": 67,
         },
-        ["Model", "ForConditionalGeneration"],
+        SEEN,
     ),
 }
 RECENT_STREAMS: dict[str, dict[str, str]] = {
