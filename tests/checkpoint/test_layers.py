@@ -326,6 +326,36 @@ def test_hybrids_in_transformers(name: str, toy: Callable[..., Toy], tmp_path: P
     assert not any(found[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
 
 
+@pytest.mark.parametrize("name", ["gemma2", *more("qwen3_moe")])
+def test_kinds_of_layers_in_transformers(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Layers of two kinds compute what they compute in a module that has them in this order, though config.json lists none."""
+    one, order = toy(name), [0, 1, 1]
+    base = without("layer_types", one)
+    out = materialise(stack_layers([(base, range(2)), (base, range(1, 2))]), tmp_path / "out")
+    kind = getattr(tf, base.config["architectures"][0])
+    model = kind.from_pretrained(one.folder, dtype=torch.float64, experts_implementation="eager").eval()
+    model.model.layers = torch.nn.ModuleList([model.model.layers[layer] for layer in order])
+    kinds = getattr(model.config, "layer_types", None)
+    model.config.num_hidden_layers = len(order)
+    if kinds:
+        model.config.layer_types = [kinds[layer] for layer in order]
+    with torch.no_grad():
+        wanted = model(**inputs(model.config), use_cache=False).logits
+    assert relative(outputs(out), wanted) <= TOYS[name][1]
+
+
+def test_lightning_attention(toy: Callable[..., Toy]) -> None:
+    """MiniMax's rates of decay go with a layer where they are stored, and with its number where they are not."""
+    base = open_checkpoint(toy("minimax").folder)
+    assert stack_layers([(base, range(1, -1, -1))]).tensors
+    rates = [name for name in base.tensors if name.endswith("slope_rate")]
+    bare = base.derive({}, sources=[base], origin="bare", ref="bare", config=base.config, drop=rates)
+    assert stack_layers([(bare, range(2)), (bare, range(1, 2))]).tensors
+    with pytest.raises(IsomergeError) as error:
+        stack_layers([(bare, range(1, -1, -1))])
+    one_sentence(error.value, "layer 0 would be layer 1", "lightning attention")
+
+
 def test_refusals(toy: Callable[..., Toy]) -> None:
     """Everything that cannot be stacked, in one sentence each."""
     llama = open_checkpoint(toy("llama").folder)
