@@ -268,6 +268,7 @@ def test_periods_of_which_no_list_is_known(
         ("gpt_neox_japanese", [0, 0, 1], [0], "the last layer alone"),
         ("diffllama", [0], [0, 0], "heads are subtracted"),
         ("esm", [0, 1], [0, 1, 1], "contact_head"),
+        ("yolos", [1, 0], [0, 1, 1], "mid_position_embeddings"),
     ],
 )
 def test_layers_that_would_be_others(
