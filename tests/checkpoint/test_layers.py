@@ -267,7 +267,7 @@ def test_periods_of_which_no_list_is_known(
         ("modernbert", [0, 1, 1], [0, 0, 1], "the first layer has no norm"),
         ("gpt_neox_japanese", [0, 0, 1], [0], "the last layer alone"),
         ("diffllama", [0], [0, 0], "heads are subtracted"),
-        ("esm", [0, 1], [0, 1, 1], "contact_head"),
+        ("esm", [0, 1], [0, 1, 1], "contact_head.regression.weight: axis places has length 12"),
         ("yolos", [1, 0], [0, 1, 1], "mid_position_embeddings"),
     ],
 )
@@ -354,7 +354,7 @@ def test_lightning_attention(toy: Callable[..., Toy]) -> None:
     assert stack_layers([(bare, range(2)), (bare, range(1, 2))]).tensors
     with pytest.raises(IsomergeError) as error:
         stack_layers([(bare, range(1, -1, -1))])
-    one_sentence(error.value, "layer 0 would be layer 1", "lightning attention")
+    one_sentence(error.value, "layer 0 of 2 would be layer 1 of 2", "lightning attention")
 
 
 def test_refusals(toy: Callable[..., Toy]) -> None:

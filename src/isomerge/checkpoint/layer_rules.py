@@ -213,7 +213,7 @@ def check_numbered(whole: Layered, order: Order) -> None:
         for number, (model, layer) in enumerate(order):
             if model.numbered[reason][layer] != now[number]:
                 raise IsomergeError(
-                    f"{model.ref}: layer {layer} would be layer {number}, and what it is depends on its number ({reason}): choose "
+                    f"{model.ref}: layer {layer} of {model.depth} would be layer {number} of {whole.depth}, and what it is depends on that ({reason}): choose "
                     "slices that keep such layers at their places"
                 )
 

@@ -53,8 +53,12 @@ def stack_layers(
                     f"layer_range ends at {stack.depth} at most"
                 )
     view = _stacked(giver, slices)
-    # its lines refuse tensors whose shape goes with the number of layers (ESM's contacts)
-    whole = Stack(view, spec_file).layered
+    try:  # lines refuse tensors whose shape goes with the number of layers, as that of ESM's contacts does
+        whole = Stack(view, spec_file).layered
+    except IsomergeError as error:
+        raise IsomergeError(
+            f"{error}; tensors around the layers fit only as many layers as their model has: choose slices of {giver.depth} layers"
+        ) from None
     check_numbered(whole, [(stack.layered, layer) for stack, layers in slices for layer in layers])
     return view
 
