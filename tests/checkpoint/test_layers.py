@@ -376,3 +376,13 @@ def test_refusals(toy: Callable[..., Toy]) -> None:
         with pytest.raises(IsomergeError) as error:
             stack_layers(parts)
         one_sentence(error.value, *names)
+
+
+def test_layers_divided_by_the_root_of_their_number(toy: Callable[..., Toy]) -> None:
+    """MiniCPM3 adds what a layer says times ``scale_depth / sqrt(depth)``: layers of a deeper stack say as much as before."""
+    base = open_checkpoint(toy("minicpm3").folder)
+    depth = base.config["num_hidden_layers"]
+    view = stack_layers([(base, range(depth)), (base, range(depth))])
+    assert view.config["scale_depth"] > 1.1 * base.config["scale_depth"]
+    before, after = (m.config["scale_depth"] / m.config["num_hidden_layers"] ** 0.5 for m in (base, view))
+    assert after == pytest.approx(before)

@@ -48,15 +48,21 @@ def disagreement(one: Config, two: Config, keys: Iterable[str]) -> Difference | 
 
 def as_transformers_reads(config: Config) -> dict[str, Any] | None:
     """A config in the newest format, with every default; None where the installed transformers cannot read it."""
+    try:
+        return _plain(read_by_transformers(config).to_dict())
+    except Exception:  # as many types as there are ways not to fit
+        return None
+
+
+def read_by_transformers(config: Config) -> Any:
+    """The configuration object that transformers makes of a config; raises whatever its class does where it cannot."""
     from transformers import AutoConfig
     from transformers.utils import logging
 
     level = logging.get_verbosity()
     logging.set_verbosity(50)  # of old formats it warns, and goes on
     try:
-        return _plain(AutoConfig.for_model(**_plain(config)).to_dict())
-    except Exception:  # as many types as there are ways not to fit
-        return None
+        return AutoConfig.for_model(**_plain(config))
     finally:
         logging.set_verbosity(level)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from isomerge.checkpoint.agreement import read_by_transformers
 from isomerge.checkpoint.layer_config import DEPTH_KEYS, FORMS, LAST, LEADING, NUMBERS, depth_keys, entries
 from isomerge.errors import IsomergeError
 
@@ -37,6 +38,8 @@ DECIDED = PERIODS | {
     "full_attn_idxs": ("layer_types",),
 }
 """All that lists decide in its place."""
+DEPTH_SCALE = "scale_depth"
+"""What layers add is divided by the root of their number after it is multiplied by this (MiniCPM): it goes with that root."""
 READ = ("layers_num_experts", "kv_sharing_modes")
 """What transformers' configs make of other keys, with an entry for every layer."""
 
@@ -101,10 +104,8 @@ Order = Sequence[tuple[Layered, int]]
 
 def seen_by_transformers(config: Mapping[str, Any]) -> Seen | None:
     """What transformers makes of a config; None where it does not know the type, or refuses the config."""
-    from isomerge.discovery.building import real_config
-
     try:
-        real = real_config(config)
+        real = read_by_transformers(config)
         stored = real.to_dict()
         made = {key: getattr(real, key, None) for key in (*FORMS, *PERIODS, *READ)}
     except Exception:  # of a config that it refuses, each class raises what it likes
@@ -140,7 +141,9 @@ def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
             f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTH_KEYS)}), so the "
             "number of layers of the stack cannot be written"
         )
-    depth = {key: len(order) for key in keys if key in DEPTH_KEYS}
+    depth: dict[str, Any] = {key: len(order) for key in keys if key in DEPTH_KEYS}
+    if isinstance(scale := giver.config.get(DEPTH_SCALE), (int, float)):
+        depth[DEPTH_SCALE] = scale * (len(order) / giver.depth) ** 0.5
     if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
         return dict(giver.config)
     config = _joined(giver, order, ()) | depth
