@@ -54,7 +54,7 @@ def align(kind: str, a: str, b: str, text: str) -> None:
     import torch
 
     import isomerge
-    from isomerge.engine import streams
+    from isomerge.engine.pairs import streams
 
     torch.set_num_threads(1)
     streams.SWEEPS = SWEEPS

@@ -21,8 +21,8 @@ import torch
 from run import DATA, LEARN, LIMITS, RESULTS, train_data
 
 import isomerge
-from isomerge.engine import matched_line
-from isomerge.engine.matched_line import MatchedLine
+from isomerge.engine.learn import line as matched_line
+from isomerge.engine.learn.line import MatchedLine
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from typing import Any
 import torch
 
 from isomerge.data.opening import open_data
-from isomerge.engine.fusion import fusion_of
-from isomerge.engine.learning import LearnSettings
-from isomerge.engine.merging import run_merge
+from isomerge.engine.learn.learning import LearnSettings
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.merge.fusion import fusion_of
+from isomerge.engine.merge.merging import run_merge
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
+from isomerge.engine.pairs.solutions import Matching
 from isomerge.engine.run import Output
-from isomerge.engine.solutions import Matching
 from isomerge.evidence.barrier import ensemble
 from isomerge.evidence.losses import evaluate
 

@@ -61,7 +61,7 @@ def by_functions(recipe: Path, out: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    from isomerge.engine.fusing import generator
+    from isomerge.engine.merge.fusing import generator
     from isomerge.fusion.registry import method
 
     content = yaml.safe_load(recipe.read_text())

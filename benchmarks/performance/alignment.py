@@ -44,7 +44,7 @@ def ours(
     """Every unit read, matched, moved and measured as `isomerge align` does it; the moved tensors by name."""
     from isomerge.checkpoint.memory import in_memory
     from isomerge.engine.models import recognise, working_dtype
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.plan import make_plan
 
     a, b = (recognise(in_memory(tensors, config)) for tensors in (anchor, source))

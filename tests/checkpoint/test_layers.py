@@ -19,7 +19,7 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.models import recognise
 from isomerge.engine.run import run_key
-from isomerge.engine.statistics import weights_digest
+from isomerge.engine.stats.statistics import weights_digest
 from isomerge.errors import IsomergeError
 from toys import TOYS, Toy, config_of, inputs, outputs, overwrite, relative, save_toy
 

@@ -18,7 +18,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import ModelRef, open_model_ref, parse_model_ref
 from isomerge.engine.models import recognise
 from isomerge.engine.run import run_key
-from isomerge.engine.statistics import weights_digest
+from isomerge.engine.stats.statistics import weights_digest
 from isomerge.errors import IsomergeError
 from toys import config_of, outputs, overwrite, relative, save_toy, tensors
 

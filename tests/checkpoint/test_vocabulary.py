@@ -19,11 +19,11 @@ from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.vocabulary_views import with_vocabulary
-from isomerge.engine.job_models import opened
-from isomerge.engine.merge_job import job_of_models
+from isomerge.engine.merge.job import job_of_models
+from isomerge.engine.merge.job_models import opened
 from isomerge.engine.models import check_compatible, recognise
 from isomerge.engine.run import run_key
-from isomerge.engine.statistics import weights_digest
+from isomerge.engine.stats.statistics import weights_digest
 from isomerge.errors import IsomergeError
 from toys import randomise, relative
 

@@ -143,8 +143,8 @@ def test_what_configs_leave_out() -> None:
 
 def test_such_a_model_runs(folder: Path, tmp_path: Path) -> None:
     """Its loss on texts is the one that transformers computes."""
+    from isomerge.engine.live.modules import load_module
     from isomerge.engine.models import recognise
-    from isomerge.engine.modules import load_module
     from isomerge.evidence.losses import evaluate
     from toys import save_toy
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from isomerge.engine.models import recognise
-from isomerge.engine.pair import PairSolver
+from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.plan import make_plan
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.permutations import permutation_spec

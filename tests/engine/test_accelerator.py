@@ -12,7 +12,8 @@ import isomerge
 from depth import EVERY
 from engine.disguises import disguise, files_of, perturb, single
 from engine.pretended_device import NAME, pretended
-from isomerge.engine import many_passes, streams
+from isomerge.engine.many import passes as many_passes
+from isomerge.engine.pairs import streams
 from isomerge.errors import IsomergeError
 from toys import outputs, relative, tensors
 
@@ -68,7 +69,7 @@ def test_the_pretended_device_has_the_rules_of_a_real_one() -> None:
 
 def test_too_little_memory_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device, what was matched there, and two ways out."""
-    from isomerge.engine import pair as pairs
+    from isomerge.engine.pairs import pair as pairs
 
     a, b = pair("gpt2", tmp_path)
 

@@ -15,7 +15,7 @@ import torch
 import isomerge
 from engine.disguises import single
 from isomerge.engine.arguments import checked
-from isomerge.engine.merge_job import job_of_models
+from isomerge.engine.merge.job import job_of_models
 from isomerge.errors import IsomergeError
 from toys import tensors
 

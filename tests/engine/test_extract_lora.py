@@ -12,7 +12,7 @@ import transformers as tf
 from transformers.pytorch_utils import Conv1D
 
 from isomerge.checkpoint.references import open_model_ref
-from isomerge.engine.extract_lora import extract_lora
+from isomerge.engine.adapter.extract_lora import extract_lora
 from isomerge.errors import IsomergeError
 from isomerge.fusion import low_rank
 from isomerge.fusion.low_rank import Cut, factors

@@ -20,11 +20,11 @@ from engine.disguises import perturb, single, untied
 from engine.test_fisher_information import labelled
 from engine.test_fisher_moves import moved_twin
 from engine.test_statistics import examples_for, near
-from isomerge.engine.fusion_statistics import FusionStatistics
-from isomerge.engine.gathering import gather, parse_kinds
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.merge.fusion_statistics import FusionStatistics
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
-from isomerge.engine.statistics import read_activations, read_statistics
+from isomerge.engine.stats.gathering import gather, parse_kinds
+from isomerge.engine.stats.statistics import read_activations, read_statistics
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
 from isomerge.fusion.registry import STATISTICS, method

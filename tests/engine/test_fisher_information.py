@@ -11,13 +11,13 @@ import torch
 from engine.disguises import single
 from engine.test_statistics import examples_for, near
 from isomerge.data.examples import IGNORED, Examples
-from isomerge.engine import fisher_information
-from isomerge.engine.fisher_information import FisherInformation, gather_fisher
-from isomerge.engine.gathering import gather
-from isomerge.engine.likelihoods import log_likelihoods
-from isomerge.engine.linear_layers import plan_linears
+from isomerge.engine.live.modules import load_module, parameter_names
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module, parameter_names
+from isomerge.engine.stats import fisher_information
+from isomerge.engine.stats.fisher_information import FisherInformation, gather_fisher
+from isomerge.engine.stats.gathering import gather
+from isomerge.engine.stats.likelihoods import log_likelihoods
+from isomerge.engine.stats.linear_layers import plan_linears
 from isomerge.errors import IsomergeError
 from toys import config_of
 

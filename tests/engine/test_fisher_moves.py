@@ -10,9 +10,9 @@ import torch
 from engine.disguises import single
 from engine.test_fisher_information import labelled
 from engine.test_statistics import near
-from isomerge.engine.fusion_statistics import FusionStatistics
+from isomerge.engine.merge.fusion_statistics import FusionStatistics
 from isomerge.engine.models import recognise
-from isomerge.engine.moving_statistics import COORDINATEWISE, check_closed, moved_fisher
+from isomerge.engine.stats.moving import COORDINATEWISE, check_closed, moved_fisher
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.symmetry.alignment import Alignment

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import isomerge
 from engine.disguises import files_of, turn
 from isomerge.archs import spec_for
-from isomerge.engine.heads import head_lines, with_labels
+from isomerge.engine.merge.heads import head_lines, with_labels
 from isomerge.errors import IsomergeError
 from toys import BODY, PATCHES, config_of, outputs, randomise, relative, tensors
 

@@ -16,8 +16,8 @@ from engine.disguises import single
 from isomerge.data.examples import Examples
 from isomerge.engine.inputs import inputs_key
 from isomerge.engine.models import recognise
-from isomerge.engine.places import load_places, save_places
-from isomerge.engine.solutions import Matching, matching_of
+from isomerge.engine.pairs.places import load_places, save_places
+from isomerge.engine.pairs.solutions import Matching, matching_of
 from isomerge.errors import IsomergeError
 from toys import CAUSAL, randomise
 
@@ -170,9 +170,9 @@ def test_contradictions() -> None:
 
 def test_places_survive(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """Streams and units are read back bit for bit, with the report."""
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
+    from isomerge.engine.pairs.streams import StreamSolver
     from isomerge.engine.plan import make_plan
-    from isomerge.engine.streams import StreamSolver
 
     one, two = map(recognise, pair)
 
@@ -191,7 +191,7 @@ def test_places_survive(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
 def test_a_search_is_made_once(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted while learning after a search, a run goes on from where the search had come."""
-    from isomerge.engine import search
+    from isomerge.engine.pairs import search
 
     file, made = tmp_path / "x.safetensors", []
     save_file({"input_ids": ids(1, 16)}, file)

@@ -69,7 +69,7 @@ def test_killed_and_run_again(name: str, what: str, at: int, tmp_path: Path) -> 
 
 def test_finished_units_are_not_solved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal spares the work that was done, and only that."""
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
 
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
     assert run("merge", a, b, tmp_path / "out", 9) == -signal.SIGKILL

@@ -13,16 +13,18 @@ from safetensors.torch import load_file, save_file
 import isomerge
 from depth import more
 from engine.disguises import single
-from isomerge.engine import learned, learning, substitution
-from isomerge.engine.learned import Learner
-from isomerge.engine.learning import LearnSettings
-from isomerge.engine.matched_line import MatchedLine
+from isomerge.engine.learn import learner as learned
+from isomerge.engine.learn import learning
+from isomerge.engine.learn.learner import Learner
+from isomerge.engine.learn.learning import LearnSettings
+from isomerge.engine.learn.line import MatchedLine
+from isomerge.engine.live import substitution
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.live.substitution import substituted
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
-from isomerge.engine.pair import PairSolver
+from isomerge.engine.pairs.pair import PairSolver
+from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.plan import make_plan
-from isomerge.engine.streams import StreamSolver
-from isomerge.engine.substitution import substituted
 from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits
 from toys import config_of, outputs, relative

@@ -14,13 +14,15 @@ from depth import more
 from engine.disguises import single
 from engine.test_many import acted, merge, solver_of
 from isomerge.data.opening import open_data
-from isomerge.engine import learned, many, streams
-from isomerge.engine.learned import Learned
-from isomerge.engine.learned_together import Observer, learn_together
-from isomerge.engine.learning import LearnSettings
-from isomerge.engine.matched_simplex import MatchedSimplex
+from isomerge.engine.learn import learner as learned
+from isomerge.engine.learn.learner import Learned
+from isomerge.engine.learn.learning import LearnSettings
+from isomerge.engine.learn.simplex import MatchedSimplex
+from isomerge.engine.learn.together import Observer, learn_together
+from isomerge.engine.many import solver as many
 from isomerge.engine.models import recognise
-from isomerge.engine.solutions import Matching
+from isomerge.engine.pairs import streams
+from isomerge.engine.pairs.solutions import Matching
 from isomerge.symmetry.alignment import Alignment
 from toys import config_of, load_toy, outputs, relative, write_toy
 

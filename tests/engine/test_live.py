@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 import isomerge
 from engine.disguises import single, untied
 from engine.test_modules import CONVERTED
-from isomerge.engine.live import aligned_module, average, state_of
+from isomerge.engine.live.live import aligned_module, average, state_of
+from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_turn, with_streams
 from toys import GPT, TRIED, inputs, load_toy, overwrite, relative

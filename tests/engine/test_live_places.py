@@ -14,12 +14,12 @@ import isomerge
 from engine.disguises import single
 from engine.test_modules import CONVERTED
 from engine.test_statistics import examples_for, gathered
-from isomerge.engine.conversions import conversion_of
-from isomerge.engine.fisher_information import gather_fisher
-from isomerge.engine.live_places import every_weight, places_of
+from isomerge.engine.live.conversions import conversion_of
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.live.places import every_weight, places_of
+from isomerge.engine.live.substitution import substituted
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
-from isomerge.engine.substitution import substituted
+from isomerge.engine.stats.fisher_information import gather_fisher
 from isomerge.errors import IsomergeError
 from isomerge.evidence.losses import outputs_of
 from toys import TRIED, outputs, relative

@@ -12,16 +12,17 @@ import torch
 
 from depth import more, thorough
 from engine.disguises import disguise, files_of, perturb, single, turn
-from isomerge.engine import many, streams
-from isomerge.engine.fusion import fusion_of
-from isomerge.engine.many import ManySolver
-from isomerge.engine.many_units import ManyUnits
-from isomerge.engine.matched_simplex import judged_points, random_point
-from isomerge.engine.merging import run_merge
+from isomerge.engine.learn.simplex import judged_points, random_point
+from isomerge.engine.many import solver as many
+from isomerge.engine.many.solver import ManySolver
+from isomerge.engine.many.units import ManyUnits
+from isomerge.engine.merge.fusion import fusion_of
+from isomerge.engine.merge.merging import run_merge
 from isomerge.engine.models import Model, recognise, working_dtype
+from isomerge.engine.pairs import streams
+from isomerge.engine.pairs.solutions import Matching
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
-from isomerge.engine.solutions import Matching
 from isomerge.errors import IsomergeError
 from isomerge.matching.many import Graph, mean_of_others, synchronise
 from isomerge.symmetry.alignment import Alignment

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import isomerge
 from depth import more
 from engine.disguises import disguise, perturb, single
-from isomerge.engine.fusing import generator
+from isomerge.engine.merge.fusing import generator
 from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from isomerge.fusion.registry import Method, methods

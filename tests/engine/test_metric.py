@@ -12,13 +12,13 @@ from depth import more
 from engine.disguises import single, turn
 from engine.test_search import solved
 from engine.test_statistics import examples_for, gathered
-from isomerge.engine import streams
-from isomerge.engine.metric import in_metric, input_metrics, solve_in_metric
-from isomerge.engine.modules import load_module
-from isomerge.engine.pair_units import Canonical
-from isomerge.engine.rematch import solve_again
-from isomerge.engine.streams import StreamSolver
-from isomerge.engine.taps import plan_inputs, reading, unpadded
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.pairs import streams
+from isomerge.engine.pairs.metric import in_metric, input_metrics, solve_in_metric
+from isomerge.engine.pairs.pair_units import Canonical
+from isomerge.engine.pairs.rematch import solve_again
+from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.engine.stats.taps import plan_inputs, reading, unpadded
 from isomerge.symmetry.alignment import Alignment
 
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffusion_models import DIFFUSION
+from isomerge.engine.live.modules import load_module, parameter_names
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module, parameter_names
 from isomerge.errors import IsomergeError
 from toy_languages import CONVERTED_LANGUAGES
 from toy_newest import CONVERTED_NEWEST

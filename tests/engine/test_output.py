@@ -21,7 +21,7 @@ import isomerge
 from depth import more
 from engine.disguises import disguise, files_of, single
 from isomerge.checkpoint.partial import check_out
-from isomerge.engine.fusing import Fuser
+from isomerge.engine.merge.fusing import Fuser
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distances_figure import import_ahead
 from toys import BODY, config_of, outputs, randomise, relative, save_toy, tensors

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from isomerge.data.examples import IGNORED, Examples
-from isomerge.engine.gathering import gather
-from isomerge.engine.linear_modules import Rewritten
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.merge.regression import regress
+from isomerge.engine.merge.repair import repair
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
-from isomerge.engine.regression import regress
-from isomerge.engine.repair import repair
-from isomerge.engine.taps import capture
+from isomerge.engine.stats.gathering import gather
+from isomerge.engine.stats.linear_modules import Rewritten
+from isomerge.engine.stats.taps import capture
 from toys import save_toy
 
 LENGTHS = (9, 5, 12, 5)

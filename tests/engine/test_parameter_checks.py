@@ -9,7 +9,7 @@ import pytest
 
 import isomerge
 from engine.disguises import single
-from isomerge.engine.fusing import Fuser
+from isomerge.engine.merge.fusing import Fuser
 from isomerge.errors import IsomergeError
 from isomerge.fusion import registry
 from toys import tensors

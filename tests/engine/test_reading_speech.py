@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import isomerge
 from isomerge.data.examples import Examples
-from isomerge.engine.modules import load_module
+from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.losses import outputs_of
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.disguises import single, turn
-from isomerge.engine import streams
 from isomerge.engine.models import Model, recognise, working_dtype
-from isomerge.engine.pair import PairSolver
+from isomerge.engine.pairs import streams
+from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.plan import make_plan
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engine.renumbered import gap, moved_by, pair_of, renumber, squared_gap
-from isomerge.engine import rebasin
-from isomerge.engine.rebasin import WeightMatching, match_by_rebasin
+from isomerge.engine.pairs import rebasin
+from isomerge.engine.pairs.rebasin import WeightMatching, match_by_rebasin
 from isomerge.matching.permutations import in_declared_groups, permutation_spec
 from isomerge.symmetry.alignment import Alignment
 from toys import load_toy, outputs, relative, save_toy, write_toy

@@ -9,9 +9,9 @@ import pytest
 
 import isomerge
 from engine.disguises import single
-from isomerge.engine.merge_job import job_of_models
-from isomerge.engine.merge_recipe import recipe_text
-from isomerge.engine.recipe_job import job_of_recipe
+from isomerge.engine.merge.job import job_of_models
+from isomerge.engine.recipe.job import job_of_recipe
+from isomerge.engine.recipe.merge_recipe import recipe_text
 from isomerge.errors import IsomergeError
 
 MODELS = "models: [{model: a}, {model: b}]\nmerge_method: linear\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isomerge.engine.recipe_words import in_keys, told_in_keys
+from isomerge.engine.recipe.words import in_keys, told_in_keys
 from isomerge.errors import IsomergeError, UnfinishedError
 from isomerge.fusion.recipe import AlignBlock, Recipe
 

@@ -18,12 +18,12 @@ from engine.disguises import perturb, single
 from engine.test_sequence import Parallel, images
 from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
-from isomerge.engine.control import output_error, regress_with_control
-from isomerge.engine.live import aligned_module, average
+from isomerge.engine.live.live import aligned_module, average
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.merge.control import output_error, regress_with_control
+from isomerge.engine.merge.regression import default_ridge, regress, solve_ridge
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
-from isomerge.engine.regression import default_ridge, regress, solve_ridge
-from isomerge.engine.sequence import find_order
+from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits, training_digits
 from isomerge.evidence.law import random_turn, with_streams

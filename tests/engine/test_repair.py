@@ -16,11 +16,11 @@ from engine.test_regression import Router, damaged, pair, seen_by
 from engine.test_sequence import Parallel, images
 from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
-from isomerge.engine.linear_modules import matrix
-from isomerge.engine.live import average
-from isomerge.engine.modules import load_module
-from isomerge.engine.repair import Moments, repair
-from isomerge.engine.sequence import find_order
+from isomerge.engine.live.live import average
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.merge.repair import Moments, repair
+from isomerge.engine.stats.linear_modules import matrix
+from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
 
 

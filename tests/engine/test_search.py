@@ -14,17 +14,17 @@ import transformers as tf
 from engine.disguises import perturb, single, turn
 from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
-from isomerge.engine import rematch, search, streams
-from isomerge.engine.midpoint import Midpoint
+from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import recognise, working_dtype
-from isomerge.engine.modules import load_module
-from isomerge.engine.moves import stream_step
-from isomerge.engine.pair import PairSolver
+from isomerge.engine.pairs import rematch, search, streams
+from isomerge.engine.pairs.midpoint import Midpoint
+from isomerge.engine.pairs.moves import stream_step
+from isomerge.engine.pairs.pair import PairSolver
+from isomerge.engine.pairs.rematch import FunctionalMatch
+from isomerge.engine.pairs.search import Search, search_forward
+from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.plan import make_plan
-from isomerge.engine.rematch import FunctionalMatch
-from isomerge.engine.search import Search, search_forward
-from isomerge.engine.streams import StreamSolver
-from isomerge.engine.taps import capture
+from isomerge.engine.stats.taps import capture
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS
@@ -72,7 +72,7 @@ def test_accepted_moves_only_lower_the_divergence(
     name: str, spaces: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unrelated models: down at every accepted move, the best held-out state is left behind, outputs stay."""
-    monkeypatch.setattr("isomerge.engine.moves.ALL_HEADS", 3)
+    monkeypatch.setattr("isomerge.engine.pairs.moves.ALL_HEADS", 3)
     monkeypatch.setattr(search, "STEPS", 6)
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)
     examples = examples_for(a, 24)
@@ -151,7 +151,7 @@ def test_the_guard_keeps_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_twin_settles_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be gained but rounding: the search ends by itself, after few rounds."""
-    monkeypatch.setattr("isomerge.engine.moves.ALL_HEADS", 2)
+    monkeypatch.setattr("isomerge.engine.pairs.moves.ALL_HEADS", 2)
     monkeypatch.setattr(search, "STEPS", 3)
     a = single("vit", tmp_path / "a")
     moved = turn("vit", a, tmp_path / "moved", 3)
@@ -164,7 +164,7 @@ def test_a_twin_settles_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_seed_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal seeds and moves give equal matches; another seed another one."""
-    monkeypatch.setattr("isomerge.engine.moves.ALL_HEADS", 3)
+    monkeypatch.setattr("isomerge.engine.pairs.moves.ALL_HEADS", 3)
     a, b = single("vit", tmp_path / "a"), single("vit", tmp_path / "b", 5)
     examples = examples_for(a, 16)
     found = []

@@ -11,10 +11,10 @@ from torch import nn
 from engine.disguises import single
 from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
-from isomerge.engine.forward import run_until
-from isomerge.engine.linear_modules import linear_modules
-from isomerge.engine.modules import load_module
-from isomerge.engine.sequence import find_order
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.stats.forward import run_until
+from isomerge.engine.stats.linear_modules import linear_modules
+from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
 
 

@@ -15,14 +15,14 @@ import isomerge
 from engine.disguises import files_of, perturb, single, turn
 from isomerge.data.examples import Examples
 from isomerge.engine.commands import run_align
-from isomerge.engine.gathering import gather
 from isomerge.engine.inputs import check_same_data
+from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import Model, recognise
-from isomerge.engine.modules import load_module
+from isomerge.engine.pairs.solutions import Matching
 from isomerge.engine.run import Output
-from isomerge.engine.solutions import Matching
-from isomerge.engine.statistics import read_activations, read_statistics, weights_digest, write_statistics
-from isomerge.engine.taps import capture
+from isomerge.engine.stats.gathering import gather
+from isomerge.engine.stats.statistics import read_activations, read_statistics, weights_digest, write_statistics
+from isomerge.engine.stats.taps import capture
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_turn, with_streams
 from toys import config_of, load_toy, outputs, relative, save_toy, write_toy

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import isomerge
 from engine.disguises import files_of, perturb, single, turn
-from isomerge.engine import streams
+from isomerge.engine.pairs import streams
 from isomerge.errors import IsomergeError
 from toys import outputs, relative, save_toy, tensors
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from engine.disguises import single
-from isomerge.engine.live_places import places_of
+from isomerge.engine.live.places import places_of
+from isomerge.engine.live.substitution import untied_module
 from isomerge.engine.models import recognise
-from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.spec import by_canonical
 

@@ -14,15 +14,15 @@ import torch
 
 from engine.renumbered import Blocks, gap, moved_by, pair_of, renumber
 from isomerge.data.examples import Examples
-from isomerge.engine.branches import capture_branches
+from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
-from isomerge.engine.pair import PairSolver
+from isomerge.engine.pairs.pair import PairSolver
+from isomerge.engine.pairs.solutions import Matching
 from isomerge.engine.run import Output, StreamWriter
-from isomerge.engine.solutions import Matching
+from isomerge.engine.stats.taps import Activations
 from isomerge.engine.streaming import stream_units, write_alone
-from isomerge.engine.taps import Activations
-from isomerge.engine.transport import (
+from isomerge.engine.transport.branches import capture_branches
+from isomerge.engine.transport.solver import (
     METHODS,
     TransportSettings,
     TransportSolver,

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 import isomerge
 from depth import more
 from engine.disguises import single, turn, untied, write_like
-from isomerge.engine import streams
 from isomerge.engine.models import recognise
+from isomerge.engine.pairs import streams
 from isomerge.errors import IsomergeError
 from toys import BODY, CAUSAL, GPT, PATCHES, config_of, outputs, randomise, relative, tensors
 

@@ -17,7 +17,7 @@ from torch import nn
 import isomerge
 from isomerge.data.examples import Examples
 from isomerge.data.opening import open_data
-from isomerge.engine.modules import load_module
+from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import line_report, plane_report
 from isomerge.evidence.digits import example_models, held_out_digits

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from isomerge.data.examples import Examples
-from isomerge.engine.modules import load_module
+from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble
 from isomerge.evidence.losses import batch_loss, divergence, evaluate, logits_of, targets_of

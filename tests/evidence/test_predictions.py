@@ -12,8 +12,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import isomerge
 from evidence.heads import IDS, REPLACED, REWARDS, SEVERAL, head
 from isomerge.data.examples import Examples
-from isomerge.engine.control import output_error
-from isomerge.engine.modules import load_module
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.merge.control import output_error
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble
 from isomerge.evidence.losses import divergence, evaluate, logits_of

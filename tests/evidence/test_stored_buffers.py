@@ -10,16 +10,16 @@ import torch
 
 import isomerge
 from isomerge.data.opening import open_data
-from isomerge.engine.learning import LearnSettings
-from isomerge.engine.live import aligned_module, average, state_of
-from isomerge.engine.matched_line import MatchedLine
-from isomerge.engine.midpoint import Midpoint
+from isomerge.engine.learn.learning import LearnSettings
+from isomerge.engine.learn.line import MatchedLine
+from isomerge.engine.live.live import aligned_module, average, state_of
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.live.substitution import substituted
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module
-from isomerge.engine.pair import PairSolver
+from isomerge.engine.pairs.midpoint import Midpoint
+from isomerge.engine.pairs.pair import PairSolver
+from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.plan import make_plan
-from isomerge.engine.streams import StreamSolver
-from isomerge.engine.substitution import substituted
 from isomerge.evidence.losses import evaluate, outputs_of
 from isomerge.evidence.plane import loss_plane
 from isomerge.evidence.stored_weights import put_mean, weights_of

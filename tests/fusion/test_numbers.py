@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.fusion import fusion_of
-from isomerge.engine.recipe_job import job_of_recipe
+from isomerge.engine.merge.fusion import fusion_of
+from isomerge.engine.recipe.job import job_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.numbers import as_number
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.fusion import fusion_of
-from isomerge.engine.merge_job import job_of_models
-from isomerge.engine.recipe_job import job_of_recipe
+from isomerge.engine.merge.fusion import fusion_of
+from isomerge.engine.merge.job import job_of_models
+from isomerge.engine.recipe.job import job_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.options import Range, limited
 from isomerge.fusion.registry import describe, methods

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from engine.disguises import single
 from engine.test_statistics import examples_for
-from isomerge.engine.fusion_statistics import FusionStatistics
+from isomerge.engine.live.modules import load_module, parameter_names
+from isomerge.engine.merge.fusion_statistics import FusionStatistics
 from isomerge.engine.models import recognise
-from isomerge.engine.modules import load_module, parameter_names
 from isomerge.errors import IsomergeError
 from isomerge.fusion.regmean import InputGram, regmean
 from isomerge.symmetry.groups.orthogonal import random_orthogonal

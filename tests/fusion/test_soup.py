@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from engine.disguises import perturb, single
 from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
-from isomerge.engine.modules import load_module
-from isomerge.engine.soup import make_soup
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.merge.soup import make_soup
 from isomerge.errors import IsomergeError
 from isomerge.evidence.losses import evaluate
 from isomerge.evidence.stored_weights import put_mean

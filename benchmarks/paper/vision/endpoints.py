@@ -17,7 +17,7 @@ import torch
 import isomerge
 from isomerge.data.examples import Examples
 from isomerge.data.opening import open_data
-from isomerge.engine.modules import load_module
+from isomerge.engine.live.modules import load_module
 from isomerge.evidence.losses import evaluate
 
 ROOT = Path(__file__).resolve().parents[3]

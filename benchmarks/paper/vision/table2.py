@@ -27,7 +27,7 @@ from benchmarks.paper.vision.endpoints import (
 )
 from benchmarks.paper.vision.fusions import OUR_ROWS, PAPER_ROWS, SETTINGS, merged
 from benchmarks.paper.vision.matching import MATCHINGS, aligned, portable
-from isomerge.engine.modules import load_module
+from isomerge.engine.live.modules import load_module
 from isomerge.evidence.barrier import ensemble
 
 COLUMNS = ("none", "paper-no-rescale", "paper", "all", "activations", "learned")

@@ -60,7 +60,7 @@ def verify(
         ``residual`` where. With ``run``, ``outputs`` is how far they are apart, and ``contradiction`` a sentence where this
         speaks against the verdict.
     """
-    from isomerge.engine.modules import on_disk
+    from isomerge.engine.live.modules import on_disk
     from isomerge.evidence.outputs import compare_outputs
     from isomerge.evidence.verify import contradiction, prove, refute
     from isomerge.quotient.fingerprint import fingerprint as print_of

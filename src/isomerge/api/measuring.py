@@ -163,7 +163,7 @@ def stats(
         kinds: what is gathered: ``activations`` and ``regmean`` (Grams), which matching reads; ``fisher`` (diagonal) and
             ``kfac`` (Kronecker factors), for which the model is run backwards on every example alone.
         fisher_labels: ``given`` (the data's; the default where there are some), ``sampled`` from the model's prediction,
-            or ``expected`` over all classes; see `isomerge.engine.likelihoods`.
+            or ``expected`` over all classes; see `isomerge.engine.stats.likelihoods`.
         seed: of sampled labels.
         limit, length: examples, and tokens per example; see `open_data`.
         device: where the model runs, in float32.
@@ -176,7 +176,7 @@ def stats(
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.data.opening import open_data
-    from isomerge.engine.gathering import StatsOptions, parse_kinds, run_stats
+    from isomerge.engine.stats.gathering import StatsOptions, parse_kinds, run_stats
 
     path, chosen = Path(os.path.expanduser(out)), parse_kinds(kinds)
     options = StatsOptions(

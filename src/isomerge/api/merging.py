@@ -16,7 +16,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 
 
-@checked(rest="isomerge.engine.solutions.matching_of")
+@checked(rest="isomerge.engine.pairs.solutions.matching_of")
 def merge(
     models: Sequence[Any] | str | Path,
     *,
@@ -78,13 +78,13 @@ def merge(
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.data.given import check_given
-    from isomerge.engine.job_models import opened
-    from isomerge.engine.merge_job import job_of_models, number_of
-    from isomerge.engine.merge_recipe import recipe_text
-    from isomerge.engine.merging import run_merge
-    from isomerge.engine.recipe_job import job_of_recipe
-    from isomerge.engine.recipe_words import told_in_keys
-    from isomerge.engine.solutions import matching_of
+    from isomerge.engine.merge.job import job_of_models, number_of
+    from isomerge.engine.merge.job_models import opened
+    from isomerge.engine.merge.merging import run_merge
+    from isomerge.engine.pairs.solutions import matching_of
+    from isomerge.engine.recipe.job import job_of_recipe
+    from isomerge.engine.recipe.merge_recipe import recipe_text
+    from isomerge.engine.recipe.words import told_in_keys
 
     how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
     check_given(repair, "--repair")
@@ -184,12 +184,12 @@ def extract_lora(
 
     Returns:
         ``rank``, per tensor that differs ``kept`` (``lora``, ``saved`` or ``lost``), ``rank``, ``norm`` and ``lost``, and over
-        all of them ``norm``, ``lost`` and ``share`` (Frobenius); see `isomerge.engine.extract_lora`.
+        all of them ``norm``, ``lost`` and ``share`` (Frobenius); see `isomerge.engine.adapter.extract_lora`.
 
     Raises:
         IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.extract_lora import extract_lora as extract
+    from isomerge.engine.adapter.extract_lora import extract_lora as extract
 
     folder = Path(os.path.expanduser(out))
     with recognised([finetuned, base], spec, allow_pickle) as (one, two):

@@ -18,7 +18,7 @@ from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -95,7 +95,7 @@ def pair_solver(
     one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allow_pickle: bool, *, guard: bool
 ) -> Iterator[PairSolver]:
     """Two models recognised, and what solves their units."""
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.plan import make_plan
 
     with recognised([one, two], spec, allow_pickle) as (a, b):

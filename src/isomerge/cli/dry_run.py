@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
 
 if TYPE_CHECKING:
+    from isomerge.engine.pairs.solutions import Matching
     from isomerge.engine.plan import Plan
-    from isomerge.engine.solutions import Matching
 
 
 def print_plan(
@@ -40,11 +40,11 @@ def print_plan(
     """
     from isomerge.checkpoint.partial import check_out
     from isomerge.checkpoint.size import parse_size
-    from isomerge.engine.baselines import OURS
     from isomerge.engine.cost import estimate
-    from isomerge.engine.heads import arrange, head_lines, heads_of
     from isomerge.engine.inputs import check_data
+    from isomerge.engine.merge.heads import arrange, head_lines, heads_of
     from isomerge.engine.models import check_compatible, recognise
+    from isomerge.engine.pairs.baselines import OURS
     from isomerge.engine.plan import make_plan
     from isomerge.engine.stored_form import planned_tensors
     from isomerge.symmetry.fixed import fixed_parts

@@ -14,7 +14,7 @@ from isomerge.cli.running_options import with_running
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
-    from isomerge.engine.merge_job import MergeJob
+    from isomerge.engine.merge.job import MergeJob
 
 
 @with_matching
@@ -55,7 +55,7 @@ def merge(
     import isomerge
     from isomerge.cli.console import Voice, write_json
     from isomerge.data.given import check_given
-    from isomerge.engine.recipe_words import told_in_keys
+    from isomerge.engine.recipe.words import told_in_keys
     from isomerge.evidence.report.page import PAGE
 
     voice = Voice(quiet, verbose)
@@ -90,8 +90,8 @@ def _job(
     models: list[str], given: dict[str, Any], options: list[str], seed: int
 ) -> tuple[MergeJob, dict[str, Any]]:
     """What is asked for, and how it is aligned; ``options`` are those of the method that were given."""
-    from isomerge.engine.merge_job import job_of_models
-    from isomerge.engine.recipe_job import job_of_recipe
+    from isomerge.engine.merge.job import job_of_models
+    from isomerge.engine.recipe.job import job_of_recipe
     from isomerge.errors import IsomergeError
 
     how = {name: given[name] for name in ("align", "anchor", "onto", "spaces", "layers", "untie", "heads")}
@@ -130,10 +130,10 @@ def _prepare(
 ) -> bool:
     """All checks before anything is read; prints the plan of a dry run (and is then True), or warns."""
     from isomerge.cli.dry_run import print_plan
-    from isomerge.engine.job_models import opened
-    from isomerge.engine.many_solutions import check_anchor
-    from isomerge.engine.merge_checks import check_aligned, learned_apart
-    from isomerge.engine.solutions import matching_of
+    from isomerge.engine.many.solutions import check_anchor
+    from isomerge.engine.merge.checks import check_aligned, learned_apart
+    from isomerge.engine.merge.job_models import opened
+    from isomerge.engine.pairs.solutions import matching_of
     from isomerge.evidence.misalignment import misalignment
 
     match, (spec, allow_pickle) = matching_of(**matching), opening

@@ -1,17 +1,17 @@
-"""What the commands do, on recognised models: align and apply (`isomerge.engine.merging` has merge)."""
+"""What the commands do, on recognised models: align and apply (`isomerge.engine.merge.merging` has merge)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.baselines import OURS, SOFT
 from isomerge.engine.models import Model, check_compatible, working_dtype
-from isomerge.engine.pair import PairSolver
+from isomerge.engine.pairs.baselines import OURS, SOFT
+from isomerge.engine.pairs.pair import PairSolver
+from isomerge.engine.pairs.solutions import WEIGHTS, Matching, prepare_solutions
 from isomerge.engine.plan import gives_out_streams, make_plan, unit_layer
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of
-from isomerge.engine.solutions import WEIGHTS, Matching, prepare_solutions
 from isomerge.engine.streaming import elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card

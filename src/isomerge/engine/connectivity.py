@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.commands import run_align
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.live.substitution import untied_module
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
-from isomerge.engine.modules import load_module
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Observer, Output
-from isomerge.engine.substitution import untied_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
 from isomerge.evidence.line import Line, check_picture, draw_lines, loss_line

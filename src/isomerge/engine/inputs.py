@@ -16,7 +16,7 @@ from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
     from isomerge.engine.models import Model
-    from isomerge.engine.solutions import Matching
+    from isomerge.engine.pairs.solutions import Matching
 
 
 def open_given(
@@ -74,7 +74,7 @@ def check_statistics(files: Sequence[str], models: Sequence[Model]) -> None:
     Raises:
         IsomergeError: a file that is none, or files of different data.
     """
-    from isomerge.engine.statistics import FORMAT
+    from isomerge.engine.stats.statistics import FORMAT
 
     kept: list[Any] = []
     for file, model in zip(files, models, strict=True):
@@ -94,7 +94,7 @@ def check_same_data(files: Sequence[str], told: Sequence[Any]) -> None:
 
     Args:
         files: of statistics.
-        told: which rows each one has (`isomerge.engine.taps.pairing`).
+        told: which rows each one has (`isomerge.engine.stats.taps.pairing`).
 
     Raises:
         IsomergeError: naming the first file and the one that differs from it.

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from isomerge.engine.models import Model
-from isomerge.engine.pair import UnitResult
+from isomerge.engine.pairs.pair import UnitResult
 from isomerge.engine.provenance import input_rows
 from isomerge.evidence.distance import summarise
 from isomerge.symmetry.fixed import fixed_parts

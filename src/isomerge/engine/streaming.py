@@ -12,7 +12,7 @@ from isomerge.checkpoint.place import PlacedTensor
 from isomerge.engine.cost import unit_memory
 from isomerge.engine.local_engine import Demand, LocalEngine
 from isomerge.engine.models import Model
-from isomerge.engine.pair import PairSolver, UnitResult
+from isomerge.engine.pairs.pair import PairSolver, UnitResult
 from isomerge.engine.pipeline import WriteBehind
 from isomerge.engine.plan import Plan, unit_bytes
 from isomerge.engine.unit_work import Fuse, UnitSolver, UnitWork

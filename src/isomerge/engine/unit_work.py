@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from isomerge.checkpoint.place import PlacedTensor
 from isomerge.engine.accelerator import CPU
 from isomerge.engine.models import Model, working_dtype
-from isomerge.engine.pair import Blocks, UnitResult
+from isomerge.engine.pairs.pair import Blocks, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit

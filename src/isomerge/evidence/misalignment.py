@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.evidence.distance import summarise
 
 if TYPE_CHECKING:
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
     from isomerge.symmetry.units import Unit
 
 # Units looked at: the first, the last, and some between; the warning needs an impression, not a proof.
@@ -33,9 +33,9 @@ def misalignment(
     Raises:
         IsomergeError: the models do not fit together.
     """
-    from isomerge.engine.heads import Heads, arrange, head_lines, heads_of
+    from isomerge.engine.merge.heads import Heads, arrange, head_lines, heads_of
     from isomerge.engine.models import check_compatible, recognise, working_dtype
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.plan import make_plan, unit_bytes
     from isomerge.engine.run_report import rows_of
 

@@ -8,7 +8,7 @@ from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, summa
 from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.run import Observer
     from isomerge.symmetry.units import Unit
 
@@ -37,7 +37,7 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     seen = 0
     streams: list[dict[str, Any]] = []
     if solver.plan.selection.frame is not None:
-        from isomerge.engine.streams import StreamSolver
+        from isomerge.engine.pairs.streams import StreamSolver
 
         found_streams = StreamSolver(solver, observer).solve()
         solver.given, streams = found_streams.alignment, [found_streams.report]
@@ -79,12 +79,12 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
 
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
     coarsest stored dtype of their unit, tensor by tensor. Where it is not, products of the tensors decide, which no gauge changes
-    (`isomerge.engine.product_residuals`). Models that differ are compared once more with their norm
+    (`isomerge.engine.pairs.product_residuals`). Models that differ are compared once more with their norm
     gains folded and the source's residual stream in the anchor's order.
 
     ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
-    from isomerge.engine.residuals import frame_residual_stream
+    from isomerge.engine.pairs.residuals import frame_residual_stream
 
     solver.closes = True
     found = _residual(solver, observer)
@@ -158,9 +158,9 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     What decides comes first: a unit that differs for certain, then one that cannot be told, then the largest residual. Where some
     unit cannot be told and a rotation of the residual stream was found with it, a smaller difference elsewhere is no certain one.
     """
+    from isomerge.engine.pairs.product_residuals import judge
+    from isomerge.engine.pairs.residuals import every_residual, is_turned
     from isomerge.engine.plan import unit_layer
-    from isomerge.engine.product_residuals import judge
-    from isomerge.engine.residuals import every_residual, is_turned
 
     found: dict[bool | None, dict[str, Any]] = {
         True: {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"], "rounding": 0.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.taps import ROWS, Activations, capture
+from isomerge.engine.stats.taps import ROWS, Activations, capture
 from isomerge.errors import IsomergeError
 from isomerge.federated.parameters import Parameters, recognised
 
@@ -56,7 +56,7 @@ def _module(checkpoint: Checkpoint) -> nn.Module:
     import torch
     import transformers
 
-    from isomerge.engine.modules import _class_of, _silent
+    from isomerge.engine.live.modules import _class_of, _silent
 
     config = {key: value for key, value in checkpoint.config.items() if key not in ("dtype", "torch_dtype")}
     kind: Any = _class_of(checkpoint)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.pair import Blocks, PairSolver, UnitResult
+from isomerge.engine.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.errors import IsomergeError
 from isomerge.federated.parameters import Parameters, recognised
 from isomerge.symmetry.alignment import Alignment
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from isomerge.engine.models import Model
     from isomerge.engine.plan import Plan
-    from isomerge.engine.taps import Activations
+    from isomerge.engine.stats.taps import Activations
 
 ANCHORS = ("first", "largest", "none")
 
@@ -84,8 +84,8 @@ class Round:
             how: what else it is told.
         """
         from isomerge.engine.models import working_dtype
+        from isomerge.engine.pairs.streams import SHARES
         from isomerge.engine.plan import make_plan
-        from isomerge.engine.streams import SHARES
 
         if how.evidence not in SHARES:
             raise IsomergeError(f"evidence {how.evidence!r}: choose from {', '.join(SHARES)}")
@@ -185,7 +185,7 @@ def _paired(
 
 def _solve_pairs(solvers: Sequence[PairSolver], seen: Sequence[Activations] | None, evidence: str) -> None:
     """Solve every source by passes over it and the donor, where one unit at a time does not do."""
-    from isomerge.engine.streams import StreamSolver
+    from isomerge.engine.pairs.streams import StreamSolver
 
     for k, solver in enumerate(solvers, 1):
         if solver.plan.selection.frame is not None or seen is not None:
@@ -202,10 +202,10 @@ def _solve_mean(
     how: Matching,
 ) -> None:
     """Solve all sources at once, towards the common mean."""
-    from isomerge.engine.many import ManySolver
-    from isomerge.engine.many_solutions import check_anchor, shares_of
-    from isomerge.engine.many_units import ManyUnits
-    from isomerge.engine.solutions import WEIGHTS
+    from isomerge.engine.many.solutions import check_anchor, shares_of
+    from isomerge.engine.many.solver import ManySolver
+    from isomerge.engine.many.units import ManyUnits
+    from isomerge.engine.pairs.solutions import WEIGHTS
 
     check_anchor("none", WEIGHTS, how.spaces)
     first = solvers[0]

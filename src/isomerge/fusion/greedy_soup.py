@@ -1,4 +1,4 @@
-"""The greedy soup as a merge method: see `isomerge.engine.soup`."""
+"""The greedy soup as a merge method: see `isomerge.engine.merge.soup`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isomerge.fusion.registry import forward_method
 if TYPE_CHECKING:
     from torch import nn
 
-    from isomerge.engine.endpoints import Forward
+    from isomerge.engine.merge.endpoints import Forward
 
 
 @forward_method
@@ -26,7 +26,7 @@ def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[
         run: the aligned models, live, and labelled examples that none of them was trained on.
         metric: ``loss`` or ``accuracy``.
     """
-    from isomerge.engine.soup import candidates_of, make_soup
+    from isomerge.engine.merge.soup import candidates_of, make_soup
 
     module = copy.deepcopy(run.endpoints[0])
     soup = make_soup(module, candidates_of(run.endpoints), run.examples, metric=metric, observer=run.observer)

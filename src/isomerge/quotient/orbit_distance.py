@@ -12,13 +12,13 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.pairs.residuals import every_residual, frame_residual_stream
 from isomerge.engine.plan import unit_layer
-from isomerge.engine.residuals import every_residual, frame_residual_stream
 from isomerge.engine.run import Observer
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
-    from isomerge.engine.pair import PairSolver
+    from isomerge.engine.pairs.pair import PairSolver
 
 
 def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = False) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from isomerge.checkpoint.disk import disk_errors, flush
 from isomerge.checkpoint.place import PlacedTensor
 from isomerge.engine.cluster.parcel import Parcel, unpack
 from isomerge.engine.models import Model
-from isomerge.engine.pair import UnitResult
+from isomerge.engine.pairs.pair import UnitResult
 from isomerge.engine.pipeline import one_thread_each
 from isomerge.engine.unit_work import Solved, UnitWork
 from isomerge.errors import ClusterError

@@ -64,7 +64,7 @@ def measure(
             for ends, moved, spaces in _ends(written, models, output, Path(scratch), read)
         ]
     if written.facts.command == "merge":
-        from isomerge.engine.modules import load_module
+        from isomerge.engine.live.modules import load_module
         from isomerge.evidence.losses import evaluate
 
         point = evaluate(load_module(output, device=options.device), data, options.batch_size)
@@ -110,7 +110,7 @@ def _moved(
 ) -> Iterator[list[Model] | None]:
     """Models as an output's alignments move them, in folders that are deleted afterwards; None without alignments."""
     from isomerge.engine.commands import run_apply
-    from isomerge.engine.merging import alignment_file
+    from isomerge.engine.merge.merging import alignment_file
     from isomerge.engine.run import Output
     from isomerge.symmetry.alignment import Alignment
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.archs import spec_for
 from isomerge.checkpoint.memory import config_of
-from isomerge.engine.modules import parameter_names
+from isomerge.engine.live.modules import parameter_names
 from isomerge.errors import IsomergeError
 from isomerge.matching.streams import headless
 from isomerge.symmetry.axes import atoms

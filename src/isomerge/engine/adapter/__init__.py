@@ -1,0 +1,1 @@
+"""Adapters: what a fine-tune learned, as a LoRA."""

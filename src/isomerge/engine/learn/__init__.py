@@ -1,0 +1,1 @@
+"""Learned matching: what gradients change between models that are matched already."""

@@ -1,0 +1,1 @@
+"""Live modules: checkpoints that run, with weights that may be others."""

@@ -1,0 +1,188 @@
+"""Checkpoints as live modules, and the names by which a spec knows their parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.engine.accelerator import check_device
+from isomerge.engine.models import Model
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.spec import Spec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+AUTO_BY_HEAD = {
+    "cls.predictions.": "AutoModelForMaskedLM",
+    "lm_head.dense.": "AutoModelForMaskedLM",
+    "lm_predictions.": "AutoModelForMaskedLM",
+    "vocab_projector.": "AutoModelForMaskedLM",
+    "qa_outputs.": "AutoModelForQuestionAnswering",
+    "score.": "AutoModelForSequenceClassification",
+    "lm_head.": "AutoModelForCausalLM",
+}
+"""Which class reads a checkpoint without ``architectures``, by the tensors of its head; the first that fits."""
+
+
+def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Module:
+    """The Hugging Face module of a checkpoint, in eval mode, without code from the checkpoint.
+
+    Its class is the one that ``architectures`` in config.json names; where there is none, the auto class for the
+    head that is stored, or the bare body.
+
+    Args:
+        model: a recognised model, a folder or a hub id.
+        dtype: of the parameters; float32 when None.
+        device: where they are put, such as ``cuda``.
+
+    Raises:
+        IsomergeError: transformers cannot load it, no such device, or weights of the module are not stored.
+    """
+    import torch
+
+    checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
+    config, where, kind = checkpoint.config, check_device(device), _class_of(checkpoint)
+    # pickles were opened, so the user has allowed them
+    pickled = any(info.file.suffix != ".safetensors" for info in checkpoint.tensors.values())
+    with _silent(), on_disk(checkpoint) as folder:
+        try:
+            # grouped matrix products of experts have no gradients on every device
+            experts = {"experts_implementation": "eager"} if _has_experts(config) else {}
+            module, info = kind.from_pretrained(
+                folder,
+                dtype=dtype or torch.float32,
+                output_loading_info=True,
+                trust_remote_code=False,
+                use_safetensors=not pickled,
+                **experts,
+            )
+        except Exception as error:  # OSError, ValueError, RuntimeError, KeyError: whatever does not fit
+            raise IsomergeError(
+                f"{folder}: transformers cannot load this checkpoint ({_first_line(error)}); "
+                "check config.json and the weights"
+            ) from error
+    _check_complete(checkpoint.folder, kind.__name__, info)
+    return module.eval().to(where)
+
+
+def _has_experts(config: dict[str, Any]) -> bool:
+    """Whether a config, or a part of it, tells a number of experts."""
+    return any(
+        _has_experts(value) if isinstance(value, dict) else "expert" in key and isinstance(value, int)
+        for key, value in config.items()
+    )
+
+
+@contextlib.contextmanager
+def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
+    """A folder that transformers can load: the checkpoint's own, or a temporary one for a view (adapters merged in, layers
+    stacked) or for tensors in memory."""
+    from isomerge.checkpoint.materialise import materialise
+    from isomerge.checkpoint.memory import MemoryCheckpoint
+
+    if not checkpoint.recipes and not isinstance(checkpoint, MemoryCheckpoint):
+        yield checkpoint.folder
+        return
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
+        yield materialise(checkpoint, Path(folder) / "model")
+
+
+def _class_of(checkpoint: Checkpoint) -> Any:
+    import transformers
+
+    config, names = checkpoint.config, tuple(checkpoint.tensors)
+    named = config.get("architectures")
+    if isinstance(named, list) and named:
+        kind = getattr(transformers, str(named[0]), None)
+        if kind is None or not hasattr(kind, "from_pretrained"):
+            raise IsomergeError(
+                f"{checkpoint.folder}/config.json: transformers {transformers.__version__} has no class {named[0]} "
+                "(architectures): correct it, or update transformers"
+            )
+        return kind
+    if any(name.startswith("classifier.") for name in names):
+        return getattr(
+            transformers, f"AutoModelFor{'Image' if 'image_size' in config else 'Sequence'}Classification"
+        )
+    auto = next(
+        (auto for start, auto in AUTO_BY_HEAD.items() if any(n.startswith(start) for n in names)), "AutoModel"
+    )
+    if auto == "AutoModelForCausalLM" and config.get("is_encoder_decoder"):
+        auto = "AutoModelForSeq2SeqLM"
+    return getattr(transformers, auto)
+
+
+def _check_complete(folder: Path, kind: str, info: dict[str, Any]) -> None:
+    """Refuse a module with weights drawn at random."""
+    missing = sorted(info.get("missing_keys") or ())
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise IsomergeError(
+            f"{folder}: {kind} needs {', '.join(missing[:3])}{more}, which the checkpoint does not have: correct "
+            "architectures in config.json, or train and save the whole model"
+        )
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Without the bars and reports of transformers: what they say becomes one sentence here."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(50)  # critical
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200].rstrip(".") if lines else type(error).__name__
+
+
+def parameter_names(module: nn.Module, spec: Spec) -> dict[str, str]:
+    """From canonical tensor names to the names of a module's parameters, by the spec alone: no file is there.
+
+    Where there is one, `isomerge.engine.live.places.places_of` also finds what transformers renames and fuses.
+
+    A parameter that the module uses in several places (tied embeddings) appears once, under the canonical name that
+    is not tied to another; buffers do not appear.
+
+    Args:
+        module: a module from `load_module`.
+        spec: the spec of the same checkpoint.
+
+    Raises:
+        IsomergeError: the module stores a tensor that the spec does not describe, such as experts that transformers
+            keeps fused while the checkpoint has them one by one.
+    """
+    places: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name)
+    found: dict[str, str] = {}
+    for names in places.values():
+        matches = [(name, _match(module, spec, name)) for name in names]
+        name, match = next((pair for pair in matches if pair[1].line.tied is None), matches[0])
+        found[match.canonical] = name
+    return found
+
+
+def _match(module: nn.Module, spec: Spec, name: str) -> Any:
+    try:
+        return spec.match(name)
+    except IsomergeError:
+        raise IsomergeError(
+            f"{type(module).__name__} of this version of transformers stores {name}, which the spec for "
+            f"{spec.model_type} ({spec.origin}) does not describe: its weights cannot be set one by one"
+        ) from None

@@ -1,0 +1,1 @@
+"""Matching several models onto their common mean."""

@@ -1,0 +1,1 @@
+"""Merging: what is asked for, what is refused, and how aligned models are fused."""

@@ -1,0 +1,129 @@
+"""Regression beside its control: what the same regression makes of the models as they are stored.
+
+Sequential regression repairs much of a bad average by itself: two digit classifiers that were not aligned at all come from
+12 to 95 %. What alignment gave is seen only beside the figure without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.live.live import average
+from isomerge.engine.merge.regression import default_ridge, regress, shares_of
+from isomerge.engine.stats.linear_modules import Rewritten
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.data.examples import Examples
+    from isomerge.engine.run import Observer
+    from isomerge.evidence.predictions import Prediction
+
+# The part of the examples that nothing is regressed on, and from how many on there is one.
+HELD_OUT, ENOUGH = 1 / 8, 16
+
+
+def regress_with_control(
+    endpoints: Sequence[nn.Module],
+    unaligned: Callable[[], Sequence[nn.Module]] | None,
+    weights: Sequence[float],
+    examples: Examples,
+    *,
+    ridge: float | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    observer: Observer = lambda what, done, total: None,
+) -> tuple[nn.Module, Rewritten, dict[str, Any]]:
+    """Average and regress models, and do the same to the models as they are stored.
+
+    Args:
+        endpoints: the aligned models, live; not changed.
+        unaligned: gives the stored ones when they are needed, after the regression; None when ``endpoints`` are those.
+        weights: one per model.
+        examples: unlabelled; an eighth of them, drawn by the seed, is held out to measure on (all, below 16 examples).
+        ridge, batch_size: see `isomerge.engine.merge.regression.regress`.
+
+    Returns:
+        The merged module, what was done to it, and a report: ``average`` and ``regression``, each with the figures of
+        `output_error`, the same two under ``control`` for the unaligned models, ``fitted`` and ``measured`` numbers of
+        examples, and whether these are ``held_out``.
+
+    Raises:
+        IsomergeError: see `isomerge.engine.merge.regression.regress`.
+    """
+    held_out = len(examples) >= ENOUGH
+    fitted, measured = examples.split(1 - HELD_OUT, seed=seed) if held_out else (examples, examples)
+    ridge = default_ridge(len(examples)) if ridge is None else ridge
+
+    def both(models: Sequence[nn.Module], what: str) -> tuple[nn.Module, Rewritten, dict[str, Any]]:
+        merged = average(models, shares_of(weights, len(models)))
+        before = output_error(merged, models, weights, measured, batch_size)
+        found = regress(
+            merged, models, weights, fitted, ridge=ridge, batch_size=batch_size,
+            observer=lambda step, done, total: observer(f"{what}{step}" if step else "", done, total),
+        )  # fmt: skip
+        after = output_error(merged, models, weights, measured, batch_size)
+        return merged, found, {"average": before, "regression": after}
+
+    merged, found, report = both(endpoints, "")
+    control = report if unaligned is None else both(unaligned(), "control: ")[2]
+    sizes = {"fitted": len(fitted), "measured": len(measured), "held_out": held_out, "ridge": ridge}
+    return merged, found, {**report, "control": dict(control), **sizes}
+
+
+def output_error(
+    module: nn.Module,
+    endpoints: Sequence[nn.Module],
+    weights: Sequence[float],
+    examples: Examples,
+    batch_size: int = 32,
+) -> dict[str, Any]:
+    """How far a merged module's outputs are from its parents'.
+
+    Returns:
+        ``error``: ``|f - sum_m w_m f_m| / |sum_m w_m f_m|`` over logits (or last hidden states) of all tokens;
+        ``divergence``: the mean KL(equal mean of the parents' distributions || the module's) in nats, for values the mean
+        squared difference; None without logits.
+    """
+    import torch
+
+    from isomerge.evidence.predictions import prediction_of
+
+    shares = shares_of(weights, len(endpoints))
+    gap = size = total = 0.0
+    count, logits = 0, True
+    kind = prediction_of(module, examples.tensors.get("labels"))
+    with torch.no_grad():
+        for batch in examples.without_padding(batch_size):
+            kept: Any = None
+            own, logits = _outputs(module, batch)
+            ends = [_outputs(endpoint, batch)[0] for endpoint in endpoints]
+            mask = batch.get("attention_mask")
+            if mask is not None and own.ndim == 3 and mask.shape == own.shape[:-1]:
+                kept = mask.to(own.device) == 1
+            mean = sum(share * end for end, share in zip(ends, shares, strict=True))
+            assert isinstance(mean, torch.Tensor)
+            rows = (own - mean, mean) if kept is None else ((own - mean)[kept], mean[kept])
+            gap, size = gap + float(rows[0].square().sum()), size + float(rows[1].square().sum())
+            if logits:
+                total, count = total + _divergence(ends, own, kept, kind), count + len(own)
+    return {"error": (gap / size) ** 0.5 if size else 0.0, "divergence": total / count if logits else None}
+
+
+def _divergence(ends: Sequence[Tensor], own: Tensor, kept: Tensor | None, kind: Prediction) -> float:
+    from isomerge.evidence.losses import divergence
+
+    return float(divergence(ends, own, kept, kind).sum())
+
+
+def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
+    """Logits or last hidden states, float64, and whether they are logits."""
+    from isomerge.evidence.losses import by_position, outputs_of
+
+    found = outputs_of(module, batch)
+    for name in ("logits", "prediction_logits", "last_hidden_state"):
+        if (x := getattr(found, name, None)) is not None:
+            return by_position(module, x).double(), name != "last_hidden_state"
+    raise IsomergeError(f"{type(module).__name__} gives neither logits nor hidden states: give another checkpoint")

@@ -1,0 +1,111 @@
+"""Fusing by running the aligned models: regression, soups, statistics gathered on the spot, and REPAIR after any method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.inputs import open_given
+from isomerge.engine.live.live import state_of
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.merge.endpoints import Forward, write_endpoints, write_fused
+from isomerge.engine.merge.fusing import Fuser
+from isomerge.engine.merge.fusion import Fusion
+from isomerge.engine.models import Model
+from isomerge.engine.pairs.pair import PairSolver, UnitResult
+from isomerge.engine.pairs.solutions import Matching
+from isomerge.engine.plan import make_plan
+from isomerge.engine.run import StreamWriter
+from isomerge.engine.streaming import stream_units
+from isomerge.fusion.registry import STATISTICS
+from isomerge.symmetry.blocks import Block
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from isomerge.data.examples import Examples
+    from isomerge.engine.merge.fusion_statistics import FusionStatistics
+
+
+def fuse_forward(
+    stream: StreamWriter,
+    solvers: Sequence[PairSolver],
+    fuser: Fuser,
+    matching: Matching,
+    key: str,
+    *,
+    aligned: bool,
+    repair: Any = None,
+) -> list[list[UnitResult]]:
+    """Fuse by running the aligned models, and write the result; returns what moved the sources.
+
+    Methods of statistics gather them on the aligned models; others give the merged parameters themselves. ``repair`` are
+    the data of REPAIR, which then has the last word.
+    """
+    fusion, donor = fuser.fusion, stream.donor
+    device = matching.settings.device if matching.settings else "cpu"
+    stored = [solvers[0].anchor, *(solver.source for solver in solvers)] if solvers else [donor]
+    stored = [stored[k] for k in fuser.places]
+    models, results = stored, [[] for _ in solvers]
+    if aligned:
+        models, results = write_endpoints(stream, solvers, key)
+        models, fuser.places = [models[k] for k in fuser.places], list(range(len(models)))
+    option = "--repair" if matching.data is None else "--data"
+    examples = open_given(repair if matching.data is None else matching.data, donor, matching, option=option)
+    run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, stream.output.observer, aligned)
+    if fusion.method.forward:
+        module, fuser.report = fusion.method.function(run, **{o.keyword: v for o, v in fuser.options(None)})
+    else:
+        if fusion.method.statistics is not None and fuser.statistics is None:
+            fuser.statistics = _gathered(stream, run, fusion)
+        still = make_plan(donor, models[1:], "none")
+        again = [PairSolver(donor, model, still, fuser.dtype, guard=False) for model in models[1:]]
+        if repair is None:
+            stream_units(stream, again, still, fuser.fuse, donor)
+            return results
+        module = load_module(write_fused(stream, again, still, fuser.fuse, key), device=device)
+    if repair is not None:
+        weights = fusion.weights(len(models))[fusion.start :]
+        _repair(module, run, fuser, weights, open_given(repair, donor, matching, option="--repair"))
+    _write_module(stream, fuser, module)
+    return results
+
+
+def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[float], examples: Examples) -> None:
+    from isomerge.engine.merge.repair import repair
+
+    found = repair(module, run.endpoints, weights, examples, observer=run.observer)
+    fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
+
+
+def _write_module(stream: StreamWriter, fuser: Fuser, module: nn.Module) -> None:
+    """The blocks of the merge as a live module has them, unit by unit."""
+    donor = stream.donor
+    ready = state_of(module, donor)
+    for unit in fuser.plan.units:
+        if stream.done(unit.key) is None:
+            for block in unit.blocks:
+                stream.put(block, _ready(donor, block, ready, fuser.dtype))
+            stream.writer.commit(unit.key, {})
+
+
+def _gathered(stream: StreamWriter, run: Forward, fusion: Fusion) -> FusionStatistics:
+    """The statistics that a method asks for, of the aligned models on the match's data."""
+    from isomerge.engine.merge.fusion_statistics import FusionStatistics
+
+    folder = stream.writer.blob("statistics")
+    folder.mkdir(exist_ok=True)
+    assert fusion.method.statistics is not None
+    kinds = [STATISTICS[fusion.method.statistics]]
+    return FusionStatistics.gathered(
+        run.models, [run.examples], kinds, folder, device=run.device, observer=run.observer
+    )
+
+
+def _ready(donor: Model, block: Block, ready: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """A block of a merged module; what the module has no parameter for is the donor's."""
+    own = donor.assemble(block, dtype)
+    if not own.is_floating_point() or not all(donor.names.get(c, "") in ready for c in block.canonical):
+        return own
+    return block.assemble(lambda canonical: ready[donor.names[canonical]].to("cpu", dtype))

@@ -1,0 +1,224 @@
+"""How a fusion is applied to work units."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
+from isomerge.engine.merge.fusion import Fusion
+from isomerge.engine.models import Model
+from isomerge.engine.pairs.pair import Blocks
+from isomerge.engine.plan import Plan
+from isomerge.pieces import all_finite, pieces
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block, layer_of, stacks_of
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Generator, Tensor
+
+    from isomerge.engine.merge.fusion_statistics import FusionStatistics
+    from isomerge.engine.stored_form import StoredForm
+
+
+class Fuser:
+    """Applies a fusion to work units.
+
+    Args:
+        fusion: the method and its parameters.
+        plan: the run's plan.
+        donor: the model that names tensors.
+        statistics: of the run's models, where the method asks for them.
+        dtype: the working dtype.
+    """
+
+    def __init__(
+        self, fusion: Fusion, plan: Plan, donor: Model, statistics: FusionStatistics | None, dtype: torch.dtype
+    ) -> None:
+        self.fusion, self.plan, self.donor, self.statistics, self.dtype = fusion, plan, donor, statistics, dtype
+        self.places: list[int] = []
+        """Where the run's models are in what solvers give, the anchor first; empty: in the same order."""
+        self.report: dict[str, Any] = {}
+        """What a method that runs models has to tell."""
+        self._depths = stacks_of(donor.blocks)
+        ranks = {line.name: number for number, line in enumerate(donor.spec.lines)}
+        stacked = [ranks[block.line.name] for block in donor.blocks if layer_of(block)[1] is not None]
+        self._after = {name for name, rank in ranks.items() if stacked and rank > min(stacked)}
+
+    def fuse(
+        self,
+        unit: Unit,
+        blocks: list[Blocks],
+        by: list[Alignment | None],
+        *,
+        form: StoredForm | None = None,
+    ) -> dict[Block, Tensor | PlacedTensor]:
+        """The blocks that are written of one unit, from those of every model in the run's order and what moved them.
+
+        Those that are fused piece by piece go to their places in the files that ``form`` knows, or come in the dtype that it
+        gives, rounded once; others, and those that do not fit into it, in the working dtype.
+        """
+        if self.places:
+            blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
+        found: dict[Block, Tensor | PlacedTensor] = {}
+        if self.fusion.method.unit:
+            blocks = [{block: self._working(t) for block, t in part.items()} for part in blocks]
+            found |= self._by_unit(unit, blocks)
+        for block in unit.blocks:
+            tensors = [part[block] for part in blocks]
+            if not tensors[0].is_floating_point():
+                found[block] = tensors[0]
+            elif block not in found:
+                found[block] = self._by_block(block, tensors, by, form)
+        return found
+
+    def _working(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def parameters(self, block: Block, number: int = 0) -> dict[str, Any]:
+        """The method's parameters for a block, or for one of the stored tensors that it is made of."""
+        stack, layer = layer_of(block, number)
+        after, depth = block.line.name in self._after, self._depths.get(stack, 1)
+        name = self.name(block, number)
+        return self.fusion.parameters.at(self.fusion.method, name, layer, after=after, depth=depth)
+
+    def name(self, block: Block, number: int = 0) -> str:
+        """The donor's name of a stored tensor."""
+        canonical = block.canonical[number]
+        return self.donor.names.get(canonical, canonical)
+
+    def count(self, block: Block, number: int = 0) -> int:
+        """How many models are fused in one of a block's stored tensors."""
+        return self.fusion.parameters.count(layer_of(block, number)[1], after=block.line.name in self._after)
+
+    def _by_block(
+        self, block: Block, tensors: list[Tensor], by: list[Alignment | None], form: StoredForm | None
+    ) -> Tensor | PlacedTensor:
+        """A block: each of its stored tensors for itself, as mergekit does; all at once where that is the same."""
+        import torch
+
+        method, numbers = self.fusion.method, range(len(block.canonical))
+        given = [self.parameters(block, number) for number in numbers]
+        alike = all(g == given[0] for g in given[1:])
+        if (
+            not block.lead
+            or method.unit
+            or method.statistics
+            or (method.elementwise and not method.random and alike)
+        ):
+            return self._by_tensor(block, given[0], tensors, by, form)
+        each, out = [t.flatten(0, len(block.lead) - 1) for t in tensors], None
+        for k in numbers:
+            part = self._by_tensor(block, given[k], [t[k] for t in each], by, form, k)
+            if out is None:
+                out = torch.empty((len(numbers), *part.shape), dtype=part.dtype, device=part.device)
+            elif part.dtype != out.dtype:  # one that does not fit into what is written: told by whoever writes
+                out = out.to(self.dtype)
+            out[k] = part
+        assert out is not None
+        return out.unflatten(0, block.lead)
+
+    def _by_tensor(
+        self,
+        block: Block,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        by: list[Alignment | None],
+        form: StoredForm | None,
+        number: int = 0,
+    ) -> Any:
+        """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was written."""
+        fusion = self.fusion
+        here = tensors[fusion.start :][: self.count(block, number)]
+        base = tensors[0] if fusion.first == "base" else None
+        if fusion.method.piecewise:
+            return self._in_pieces(block, given, here, base, form)
+        here, base = list(map(self._working, here)), None if base is None else self._working(base)
+        seen = None
+        if self.statistics is not None and fusion.method.statistics is not None:
+            seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
+        return self.apply(here, given, base=base, statistics=seen, name=block.canonical[number])
+
+    def apply(
+        self, tensors: list[Tensor], given: dict[str, Any], *, base: Tensor | None, statistics: Any, name: str
+    ) -> Tensor:
+        """The method's result for one tensor of every model, in the working dtype; ``name`` seeds a random method."""
+        method = self.fusion.method
+        if method.unit:  # what a method of units leaves is averaged
+            from isomerge.fusion.linear import linear
+
+            return linear(tensors, weight=given.get("weight", [1.0] * len(tensors)))
+        rng = generator(self.fusion.seed, method.name, name) if method.random else None
+        return method.fuse(tensors, given, base=base, rng=rng, statistics=statistics)
+
+    def _in_pieces(
+        self,
+        block: Block,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        base: Tensor | None,
+        form: StoredForm | None,
+    ) -> Tensor | PlacedTensor:
+        """A method that needs no more than a piece of every model in the working dtype."""
+        import torch
+
+        shape, device = tensors[0].shape, tensors[0].device
+        narrow = None if form is None else form.written_dtype(block)
+        place = None if form is None else form.place(block, finite=narrow != self.dtype)
+        if place is not None and place.shape == shape:
+            with suppress(NotFiniteError):
+                self._fill(given, tensors, base, place)
+                return place.placed()
+        elif narrow is not None:
+            out = self._fill(given, tensors, base, torch.empty(shape, dtype=narrow, device=device))
+            if narrow == self.dtype or all_finite(out):
+                return out
+        # what does not fit is left to whoever tells what is wrong
+        return self._fill(given, tensors, base, torch.empty(shape, dtype=self.dtype, device=device))
+
+    def _fill(self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, out: Any) -> Any:
+        """The method's result, in a tensor or at its place in a file."""
+        if self.fusion.method.widening:
+            return self.fusion.method.fuse(tensors, given, base=base, out=out)
+        for parts, place in pieces([*tensors, *([] if base is None else [base])], out, self.dtype):
+            origin = None if base is None else parts.pop()
+            place.copy_(self.fusion.method.fuse(parts, given, base=origin))
+        return out
+
+    def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
+        first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])
+        given = {o.keyword: v for o, v in self.options(first)}
+        return self.fusion.method.function(
+            self.donor.spec, blocks[self.fusion.start :][: self.count(first)], **given
+        )
+
+    def options(self, block: Block | None) -> list[tuple[Any, Any]]:
+        """The method's options and their values, for a block or for a whole model, whose tensors all have the same."""
+        given = self.parameters(self.plan.units[0].blocks[0] if block is None else block)
+        return [(option, given[name]) for name, option in self.fusion.method.options.items()]
+
+    def described(self, count: int) -> dict[str, Any]:
+        """What a report says of the fusion of ``count`` models."""
+        fusion = self.fusion
+        middle = fusion.parameters.at(fusion.method, "", 1, depth=3)
+        weights = fusion.weights(count) if "weight" in fusion.method.options else None
+        return {
+            "method": fusion.method.name,
+            "weights": weights,
+            "parameters": {name: value for name, value in middle.items() if name != "weight"},
+            "base": fusion.first == "base",
+            "seed": fusion.seed if fusion.method.random else None,
+            "kept_from_first": [block.key for block in self.plan.alone],
+            "notes": [*self.plan.selection.notes, *fusion.notes],
+        }
+
+
+def generator(seed: int, *names: str) -> Generator:
+    """A generator of its own for a tensor: the draws do not depend on what else is drawn, or by whom."""
+    import torch
+
+    digest = hashlib.sha256(" ".join((str(seed), *names)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -1,0 +1,141 @@
+"""What a merge is asked for, whoever asks: models in the run's order, and the fusion.
+
+A run's first model gives config and tokenizer, and is what the others are aligned onto: the base where one is named, else
+the first model listed, always.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from isomerge.engine.merge.fusion import Fusion, fusion_of
+from isomerge.errors import IsomergeError
+from isomerge.fusion.parameters import of_every_model
+from isomerge.fusion.recipe import Recipe
+from isomerge.fusion.registry import method as merge_method
+
+Layers = tuple[Any, tuple[int, int]]
+"""A model, and some of its layers ``[first, last)``."""
+
+
+@dataclass(frozen=True)
+class MergeJob:
+    """A merge, before any model is opened."""
+
+    models: tuple[Any, ...]
+    """References, open checkpoints or modules, in the run's order; with slices, the first of every stack."""
+    fusion: Fusion
+    stacks: tuple[tuple[Layers, ...], ...] = ()
+    """Per model of the run, the layers that it is stacked of; empty for whole models."""
+    recipe: Recipe | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What a recipe says of `isomerge.merge`'s other arguments."""
+    matching: Mapping[str, Any] = field(default_factory=dict)
+    stats: tuple[str, ...] = ()
+    """Statistics files for the method, one per model that is fused, in the run's order."""
+    source_bases: tuple[Any, ...] = ()
+    """What the models that are fused were tuned from, in the run's order; None where it is the base. Empty: all of them."""
+    tokenizer: Mapping[str, Any] | None = None
+    """The output's vocabulary; None: all models have one."""
+    chat_template: tuple[str, str] | None = None
+    """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first model's
+    own."""
+    base_named: bool = False
+    """Whether a base is named: it is the run's first model, also where the method knows no base."""
+
+
+def job_of_models(
+    models: Sequence[Any],
+    *,
+    method: str = "linear",
+    weights: Sequence[float] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    base_model: Any = None,
+    stats: Sequence[str | Path] = (),
+    tokenizer_source: str | None = None,
+    source_bases: Sequence[Any] = (),
+    seed: int = 0,
+) -> MergeJob:
+    """The merge of whole models.
+
+    Args:
+        models: those that are merged; the base may be among them.
+        method: its name.
+        weights: one per model.
+        parameters: of the method; a list has one number per model.
+        base_model: the base, named as among the models or another one.
+        stats: statistics files for the method, one per model.
+        source_bases: what the models were tuned from, one for all or one per model, where that is not ``base_model``.
+        tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or a model.
+        seed: of random methods.
+
+    Raises:
+        IsomergeError: see `fusion_of`.
+    """
+    chosen = merge_method(method)
+    listed = list(models)
+    # numpy and torch have numbers and lists of their own
+    given = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in dict(parameters or {}).items()}
+    if weights is not None and len(weights) != len(listed):
+        raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
+    files = [str(file) for file in ([stats] if isinstance(stats, (str, Path)) else stats)]
+    if files and len(files) != len(listed):
+        raise IsomergeError(f"--stats: {len(listed)} files are needed, one per model, got {len(files)}")
+    source_bases = [source_bases] if isinstance(source_bases, (str, Path)) else source_bases
+    origins = list(source_bases) * (len(listed) if len(source_bases) == 1 else 1)
+    if origins and len(origins) != len(listed):
+        raise IsomergeError(
+            f"--source-base: give one for all, or one for each of {len(listed)} models, got {len(origins)}"
+        )
+    at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
+    if at is not None:  # a base that is listed comes first; methods of task vectors take it for the base alone
+        order = [k for k in range(len(listed)) if k != at]
+        order = order if chosen.base != "none" else [at, *order]
+        weights = None if weights is None else [weights[k] for k in order]
+        given = {
+            name: [value[k] for k in order]
+            if of_every_model(chosen, name, value) and len(value) == len(listed)
+            else value
+            for name, value in given.items()
+        }
+        listed, files = [listed[k] for k in order], [files[k] for k in order] if files else []
+        origins = [origins[k] for k in order] if origins else []
+    named = base_model is not None and (at is None or chosen.base != "none")
+    fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
+    order = tuple([base_model, *listed] if named else listed)
+    tokenizer = None if tokenizer_source is None else {"source": str(tokenizer_source)}
+    return MergeJob(
+        order,
+        fusion,
+        stats=tuple(files),
+        tokenizer=tokenizer,
+        source_bases=tuple(origins),
+        base_named=base_model is not None,
+    )
+
+
+def number_of(onto: Any, job: MergeJob) -> int:
+    """Which of a job's models all are aligned onto.
+
+    Raises:
+        IsomergeError: none of them.
+    """
+    found = [k for k, model in enumerate(job.models) if _same(model, onto)]
+    if onto is not None and not found:
+        raise IsomergeError(f"--onto {onto}: name one of the models, {', '.join(map(str, job.models))}")
+    return found[0] if found else 0
+
+
+def with_notes(job: MergeJob, notes: Sequence[str]) -> MergeJob:
+    """The same merge, with more to tell."""
+    return replace(job, fusion=replace(job.fusion, notes=(*job.fusion.notes, *notes)))
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, (str, Path)) and isinstance(two, (str, Path)):
+        return str(one) == str(two) or (os.path.isdir(one) and os.path.isdir(two) and os.path.samefile(one, two))
+    return one is two

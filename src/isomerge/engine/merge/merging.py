@@ -1,0 +1,263 @@
+"""Merging: align every model onto one (or onto their common mean), fuse unit by unit, write an ordinary checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from isomerge.engine.inputs import shown
+from isomerge.engine.many.solutions import prepare_mean
+from isomerge.engine.merge.checks import (
+    check_aligned,
+    check_anchors,
+    check_described,
+    check_framed,
+    check_soft,
+    check_transplant,
+    file_identity,
+    statistics_of,
+)
+from isomerge.engine.merge.forward_fusion import fuse_forward
+from isomerge.engine.merge.fusing import Fuser
+from isomerge.engine.merge.fusion import Fusion, fusion_of
+from isomerge.engine.merge.head_folders import apart_names, separate_heads
+from isomerge.engine.merge.heads import arrange, check_heads, head_lines, heads_of, write_kept
+from isomerge.engine.merge.parameter_checks import check_parameters
+from isomerge.engine.merge.transplant import TransplantSolver
+from isomerge.engine.models import Model, check_compatible, working_dtype
+from isomerge.engine.pairs.baselines import OURS, SOFT, prepare_transport
+from isomerge.engine.pairs.pair import PairSolver, UnitResult
+from isomerge.engine.pairs.solutions import WEIGHTS, Matching, prepare_solutions
+from isomerge.engine.plan import make_plan
+from isomerge.engine.run import Output, StreamWriter, run_key
+from isomerge.engine.run_report import report_of
+from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
+from isomerge.evidence.card import RECIPE, model_card
+from isomerge.symmetry.alignment import Alignment
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """What a merge does beside fusing: how it aligns, and what is done to the result."""
+
+    align: bool = True
+    spaces: str = "default"
+    layers: str | None = None
+    matching: Matching = WEIGHTS
+    anchor: str = "first"
+    """With ``none`` all models are matched onto their common mean (`isomerge.engine.many.solver`), which is written in the first
+    model's coordinates."""
+    onto: int = 0
+    """The number of the model that the others are aligned onto."""
+    source_bases: Sequence[Model | None] = ()
+    """What the models that are fused were tuned from, where that is not the base (`TransplantSolver`)."""
+    stats: Sequence[str] = ()
+    """Files of `isomerge stats` for methods that ask for statistics, one per model that is fused; without them those of the
+    match are taken, or the statistics are gathered on its data."""
+    repair: Any = None
+    """Data for REPAIR (`isomerge.engine.merge.repair`), which re-normalises the merged model's activations."""
+    heads: str = "average"
+    """Whose classifier heads are written (`isomerge.engine.merge.heads`)."""
+    recipe: str | None = None
+    """The YAML that is kept with the output."""
+
+
+def run_merge(
+    models: Sequence[Model], output: Output, *, fusion: Fusion | None = None, **options: Any
+) -> dict[str, Any]:
+    """Align every model onto the first (or another), fuse them, and write the result in the first model's names, with its
+    config; returns the report.
+
+    Args:
+        models: in the run's order: the base first where there is one.
+        output: where to, and how.
+        fusion: the method; the mean by default.
+        options: see `MergeOptions`.
+
+    Raises:
+        IsomergeError: models or options that do not fit together, before anything is written.
+    """
+    return _Merge(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)).run()
+
+
+class _Merge:
+    """One merge: checked and planned when it is made, before a byte is written."""
+
+    def __init__(self, models: Sequence[Model], output: Output, fusion: Fusion, options: MergeOptions) -> None:
+        self.models, self.output, self.fusion, self.options = models, output, fusion, options
+        self.donor, matching = models[0], options.matching
+        self.spaces = options.spaces if options.align else "none"
+        self._check_options()
+        self.heads = heads_of(options.heads, models)
+        apart = head_lines(self.donor.spec) if self.heads.apart else ()
+        check_compatible(self.donor, models[1:], apart=apart)
+        plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
+        self.template, self.plan = arrange(self.heads, models, plan)
+        check_framed(options.source_bases, self.plan, options.spaces)
+        check_aligned(options.align, matching, fusion, len(models), options.anchor)
+        matching.check(len(models) - 1, self.spaces)
+        matching.check_files(models)
+        self.dtype = working_dtype(models)
+        self.statistics = statistics_of(fusion, options.stats or matching.stats, models, matching)
+        self.gathers = fusion.method.statistics is not None and self.statistics is None
+        self.runs = fusion.method.forward or self.gathers or options.repair is not None
+        check_heads(self.heads, matching.match, runs=self.runs)
+        self._make_solvers()
+
+    def _check_options(self) -> None:
+        options, fusion, match = self.options, self.fusion, self.options.matching.match
+        check_described(self.donor, fusion, options.repair)
+        check_anchors(options.anchor, options.onto, options.matching, options.spaces)
+        check_soft(match, fusion, options.repair)
+        check_transplant(
+            fusion,
+            options.source_bases,
+            onto=options.onto,
+            anchor=options.anchor,
+            align=options.align,
+            repair=options.repair,
+            match=match,
+        )
+        check_compatible(self.donor, [base for base in options.source_bases if base is not None])
+
+    def _make_solvers(self) -> None:
+        options, onto, given = self.options, self.options.onto, self.options.source_bases
+        self.target = self.models[onto]
+        self.sources = [model for k, model in enumerate(self.models) if k != onto]
+        self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
+        tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
+        self.origins = [tuned_from[id(source)] for source in self.sources]
+        # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
+        self.solvers = [
+            PairSolver(
+                self.target,
+                origin or source,
+                self.plan,
+                self.dtype,
+                guard=False,
+                device=options.matching.matching_device,
+            )
+            for source, origin in zip(self.sources, self.origins, strict=True)
+        ]
+        self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
+        check_parameters(self.fuser)
+        # the anchor comes first in what solvers give; the fusion wants the run's order
+        self.fuser.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(self.models))]
+
+    def key(self) -> str:
+        """What the output depends on: a run that was killed goes on only under the same."""
+        options = self.options
+        settings = (
+            list(map(file_identity, options.stats)),
+            self.spaces,
+            options.layers,
+            self.output.dtype,
+            self.output.shard_size,
+            options.matching.key(self.donor),
+            options.anchor,
+            options.onto,
+            shown(options.repair),
+            options.heads,
+            options.recipe,
+        )
+        return run_key("merge", self.read, *self.fusion.key(), *settings)
+
+    @property
+    def read(self) -> list[Model]:
+        """All models that are read."""
+        return [*self.models, *(base for base in self.bases if base is not None)]
+
+    def run(self) -> dict[str, Any]:
+        """Match, fuse and write; the report."""
+        options, key = self.options, self.key()
+        apart = apart_names(self.heads, self.donor)
+        with StreamWriter(self.template, self.output, key, others=self.read, apart=apart) as stream:
+            used, how = self._matched(stream)
+            if self.runs:
+                results = fuse_forward(
+                    stream,
+                    self.solvers,
+                    self.fuser,
+                    options.matching,
+                    key,
+                    aligned=options.align,
+                    repair=options.repair,
+                )
+                how |= {"forward": self.fuser.report}
+            else:
+                fuse = partial(self.fuser.fuse, form=stream.form)
+                pieces = self.fusion.method.piecewise
+                results = stream_units(stream, used, self.plan, fuse, self.target, piecewise=pieces)
+            aligned = options.onto and options.align
+            moved = self.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
+            write_alone(stream, self.plan, self.donor, self.dtype, moved)
+            described = self.fuser.described(len(self.models))
+            beside = [base for base in self.bases if base is not None]
+            read = [self.target, *self.sources]
+            report = report_of("merge", read, results, beside, **described, **how)
+            self._finish(stream, report, results)
+        return report
+
+    def _matched(self, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
+        """What brings the units together, once all passes over whole models are done, and what the report says of it."""
+        options, matching, solvers = self.options, self.options.matching, self.solvers
+        used: Sequence[UnitSolver] = solvers
+        streams: list[dict[str, Any]] = []
+        mean = None
+        if options.align and options.anchor == "none":
+            mean = prepare_mean(stream, solvers, matching, self.fusion.weights(len(self.models)))
+        elif options.align and matching.match in SOFT:
+            used, streams = prepare_transport(stream, solvers, matching)
+        elif options.align:
+            streams = prepare_solutions(stream, solvers, matching)
+        if not streams and mean is None:
+            prepare_votes(stream, solvers)
+        if any(self.origins):
+            used = [
+                TransplantSolver(solver, source) if origin else solver
+                for solver, source, origin in zip(solvers, self.sources, self.origins, strict=True)
+            ]
+        ours = matching.match == OURS
+        how: dict[str, Any] = {"align": options.align, "spaces": self.spaces, "layers": options.layers}
+        how |= {"streams": streams if ours else []}
+        how |= {"heads": options.heads} if self.heads.apart else {}
+        how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
+        how |= {"anchor": "none", "mean": mean} if mean is not None else {}
+        return used, how
+
+    def _finish(self, stream: StreamWriter, report: dict[str, Any], results: list[list[UnitResult]]) -> None:
+        """Heads, alignments, card and recipe; the output takes its place."""
+        options, models, found = self.options, self.models, list[Alignment]()
+        if options.align and options.matching.match not in SOFT:
+            found = [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, results, strict=True)]
+        alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
+        by: list[Alignment | None] = [None] * len(models)
+        for source, alignment in zip(self.sources, found, strict=False):
+            by[models.index(source)] = alignment
+        write_kept(stream, self.heads, models, by, self.dtype)
+        more: dict[str, Any] = {} if options.recipe is None else {RECIPE: options.recipe.encode()}
+        links: dict[str, str] = {}
+        if self.heads.how == "separate":
+            folders, links = separate_heads(stream, models, by, self.dtype)
+            more |= folders
+            report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
+        card = _card(self.fusion, models, report, options.recipe)
+        stream.finish(report, alignments, card, more=more, links=links)
+
+
+def alignment_file(number: int, count: int) -> str:
+    """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
+    return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
+
+
+def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any], recipe: str | None) -> str:
+    how = "They were not aligned. "
+    if report["align"]:
+        how = "Each was first aligned onto the first along its symmetries. "
+        if "mean" in report:
+            how = "All were first matched onto their common mean along their symmetries. "
+    weights = f", with weights {report['weights']}" if report["weights"] else ""
+    text = f"The `{fusion.method.name}` merge of the models below{weights}. {how}Made by isomerge."
+    return model_card("Merged checkpoint", [m.ref for m in models], text, report, recipe=recipe)

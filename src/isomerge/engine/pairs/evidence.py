@@ -1,0 +1,76 @@
+"""What a match looks at beside weights, read once for all sources: examples, and the models' activations on them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isomerge.engine.inputs import check_same_data, open_given, shown
+
+if TYPE_CHECKING:
+    from isomerge.data.examples import Examples
+    from isomerge.engine.models import Model
+    from isomerge.engine.pairs.solutions import Matching
+    from isomerge.engine.run import Observer
+    from isomerge.engine.stats.taps import Activations
+
+
+class MatchEvidence:
+    """The data and statistics of one run, opened when they are first asked for.
+
+    Args:
+        matching: what is given.
+        anchor: its tokenizer or image processor reads the data.
+        observer: told of models that are run.
+    """
+
+    def __init__(self, matching: Matching, anchor: Model, observer: Observer) -> None:
+        self.matching, self.anchor, self.observer = matching, anchor, observer
+
+    @cached_property
+    def examples(self) -> Examples | None:
+        """What models are compared on: ``data``, else what is learned from."""
+        ref = self.matching.data or self.matching.learn
+        return open_given(ref, self.anchor, self.matching) if ref else None
+
+    @cached_property
+    def learned_from(self) -> Examples | None:
+        """What is learned from."""
+        data, learn = self.matching.data, self.matching.learn
+        if learn is None or not data or shown(data) == shown(learn):
+            return None if learn is None else self.examples
+        return open_given(learn, self.anchor, self.matching)
+
+    @cached_property
+    def of_anchor(self) -> Activations | None:
+        """Centred activations of the anchor, from its file or from a run; None where weights decide alone."""
+        return self._activations(self.anchor, 0)
+
+    def of_source(self, source: Model, number: int) -> Activations | None:
+        """As `of_anchor`, of the source with this number, the first being 0; not kept.
+
+        Raises:
+            IsomergeError: its statistics are of other data than the anchor's.
+        """
+        anchor, found = self.of_anchor, self._activations(source, number + 1)
+        if self.matching.stats and anchor is not None and found is not None:
+            files = (self.matching.stats[0], self.matching.stats[number + 1])
+            check_same_data(files, (anchor.fingerprint, found.fingerprint))
+        return found
+
+    def _activations(self, model: Model, place: int) -> Activations | None:
+        """Of the model whose statistics have this place among the files."""
+        how = self.matching
+        if how.stats:
+            from isomerge.engine.stats.statistics import read_activations
+
+            return read_activations(Path(how.stats[place]), model).centred()
+        if self.examples is None:
+            return None
+        from isomerge.engine.live.modules import load_module
+        from isomerge.engine.stats.taps import capture
+
+        examples = self.examples.head(min(len(self.examples), how.rows))
+        self.observer(f"reading activations of {model.ref}", 0, 1)
+        return capture(model, load_module(model, device=how.device), examples, rows=how.rows).centred()

@@ -1,0 +1,82 @@
+"""Weights in the metric of what they read: data-weighted Procrustes.
+
+The change of a layer's outputs on data is not |A - B|^2 but E |(A - B) x|^2 = |(A - B) C^(1/2)|^2 with C = E x x^T. So
+with every reader of a residual stream multiplied by C^(1/2) on its input side, cross-Grams become A C B^T, and the same
+solvers find the elements that disturb outputs least. C is the mean of the two models', in the frame in which both are.
+
+This is for elements inside a layer, with the streams as they are: the solution for a stream itself would change C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from isomerge.engine.pairs.pair_units import Canonical
+from isomerge.engine.pairs.rematch import solve_again
+from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.engine.stats.statistics import Statistics
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.groups.general_linear import spectral_power
+from isomerge.symmetry.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def input_metrics(solver: StreamSolver, statistics: tuple[Statistics, Statistics]) -> dict[str, Tensor]:
+    """C^(1/2) float64 [d, d] of every reader of a stream, by block key, with the source's streams turned as they are.
+
+    Args:
+        solver: its folds and its turn give the frame.
+        statistics: of the anchor and of the source, each in its own coordinates.
+
+    Each C is scaled to have the trace of the identity, so that readers count among other tensors as they did.
+    """
+    anchor, source = solver.pair.anchor, solver.pair.source
+    frames = (solver.units.folds[anchor], solver.turn @ solver.units.folds[source])
+    moved = [given.moved(g) for given, g in zip(statistics, frames, strict=True)]
+    roots: dict[tuple[str, str], Tensor] = {}
+    found = {}
+    for block in moved[0].inputs.keys() & moved[1].inputs.keys():
+        one, two = (given.inputs[block] for given in moved)
+        if (one, two) not in roots:
+            c = (moved[0].grams[one] + moved[1].grams[two]) / 2
+            roots[one, two] = spectral_power(c * (len(c) / c.trace().clamp_min(1e-300)), 0.5)
+        found[block] = roots[one, two]
+    return found
+
+
+def in_metric(spec: Spec, unit: Canonical, metrics: Mapping[str, Tensor]) -> Canonical:
+    """A unit of both models with its readers multiplied by their metric on the input side.
+
+    Args:
+        spec: with its streams active.
+        unit: not changed.
+        metrics: from `input_metrics`; blocks without one stay as they are.
+    """
+
+    def weighted(tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        found = dict(tensors)
+        for block, tensor in tensors.items():
+            if block.key not in metrics:
+                continue
+            found[block] = copy = tensor.clone()
+            for (view,), here, _ in leaves(spec, block, copy):
+                for at in [k for k, a in enumerate(here) if a.name in spec.streams and a.dual]:
+                    side = view.movedim(at, -1)
+                    side.copy_(side @ metrics[block.key].to(side.dtype))
+        return found
+
+    return Canonical(weighted(unit.anchor), weighted(unit.source), unit.taps)
+
+
+def solve_in_metric(
+    solver: StreamSolver,
+    turned: Canonical,
+    metrics: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor] | None = None,
+    evidence: str = "weights",
+) -> dict[str, Tensor]:
+    """The compact elements of one unit with its readers measured by their outputs; see `solve_again`."""
+    return solve_again(solver, in_metric(solver.pair.anchor.spec, turned, metrics), evidence, fixed)

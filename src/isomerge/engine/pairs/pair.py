@@ -1,0 +1,190 @@
+"""One anchor, one source: solving a unit and measuring what it gained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.accelerator import CPU, computing_on, on
+from isomerge.engine.models import Model
+from isomerge.engine.pairs.canonical_frame import read_moved
+from isomerge.engine.plan import Plan, unit_layer
+from isomerge.errors import IsomergeError, is_overflow_error
+from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.local import move_unit, squared_distance, squared_distance_and_norm, vote
+from isomerge.matching.products import close_orbits
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.shifts import find_shifts
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import Unit, elements_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass
+class UnitResult:
+    """What was found for one unit; distances are squared Frobenius norms in the anchor's coordinates."""
+
+    unit: str
+    layer: int | None
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    """Per block: tensor, spaces, norm, before, after."""
+    dead: list[str] = field(default_factory=list)
+    elements: dict[str, Tensor] = field(default_factory=dict)
+
+    def total(self, what: str) -> float:
+        """The sum of one of the squared figures over the unit."""
+        return sum(row[what] for row in self.blocks)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON form, without the elements."""
+        return {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
+
+    @classmethod
+    def restored(cls, record: Mapping[str, Any], elements: dict[str, Tensor] | None = None) -> UnitResult:
+        """What `record` was made from; without the elements, those of the whole model are kept elsewhere."""
+        return cls(record["unit"], record["layer"], record["blocks"], record["dead"], elements or {})
+
+
+class PairSolver:
+    """Matches the units of a source to those of an anchor.
+
+    Args:
+        anchor, source: compatible models.
+        plan: the plan over their shared blocks.
+        dtype: the working dtype.
+        guard: see `isomerge.matching.local.move_unit`.
+        device: where units are matched; what is given and found is in main memory.
+    """
+
+    def __init__(
+        self, anchor: Model, source: Model, plan: Plan, dtype: torch.dtype, *, guard: bool, device: str = CPU
+    ) -> None:
+        self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
+        self.device = device
+        self.votes: dict[str, Tensor] = {}
+        self._there: tuple[Alignment, Alignment] | None = None
+        self.frames: dict[Model, Alignment] = {}
+        """What is applied to a model's blocks as they are loaded; nothing by default."""
+        self.given: Alignment | None = None
+        """The element of the whole source, where global passes have found it already."""
+        self.closes = False
+        """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
+        functions; no alignment follows."""
+
+    def load(self, model: Model, unit: Unit, *, stored: bool = False, dtype: torch.dtype | None = None) -> Blocks:
+        """A unit's blocks of one model in the working dtype, or another (integers as they are).
+
+        With ``stored``, in their stored dtype: for units that nothing moves.
+        """
+        if stored:
+            return {block: model.assemble(block, None) for block in unit.blocks}
+        if dtype is not None:
+            return {block: read_moved(model, block, dtype, self.frames.get(model)) for block in unit.blocks}
+        return {block: self.load_block(model, block) for block in unit.blocks}
+
+    def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
+        """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes`` orbits."""
+        found, dead = canonical_gauge(spec, tensors)
+        if dead and self.closes:
+            close_orbits(spec, tensors, dead)
+        return found, dead
+
+    def moves(self, unit: Unit) -> bool:
+        """Whether a unit's blocks are changed, on loading or by solving."""
+        return bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
+
+    def load_block(self, model: Model, block: Block) -> Tensor:
+        """One block in the working dtype, in its frame."""
+        return read_moved(model, block, self.dtype, self.frames.get(model))
+
+    def collect_votes(self) -> dict[str, Tensor]:
+        """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""
+        spec = self.plan.selection.spec
+        profits: dict[str, Tensor] = {}
+        for unit in self.plan.units:
+            if not unit.votes:
+                continue
+            a, b = (on(self.device, self.load(model, unit)) for model in (self.anchor, self.source))
+            with computing_on(self.device, unit.key):
+                if self.plan.selection.gauge:
+                    self.to_gauge(spec, a)
+                    self.to_gauge(spec, b)
+                for name in unit.votes:
+                    profit = vote(spec, a, b, name).to(CPU)
+                    profits[name] = profits[name] + profit if name in profits else profit
+        self.votes = {name: spec.spaces[name].group.solve(p)[0] for name, p in profits.items()}
+        return self.votes
+
+    def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
+        """Match one unit; the source's blocks come back moved, and the given ones are let go."""
+        if self.device == CPU or not self.moves(unit):
+            return self._solved(unit, anchor, source)
+        with computing_on(self.device, unit.key):
+            there = on(self.device, source)
+            source.clear()
+            result, moved = self._solved(unit, on(self.device, anchor), there)
+            result.elements = on(CPU, result.elements)
+            return result, on(CPU, moved)
+
+    def _solved(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
+        spec = self.plan.selection.spec
+        result = UnitResult(unit.key, unit_layer(unit))
+        squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
+        moved, gaps = source, None
+        if self.given is not None:
+            self._given_there(self.given).act(source)
+        elif self.plan.is_matched(unit):
+            votes = on(self.device, {name: self.votes[name] for name in unit.votes})
+            apart = sum(before for before, _ in squares.values())
+            with overflow_told(self, unit):
+                found = move_unit(self.plan.selection, anchor, source, votes, guard=self.guard, apart=apart)
+            moved, gaps, result.dead = found.blocks, found.gaps, found.dead
+            result.elements = dict(found.alignment.elements)
+            source.clear()  # the caller holds the dictionary: two copies of a unit would stay
+        shifts = find_shifts(spec, list(unit.blocks))
+        shown = self.given.spec if self.given is not None else spec
+        for block in unit.blocks:
+            spaces = [space.name for space in elements_of(shown, block).values()]
+            spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
+            before, norm = squares[block]
+            after = before
+            if gaps is not None:
+                after = gaps[block]
+            elif self.moves(unit):
+                after = squared_distance(anchor[block], moved[block])
+            row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": after}
+            result.blocks.append(row)
+        return result, moved
+
+    def _given_there(self, given: Alignment) -> Alignment:
+        """The given element where units are moved; it is sent to a device once."""
+        if self.device == CPU:
+            return given
+        if self._there is None or self._there[0] is not given:
+            self._there = given, given.to(self.device)
+        return self._there[1]
+
+    def alignment(self, elements: dict[str, Tensor]) -> Alignment:
+        """The group element of the whole model."""
+        return self.given or Alignment(self.plan.selection.spec, elements)
+
+
+@contextmanager
+def overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
+    """Factorisations fail on finite weights alone where products of them overflow: a sentence then."""
+    try:
+        yield
+    except Exception as error:
+        if not is_overflow_error(error):
+            raise
+        refs = f"{solver.anchor.ref} and {solver.source.ref}"
+        raise IsomergeError(
+            f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be matched; check "
+            "that both checkpoints are undamaged"
+        ) from None

@@ -1,0 +1,135 @@
+"""What no symmetry explains between two models: their difference between canonical gauges, unit by unit.
+
+Where norms have gains, or a residual stream may have been turned, the two are brought into one frame first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.pairs.canonical_frame import inner_folding, with_gains
+from isomerge.engine.pairs.pair import PairSolver, overflow_told
+from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.engine.plan import gives_out_streams, unit_bytes
+from isomerge.engine.run import Observer
+from isomerge.errors import IsomergeError
+from isomerge.matching.frame import lonely_gains
+from isomerge.matching.local import compact_solution, squared_distance, squared_norm
+from isomerge.matching.streams import choose_frame
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# A rotated twin is found in ten sweeps to rounding; two different models are told apart long before.
+SWEEPS = 12
+
+
+def every_residual(
+    solver: PairSolver, observer: Observer
+) -> Iterator[tuple[Unit, list[dict[str, Any]], list[str]]]:
+    """Every unit with its `residuals`, once the stack-wide spaces are decided."""
+    if solver.plan.votes and not solver.votes:
+        solver.collect_votes()
+    total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
+    for unit in solver.plan.units:
+        observer(unit.key, seen, total)
+        seen += unit_bytes(solver.anchor, unit)
+        yield unit, *residuals(solver, unit)
+
+
+def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], list[str]]:
+    """Per block, what no symmetry explains: squared distance and norm between canonical gauges, and their peaks.
+
+    Both models are moved to the canonical gauge and matched there by compact elements, which keep lengths: the
+    result does not depend on the gauges of the two checkpoints. The second result are the elements of dead blocks,
+    which have no canonical gauge (see ``closes``): what differs there may be a symmetry after all.
+    """
+    spec = solver.plan.selection.spec
+    a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
+    dead: list[str] = []
+    if unit.elements or unit.votes:
+        with overflow_told(solver, unit):
+            dead = sorted({*solver.to_gauge(spec, a)[1], *solver.to_gauge(spec, b)[1]})
+            compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
+    rows = [
+        {
+            "tensor": block.key,
+            "size": max(a[block].numel(), 1),
+            "residual": squared_distance(a[block], b[block]),
+            "norm": squared_norm(whole(block, a[block])),
+            "peak_residual": peak(a[block] - b[block]),
+            "peak": peak(whole(block, a[block])),
+        }
+        for block in unit.blocks
+    ]
+    return rows, dead
+
+
+def whole(block: Block, a: Tensor) -> Tensor:
+    """What a difference is measured against: a gain that is stored less one is zero when it is folded."""
+    return a + block.line.less if block.line.less else a
+
+
+def peak(a: Tensor) -> float:
+    """The largest absolute value."""
+    return float(a.abs().max()) if a.numel() else 0.0
+
+
+# ----------------------------------------------------------------------- frames
+
+
+def frame_residual_stream(solver: PairSolver, observer: Observer) -> None:
+    """From now on, the solver loads both models with gains folded, the source's streams in the anchor's basis.
+
+    Streams from embeddings and heads, then from all tensors in a few sweeps. Where a stream or a gain reaches outputs
+    that are not compared, a difference there would be taken for a symmetry: then gains inside of layers alone are folded.
+    """
+    full, _ = choose_frame(solver.anchor.spec, ["all"])
+    blocks = [block for unit in solver.plan.units for block in unit.blocks]
+    if full is None or lonely_gains(full, blocks) or any(map(gives_out_streams, (solver.anchor, solver.source))):
+        _fold_gains(solver, blocks)
+    else:
+        _frame_both(solver, full, observer)
+    solver.votes = {}
+
+
+def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
+    """Fold all gains, and find the source's streams in the anchor's basis."""
+    try:
+        search = _stream_search(solver, full, observer)
+    except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
+        search = _stream_search(solver, solver.anchor.spec, observer)
+    search.solve(SWEEPS)
+    folds = search.units.folds
+    solver.frames = {solver.anchor: folds[solver.anchor], solver.source: search.turn @ folds[solver.source]}
+
+
+def _fold_gains(solver: PairSolver, blocks: Sequence[Block]) -> None:
+    """Fold the gains that only tensors of the same layer read: the streams keep their bases."""
+    spec = with_gains(solver.anchor.spec, solver.plan.selection.spec)
+    with suppress(IsomergeError):  # a gain of zero, which cannot be folded
+        solver.frames = {
+            model: inner_folding(model, spec, blocks, solver.dtype, every=False)
+            for model in (solver.anchor, solver.source)
+        }
+
+
+def _stream_search(solver: PairSolver, frame: Spec, observer: Observer) -> StreamSolver:
+    plan = replace(solver.plan, selection=replace(solver.plan.selection, frame=frame))
+    pair = PairSolver(solver.anchor, solver.source, plan, solver.dtype, guard=False, device=solver.device)
+    pair.closes = solver.closes
+    return StreamSolver(pair, observer)
+
+
+def is_turned(solver: PairSolver) -> bool:
+    """Whether the source's blocks are loaded in a rotated residual stream, which rounding anywhere may have turned a little."""
+    frame = solver.frames.get(solver.source)
+    return frame is not None and any(
+        frame.spec.spaces[s].group.compact in ("O", "OFixingOnes") for s in frame.spec.streams
+    )

@@ -1,0 +1,1 @@
+"""Recipes: merges as they are written in YAML."""
