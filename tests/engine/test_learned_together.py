@@ -83,7 +83,7 @@ def test_learning_keeps_the_functions(learning: Matching, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "out" / "isomerge.json").read_text())["anchor"] == "none"
 
 
-@pytest.mark.parametrize("at", [2, 10, *more(6)])
+@pytest.mark.parametrize("at", [10, *more(2, 6)])
 def test_learning_of_three_goes_on(
     at: int, learning: Matching, simplex: MatchedSimplex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
