@@ -147,7 +147,7 @@ def test_refused(config: dict[str, Any], message: str) -> None:
 def test_files_are_not_overwritten(tmp_path: Path) -> None:
     """Before anything is computed."""
     (tmp_path / "old.spec").write_text("mine")
-    with pytest.raises(IsomergeError, match=r"old.spec: exists"):
+    with pytest.raises(IsomergeError, match=r"old.spec exists: choose another"):
         isomerge.discover({"model_type": "gpt2"}, out=tmp_path / "old.spec")
     with pytest.raises(IsomergeError, match=r"no such folder"):
         isomerge.discover({"model_type": "gpt2"}, out=tmp_path / "nowhere" / "new.spec")
