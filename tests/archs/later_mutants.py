@@ -17,7 +17,7 @@ LATER_MUTANTS = [
     mutant("glm4", "rotated behind the branches' norms", "res", "residual res: SignedPerm folded O => residual res: O", "diag(res) => res", "diag(res n1) => (res n1)", "diag(res n2) => (res n2)", "diag(res nf) => (res nf)"),
     mutant("glm4_moe", "a complex number under norms", "c", "Complex[l, kv, pair] if not normed => Complex[l, kv, pair]", "[c pair t | rest rt] => [2 pair t | rest rt]", "[c pair t' | rest rt'] => [2 pair t' | rest rt']", "size c = 2\n => "),
     mutant("glm4_moe", "gains of the rest not dual", "rt", "rest rt'] => rest rt]"),
-    mutant("glm4_moe-plain", "the router's bias forgotten", "e", "e_score_correction_bias (eg e) => e_score_correction_bias rows"),
+    mutant("glm4_moe-plain", "the router's bias forgotten", "e", "(e_score_correction|expert)_bias (eg e) => (e_score_correction|expert)_bias rows"),
     # norms behind the branches
     mutant("olmo2", "rotated behind the branches' norms", "res", "residual res: SignedPerm => residual res: O", "diag(res) => res", "diag(res nf) => (res nf)"),
     mutant("olmo2", "heads without their gains", "kv", "(kv g c pair t) if => rows if", "(kv c pair t') if => rows if", "space t as qk: Scale[l, kv, pair] if not shared => "),

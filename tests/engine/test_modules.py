@@ -26,7 +26,7 @@ CONVERTED = [
     "mixtral", "dinov2-swiglu", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v2-lite", "deepseek_v3",
     "deepseek_v3-halves", "phimoe", "olmoe", "nomic_bert", "beit", "beit-shared",
     *CONVERTED_LANGUAGES, *CONVERTED_NEWEST, *CONVERTED_RECENT, *CONVERTED_TEXTS, "gte", "gte-labels", "jina_embeddings_v3",
-    "jamba", "lfm2_moe", "qwen3_next", "nemotron_h", "glm4_moe", "glm4_moe-plain",
+    "jamba", "lfm2_moe", "qwen3_next", "nemotron_h", "glm4_moe", "glm4_moe-plain", "glm4v_moe",
 ]  # fmt: skip
 """Those that transformers stores otherwise than it computes with them."""
 ODD = {"esm-rotary", "qwen3_5_text-ahead", "exaone4_5-ahead", "qwen3_vl_moe-published"}
