@@ -51,7 +51,7 @@ LANGUAGE_MUTANTS = [
     # experts
     mutant("dots1", "a factor on gate and up", "u", "experts.{eg,e}.gate_proj.weight ff => experts.{eg,e}.gate_proj.weight (ff u)"),
     mutant("dots1", "half of a head turned", "rs", '(0.5 if model_type == "glm4_moe" else 1) => 0.5'),
-    mutant("exaone_moe", "the router's bias forgotten", "e", "e_score_correction_bias (eg e) => e_score_correction_bias rows"),
+    mutant("exaone_moe", "the router's bias forgotten", "e", "(e_score_correction|expert)_bias (eg e) => (e_score_correction|expert)_bias rows"),
     mutant("exaone_moe", "a sign per coordinate", "sg", "Sign[l, kv, pair] => Sign[l, kv, c, pair]"),
     mutant("solar_open", "interleaved pairs", "c", "(kv g [c pair sg | rest rs]) => (kv g pair c)", "(kv [c' pair sg' | rest' rs']) => (kv pair c')"),
     mutant("solar_open", "experts leave their group", "e", "space e as expert: Perm[l, eg] if eg > 1 => space e as expert: Perm[l] if eg > 1", "space eg as expert: Perm[l] if eg > 1 => ", "size eg = n_group or 1 => size eg = 1"),
