@@ -108,3 +108,16 @@ def test_groups_of_experts_that_a_config_leaves_out(toy: Callable[..., Toy]) -> 
     config = {k: v for k, v in config_of(toy("deepseek_v3").folder).items() if k != "n_group"}
     assert spec_for({**config, "n_routed_experts": 16}).sizes["eg"] == 8
     assert spec_for({**config, "n_group": 1}).sizes["eg"] == 1
+
+
+def test_a_decoder_alone_keeps_the_basis_that_it_hears_in(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Whisper's decoder, saved alone as an assistant's is, reads what the encoder of another file wrote."""
+    import transformers as tf
+
+    whole = toy("whisper")
+    model = tf.WhisperForCausalLM(tf.WhisperConfig(**config_of(whole.folder)))
+    model.save_pretrained(tmp_path)
+    spec = recognise(tmp_path).spec
+    assert {"res_in", "enf"} <= whole.spec.spaces.keys()
+    assert not {"res_in", "enf"} & spec.spaces.keys()
+    assert "res" in spec.spaces

@@ -34,3 +34,10 @@ def test_large_values_of_half_precision_are_summed_wide() -> None:
     x = torch.full((64,), 3e38, dtype=torch.bfloat16)
     assert squared_norm(x) == pytest.approx(64 * float(x[0]) ** 2, rel=1e-6)
     assert squared_distance_and_norm(x, torch.zeros_like(x))[0] == squared_norm(x)
+
+
+def test_integers_have_a_distance_and_no_norm() -> None:
+    """Positions and hash multipliers are no weights: their size says nothing of how large a distance is; that they differ does."""
+    a, b = torch.tensor([3, 4 << 40]), torch.tensor([3, (4 << 40) + 2])
+    assert squared_norm(a) == 0
+    assert squared_distance_and_norm(a, b) == (4.0, 0.0)

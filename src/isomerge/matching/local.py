@@ -158,6 +158,8 @@ def squared_distance(a: Tensor, b: Tensor) -> float:
 
 def squared_distance_and_norm(a: Tensor, b: Tensor) -> tuple[float, float]:
     """`squared_distance` of two tensors of one shape, and `squared_norm` of the first, in one pass."""
+    if not a.is_floating_point():
+        return squared_distance(a, b), 0.0
     gap, norm, exact = 0.0, 0.0, not (_is_half(a) and _is_half(b))
     for x, y in zip(a.reshape(-1).split(PIECE), b.reshape(-1).split(PIECE), strict=True):
         wide = _wide(x)
@@ -166,7 +168,10 @@ def squared_distance_and_norm(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def squared_norm(a: Tensor) -> float:
-    """The squared Frobenius norm of a tensor, summed in float64."""
+    """The squared Frobenius norm of a tensor, summed in float64; integers are no weights, and have none: beside one table of
+    hash multipliers all distances would be nothing."""
+    if not a.is_floating_point():
+        return 0.0
     # not as a distance to zero: broadcasting would fill a tensor of its size
     return sum(_square(_wide(x), exact=not _is_half(a)) for x in a.reshape(-1).split(PIECE))
 
