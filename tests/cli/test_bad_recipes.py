@@ -229,6 +229,7 @@ def test_a_parameter_of_another_method_is_a_note(placed: Path, isomerge: Callabl
     said = isomerge("merge", recipe, tmp_path / "out")
     assert said.code == 0
     assert "linear has no parameter `density`: it is left out" in said.err
+    assert "has no parameter" not in said.out  # told once
 
 
 def test_a_key_that_mergekit_does_nothing_with_is_a_note(placed: Path, isomerge: Callable, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
         )
     if report["align"]:
         warn_fixed(voice, report["fixed"])
-    stream_table(voice, report)
+    stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in job.fusion.notes]})
     distance_table(voice, report["distance"])
     names = report["models"]
     if report["kept_from_first"]:
