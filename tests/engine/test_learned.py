@@ -56,7 +56,7 @@ def test_learning_lowers_the_barrier(digits: str, tmp_path: Path) -> None:
         return float(torch.nn.functional.cross_entropy(logits, labels))
 
     isomerge.align(b, onto=a, out=tmp_path / "acts", data=digits, limit=256)
-    alignment, report = isomerge.align(b, onto=a, out=tmp_path / "learned", learn=digits, steps=40)
+    alignment, report = isomerge.align(b, onto=a, out=tmp_path / "learned", learn=digits, steps=24)
     found = report["streams"][0]["learned"]
     assert found["target"] == "distill"
     assert found["history"][0]["step"] == 0
