@@ -100,7 +100,7 @@ ENCODER_MUTANTS = [
     mutant("audio-spectrogram-transformer", "the last gain behind another norm", "nf", 'residual nf: Scale[res] if model_type != "audio-spectrogram-transformer" => residual nf: Scale[res]', "classifier.dense.weight labels res' => classifier.dense.weight labels (res nf)'"),
     mutant("audio-spectrogram-transformer", "the head's norm forgotten", "res", "classifier.layernorm.weight res => classifier.layernorm.weight other"),
     mutant("yolos", "detection tokens forgotten", "res", "detection_tokens 1 tokens res => detection_tokens 1 tokens other"),
-    mutant("yolos", "positions between the layers forgotten", "res", "mid_position_embeddings depth 1 pos res => mid_position_embeddings depth 1 pos other"),
+    mutant("yolos", "positions between the layers forgotten", "res", "between 1 pos res => between 1 pos other"),
     mutant("vit_mae", "the decoder past the last gain", "nf", "decoder.decoder_embed.weight dres (res nf)' => decoder.decoder_embed.weight dres res'"),
     mutant("vit_mae", "the token of hidden patches forgotten", "dres", "decoder.mask_token 1 1 dres => decoder.mask_token 1 1 other"),
     mutant("vit_mae", "negative scale under ReLU", "du", "PositiveScale[l, dff] => Scale[l, dff]"),

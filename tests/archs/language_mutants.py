@@ -50,7 +50,7 @@ LANGUAGE_MUTANTS = [
     mutant("deepseek_v32", "the indexer's key past the gain", "n1", "wk.weight ix (res n1)' => wk.weight ix res'"),
     # experts
     mutant("dots1", "a factor on gate and up", "u", "experts.{eg,e}.gate_proj.weight ff => experts.{eg,e}.gate_proj.weight (ff u)"),
-    mutant("dots1", "half of a head turned", "rs", '(0.5 if model_type == "glm4_moe" else 1) => 0.5'),
+    mutant("dots1", "half of a head turned", "rs", '(0.5 if model_type in ("glm4_moe", "glm4v_moe_text") else 1) => 0.5'),
     mutant("exaone_moe", "the router's bias forgotten", "e", "(e_score_correction|expert)_bias (eg e) => (e_score_correction|expert)_bias rows"),
     mutant("exaone_moe", "a sign per coordinate", "sg", "Sign[l, kv, pair] => Sign[l, kv, c, pair]"),
     mutant("solar_open", "interleaved pairs", "c", "(kv g [c pair sg | rest rs]) => (kv g pair c)", "(kv [c' pair sg' | rest' rs']) => (kv pair c')"),

@@ -35,6 +35,12 @@ def test_places_are_where_transformers_puts_tensors(name: str, toy: Callable, tm
     one, two = (load_module(model) for model in models)
     places = places_of(one, models[0])
     stored = [{c: m.read(s, torch.float32) for c, s in m.names.items()} for m in models]
+    left = (
+        stored[0].keys() - places.names.keys() - places.parts.keys()
+    )  # layers that transformers does not load, counters
+    ahead = name.endswith("-ahead")
+    assert ahead or all(models[0].matches[models[0].names[c]].line.axes is None for c in left)
+    stored = [{c: x for c, x in tensors.items() if c not in left} for tensors in stored]
     assert places.names.keys() | places.parts.keys() == stored[0].keys()
     weights, others = every_weight(one), every_weight(two)
     live = places.live(stored[0])

@@ -19,8 +19,12 @@ from toys import SAMPLE, outputs, relative, save_toy, tensors
 
 # toys of which two coordinates happen to be of one size to a millionth (Qwen3-VL's merger has many neurons)
 SEEDS = {
-    "llava": 1, "llava-qwen2": 1, "sd3-later": 1, "qwen3_vl": 1, "qwen3_vl_moe": 2, "qwen3_vl_moe-published": 2, "openai-gpt": 1,
+    "llava": 1, "llava-qwen2": 1, "sd3-later": 1, "qwen3_vl": 1, "qwen3_vl_moe": 2, "qwen3_vl_moe-published": 2, "openai-gpt": 1, "xclip": 1,
+    "exaone4_5": 1, "exaone4_5-ahead": 1, "flaubert-before": 1, "gemma4_unified": 1, "colmodernvbert": 1,
 }  # fmt: skip
+
+OPEN = {"got_ocr2", "hunyuan_vl", "qwen2_5_omni", "qwen2_5_omni_thinker", "qwen4_exp_text", "swinv2", "zaya"}
+"""Toys with parts of which nothing decides the signs or the order, and the report says so."""
 
 
 def apart(one: Path, two: Path) -> float:
@@ -35,8 +39,8 @@ def canon(model: Path, out: Path, **options: Any) -> dict[str, Any]:
     return isomerge.canon(model, out=out, **options)[1]
 
 
-# PaliGemma: one stream begins as a map of another, whose signs must be chosen first
-@pytest.mark.parametrize("name", sorted({*SAMPLE, "paligemma"}))
+# PaliGemma: one stream begins as a map of another, whose signs must be chosen first; BitNet: a norm's signs meet those of neurons
+@pytest.mark.parametrize("name", sorted({*SAMPLE, "paligemma", "bitnet"}))
 def test_twins_have_one_canonical_form(name: str, tmp_path: Path) -> None:
     """Random elements of every space, the streams' among them: the same weights come out, and the same function. Of base models, which
     give out their streams, random elements of all that leaves these alone."""
@@ -44,8 +48,10 @@ def test_twins_have_one_canonical_form(name: str, tmp_path: Path) -> None:
     moved = keep_streams if gives_out_streams(recognise(a)) else turn
     twin = moved(name, a, tmp_path / "twin", 3)
     report = canon(a, tmp_path / "one")
+    assert report["degeneracy"]["unique"] != (name in OPEN)
+    if name in OPEN:
+        return
     canon(twin, tmp_path / "two")
-    assert report["degeneracy"]["unique"]
     assert apart(a, twin) > 0.1
     assert apart(a, tmp_path / "one") > 0.1
     assert apart(tmp_path / "one", tmp_path / "two") < 1e-10

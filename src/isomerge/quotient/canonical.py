@@ -150,20 +150,22 @@ class Canonicaliser:
             left = [s for s in left if ready and s not in ready]
 
     def _inside(self, bases: dict[str, Basis]) -> dict[str, Tensor]:
-        """The elements inside layers. Where bases meet in one tensor (heads and latents), signs that a base can read from
-        tensors of its own come first: third moments along the others' axes know them."""
+        """The elements inside layers. Where bases or signs meet in one tensor (heads and latents, a norm between neurons' scales),
+        signs that a space can read from tensors of its own come first: third moments along the others' axes know them."""
         local, units = self.local, self.plan.units
         met = {tree for unit in units for tree in trees(local, unit.blocks).values()}
         seen = {leaf for block in self.blocks for leaf in leaf_atoms(block.axes or ())}
+        signed = {name for name, space in local.spaces.items() if space.group.compact in ORIENTED}
 
         def own(leaf: tuple[Atom, ...]) -> bool:
-            return sum(bool(tree & {a.name for a in leaf}) for tree in met) < 2
+            names = {a.name for a in leaf}
+            return sum(bool(tree & names) for tree in met) < 2 and len(names & signed) < 2
 
         told = {a.name for leaf in seen if own(leaf) for a in leaf}
-        signed = {name for name, space in local.spaces.items() if space.group.compact in ORIENTED}
-        late = {name for tree in met if tree & signed - told for name in tree}
+        present = signed & {a.name for leaf in seen for a in leaf}
+        late = {name for tree in met if tree & signed - told for name in tree} | (present - told)
         first, rest = (local.restrict(names) for names in (local.spaces.keys() - late, late))
-        found = self._elements(first, bases, units, lambda tensors: tensors, own if met else None)
+        found = self._elements(first, bases, units, lambda tensors: tensors, own)
         if not late:
             return found
         turn = Alignment(first, dict(found))
