@@ -77,7 +77,8 @@ class RayEngine:
         try:
             yield from tasks.solved()
         finally:
-            tasks.cancel()
+            # without their parcel units that wait end at once. They are not cancelled: Ray ends this process with a failed check where
+            # a task that it has begun again after a worker's death is cancelled and then answers (task_manager.cc)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -165,11 +166,3 @@ class _Tasks:
                 f"the unit of {unit.key} was lost with its worker {RETRIES + 1} times ({type(error).__name__}): look whether a "
                 "machine runs out of memory; run the same command again to go on"
             ) from None
-
-    def cancel(self) -> None:
-        """End what is being worked on; its workers may be killed, as their units can be done again."""
-        import ray
-
-        for reference in self._running:
-            ray.cancel(reference, force=True)
-        self._running.clear()
