@@ -33,6 +33,7 @@ def heads_of(model: tf.PreTrainedModel) -> list[type[tf.PreTrainedModel]]:
         and issubclass(kind, tf.PreTrainedModel)
         and getattr(kind, "config_class", None) is type(model.config)
         and ("For" in name.removeprefix("RoFormer") or "Head" in name)
+        and "PreTrainedModel" not in name  # what other classes are made of
     ]
 
 
@@ -70,7 +71,16 @@ def saved_head(kind: Any, config: Any, folder: Path) -> dict[str, torch.Tensor] 
         model.save_pretrained(folder)
         given = asked(config, kind)
         return given if answers(kind, folder, given) else None
-    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError):
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        NotImplementedError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):
         return None
 
 
