@@ -141,19 +141,19 @@ def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
             f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTH_KEYS)}), so the "
             "number of layers of the stack cannot be written"
         )
+    if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
+        return dict(giver.config)
     depth: dict[str, Any] = {key: len(order) for key in keys if key in DEPTH_KEYS}
     if isinstance(scale := giver.config.get(DEPTH_SCALE), (int, float)):
         depth[DEPTH_SCALE] = scale * (len(order) / giver.depth) ** 0.5
-    if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
-        return dict(giver.config)
     config = _joined(giver, order, ()) | depth
-    rules = {
-        key for key, *_ in _changed(giver, order, config) if config.get(key) is None and key in giver.seen.stored
-    }
+    changes = list(_changed(giver, order, config))
+    rules = {key for key, *_ in changes if config.get(key) is None and key in giver.seen.stored}
     if rules:
         config = _joined(giver, order, rules) | depth
-    for change in _changed(giver, order, config):
-        raise IsomergeError(_sentence(*change))
+        changes = list(_changed(giver, order, config))
+    if changes:
+        raise IsomergeError(_sentence(*changes[0]))
     _check_kinds(giver, order)
     return config
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.agreement import read_by_transformers
 from isomerge.discovery.composites import shrunk_whole
 from isomerge.discovery.inputs import inputs_of
 from isomerge.discovery.keys import parts_of
@@ -46,12 +47,10 @@ def real_config(config: Mapping[str, Any]) -> Any:
     Raises:
         IsomergeError: the installed transformers does not know its class.
     """
-    from transformers import AutoConfig
-
     kind = config.get("model_type")
     try:
         with silent():
-            return AutoConfig.for_model(str(kind), **{k: v for k, v in config.items() if k != "model_type"})
+            return read_by_transformers({**config, "model_type": str(kind)})
     except Exception as error:
         import transformers
 
