@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,6 +29,30 @@ def quiet() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=UserWarning, module="transformers")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_outputs() -> Iterator[None]:
+    """What hundreds of merges would pay for over and over: flushes to the disk, and a picture each.
+
+    One picture is drawn and serves all; `tests/evidence` draws its own, and `tests/engine/test_trust.py` watches the flushes.
+    """
+    from isomerge.engine import run
+    from isomerge.evidence.distances_figure import distances_picture, layer_distances
+
+    drawn: list[bytes | None] = []
+
+    def picture(report: dict[str, Any]) -> bytes | None:
+        if not layer_distances(report):
+            return None
+        if not drawn:
+            drawn.append(distances_picture(report))
+        return drawn[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "distances_picture", picture)
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -275,6 +275,7 @@ FAMILIES = {
         build=vit_fashion,
         task=lambda run: Images("fashion", run.half, 64, mirror, 0.02),
         processor=fashion_processor,
+        other_steps=((256, 8 * 938),),
     ),
     "llama": Family(
         width=128,
@@ -295,6 +296,7 @@ ALL = [  # (family, seed, width or None for the usual one, half)
     *(("vit-digits", half, width, half) for width in (None, 256) for half in (0, 1)),
     *(("vit-digits", seed, width, None) for width in (32, 128, 256) for seed in (0, 1)),
     *(("llama", seed, 256, None) for seed in (0, 1, 2)),
+    *(("vit-fashion", seed, 256, None) for seed in (0, 1)),
 ]
 EXAMPLES = {0: "vit-a", 1: "vit-b"}  # seed of vit-digits -> the model of the demo, made by the same steps
 
