@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from depth import more
 
-WIDTH, NEURONS, HEADS, GROUPS, VOCAB = 512, 344, 8, 2, 512
+WIDTH, NEURONS, HEADS, GROUPS, VOCAB = 256, 344, 8, 2, 512
 SHAPE = {
     "hidden_size": WIDTH, "intermediate_size": NEURONS, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS,
     "vocab_size": VOCAB,
@@ -93,7 +93,7 @@ def peak(what: str, root: Path, depth: int) -> tuple[int, int]:
 def test_memory_does_not_grow_with_depth(what: str, tmp_path: Path) -> None:
     """Of 16 layers more, less than half is ever held beyond what 4 layers need; a whole model never is.
 
-    What a run needs beside weights (buffers of solvers, libraries loaded on the way) moves by some 30 MB from run to
+    What a run needs beside weights (buffers of solvers, libraries loaded on the way) moves by some MB from run to
     run, so the deep model is many times that.
     """
     (start, shallow), (start_deep, deep) = (peak(what, tmp_path, depth) for depth in (4, 20))
