@@ -18,7 +18,7 @@ def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here needs unrelated models to settle."""
     from isomerge.engine.pairs import streams
 
-    monkeypatch.setattr(streams.StreamSolver.solve, "__defaults__", (2,))
+    monkeypatch.setattr(streams, "SWEEPS", 2)
 
 
 def test_align(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ RUNS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a number is computed is seen in one pass; nothing here needs to settle."""
-    monkeypatch.setattr(streams.StreamSolver.solve, "__defaults__", (1,))
     monkeypatch.setattr(streams, "SWEEPS", 1)
     monkeypatch.setattr(many_passes, "ROUNDS_PER_PASS", 1)
 

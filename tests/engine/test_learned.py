@@ -22,12 +22,19 @@ from isomerge.engine.live import substitution
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.live.substitution import substituted
 from isomerge.engine.models import recognise
+from isomerge.engine.pairs import streams
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.plan import make_plan
 from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits
 from toys import config_of, outputs, relative
+
+
+@pytest.fixture(autouse=True)
+def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is learned starts from a rough match."""
+    monkeypatch.setattr(streams, "SWEEPS", 2)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from toys import BODY, CAUSAL, GPT, PATCHES, config_of, outputs, randomise, rela
 @pytest.fixture(autouse=True)
 def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here needs unrelated models to settle."""
-    monkeypatch.setattr(streams.StreamSolver.solve, "__defaults__", (2,))
+    monkeypatch.setattr(streams, "SWEEPS", 2)
 
 
 TIED = {"gpt2": "OFixingOnes", "llama-tied": "O", "t5-gated": "O", "mt5": "O"}

@@ -170,14 +170,14 @@ class StreamSolver:
 
     # ------------------------------------------------------------------ descent
 
-    def solve(self, sweeps: int = SWEEPS) -> StreamSolution:
-        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most.
+    def solve(self, sweeps: int | None = None) -> StreamSolution:
+        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most (`SWEEPS`).
 
         On the pair's device; all that is kept comes home at the end.
         """
         with computing_on(self.pair.device, "the residual stream"):
             self._go(self.pair.device)
-            report = self._descended(sweeps)
+            report = self._descended(SWEEPS if sweeps is None else sweeps)
         self._go(CPU)
         return StreamSolution(self.alignment(), report)
 
