@@ -62,11 +62,15 @@ ROWS = (
     "distilled-quick",
     "distilled",
     "thorough",
+    "generated",
+    "generated-distilled",
 )
+GENERATED = 2048
+"""Examples that no data went into: texts that the pair wrote, or noise."""
 
 
 def options_of(row: str, family: str, width: int | None = None) -> dict[str, Any]:
-    """The arguments of `isomerge.align` for a row."""
+    """The arguments of `isomerge.align` for a row; those of generated examples lack the file (`generated`)."""
     train, limits = train_data(family), LIMITS[family]
     look = {"data": train, "limit": limits["look"], "spaces": "all"}
     learn = {"learn": train, "limit": limits["learn"], "spaces": "all", **learning(family, width)}
@@ -81,6 +85,8 @@ def options_of(row: str, family: str, width: int | None = None) -> dict[str, Any
         "distilled-quick": {**learn, "learn_target": "distill", "steps": 300},
         "distilled": {**learn, "learn_target": "distill"},
         "thorough": {**learn, **THOROUGH[family]},
+        "generated": {"limit": GENERATED // 4, "spaces": "all"},
+        "generated-distilled": {**learn, "learn_target": "distill", "steps": 300},
     }
     tied = {"untie": True} if family == "gpt2" and row not in ("paper", "default") else {}
     return {**found[row], **tied}
@@ -108,8 +114,18 @@ def align(row: str, family: str, a: Path, b: Path, width: int | None, seed: int)
     out = DATA / "aligned" / family / f"{a.name}--{b.name}--{row}"
     began = time.perf_counter()
     options = options_of(row, family, width)
-    if row in ("learned", "learned-quick", "distilled-quick", "distilled", "thorough", "search"):
+    if row in (
+        "learned",
+        "learned-quick",
+        "distilled-quick",
+        "distilled",
+        "thorough",
+        "search",
+        "generated-distilled",
+    ):
         options["seed"] = seed
+    if row.startswith("generated"):
+        options["data" if row == "generated" else "learn"] = generated(family, a, b)
     _, report = isomerge.align(b, onto=a, out=out, force=True, **options)
     seconds = time.perf_counter() - began
     stream = (report.get("streams") or [{}])[0]
@@ -121,6 +137,15 @@ def align(row: str, family: str, a: Path, b: Path, width: int | None, seed: int)
         "learned": {k: v for k, v in stream.get("learned", {}).items() if k != "history"},
         "search": stream.get("search"),
     }
+
+
+def generated(family: str, a: Path, b: Path) -> str:
+    """The examples of a pair, made once."""
+    file = DATA / "aligned" / family / f"{a.name}--{b.name}.safetensors"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        isomerge.generate([a, b], out=file, limit=GENERATED)
+    return str(file)
 
 
 def untied(family: str, a: Path) -> Path:

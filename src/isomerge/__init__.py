@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is nineteen names; heavy imports happen when they are used.
+The Python API is twenty names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from isomerge.api import extract_lora as extract_lora
     from isomerge.api import fingerprint as fingerprint
     from isomerge.api import fsck as fsck
+    from isomerge.api import generate as generate
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
     from isomerge.api import open as open
@@ -43,6 +44,7 @@ _HOMES = {
             "extract_lora",
             "fingerprint",
             "fsck",
+            "generate",
             "inspect",
             "merge",
             "open",
@@ -69,6 +71,7 @@ __all__ = [
     "extract_lora",
     "fingerprint",
     "fsck",
+    "generate",
     "inspect",
     "merge",
     "open",

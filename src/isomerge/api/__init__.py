@@ -3,6 +3,7 @@
 from isomerge.api.checking import fsck
 from isomerge.api.comparing import distance, fingerprint, inspect, orbit_distance, similarity, verify
 from isomerge.api.discovering import discover
+from isomerge.api.generating import generate
 from isomerge.api.measuring import barrier, report, stats
 from isomerge.api.merging import extract_lora, merge
 from isomerge.api.moving import align, apply, canon
@@ -18,6 +19,7 @@ __all__ = [
     "extract_lora",
     "fingerprint",
     "fsck",
+    "generate",
     "inspect",
     "merge",
     "open",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import DiskFullError, IsomergeError, is_full_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Linux moves at most 2 GiB - 4 KiB in one call; smaller pieces also let an interrupt through.
 _PIECE = 1 << 28
@@ -65,6 +70,30 @@ def check_file(path: Path, name: str, *, force: bool) -> None:
         raise IsomergeError(
             f"{name}: this folder may not be written into; choose another one, or change its permissions"
         )
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write a safetensors file, complete or not at all; equal tensors give equal bytes.
+
+    Args:
+        path: the file; one that is there is replaced.
+        tensors: by name, contiguous.
+        about: goes into its metadata as JSON under the one key ``isomerge``: safetensors writes several keys in an order that
+            changes from run to run.
+
+    Raises:
+        IsomergeError: it cannot be written.
+    """
+    from safetensors.torch import save_file
+
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        with disk_errors(path):
+            save_file(dict(sorted(tensors.items())), str(beside), {"isomerge": json.dumps(about, sort_keys=True)})
+            flush(beside)  # a power cut must not leave an empty file under the name
+            os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def read_into(fd: int, buffer: memoryview, offset: int) -> int:

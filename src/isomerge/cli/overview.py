@@ -16,6 +16,7 @@ COMMANDS = {
     "barrier": "Measure the loss between two models, or three.",
     "report": "Write one self-contained HTML page on an output.",
     "stats": "Write the statistics that matching and merging need.",
+    "generate": "Write examples for matching where you have none.",
     "extract-lora": "Write a difference of two models as a LoRA adapter.",
     "inspect": "Show architecture, symmetries and work units.",
     "discover": "Derive the spec of an unknown architecture, proven.",

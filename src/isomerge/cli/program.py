@@ -14,6 +14,7 @@ from isomerge.cli.discover import discover
 from isomerge.cli.extract_lora import extract_lora
 from isomerge.cli.fingerprint import fingerprint
 from isomerge.cli.fsck import fsck
+from isomerge.cli.generate import generate
 from isomerge.cli.inspect import inspect
 from isomerge.cli.merge import merge
 from isomerge.cli.methods import methods
@@ -45,6 +46,7 @@ _FUNCTIONS = (
     barrier,
     report,
     stats,
+    generate,
     extract_lora,
     inspect,
     discover,

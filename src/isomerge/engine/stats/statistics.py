@@ -12,14 +12,12 @@ moved statistics of the model (`isomerge.engine.stats.moving`).
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.disk import disk_errors, flush
+from isomerge.checkpoint.disk import write_tensors
 from isomerge.engine.models import Model
 from isomerge.engine.stats.fisher_information import FisherInformation
 from isomerge.engine.stats.moving import moved_moments
@@ -103,7 +101,6 @@ def write_statistics(
         IsomergeError: rows that do not fit into float16, an unknown dtype, or a file that cannot be written.
     """
     import torch
-    from safetensors.torch import save_file
 
     if dtype not in DTYPES:
         raise IsomergeError(f"--dtype {dtype}: choose from {', '.join(DTYPES)}")
@@ -118,18 +115,7 @@ def write_statistics(
         tensors |= {f"fisher/{key}": x.float().contiguous() for key, x in fisher.fishers.items()}
         tensors |= {f"kfac/{key}": x.float().contiguous() for key, x in fisher.factors.items()}
     header = _header(statistics, fisher, model)
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        with disk_errors(path):
-            save_file(
-                dict(sorted(tensors.items())),
-                str(beside),
-                metadata={"isomerge": json.dumps(header, sort_keys=True)},
-            )
-            flush(beside)  # a power cut must not leave an empty file under the name
-            os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_tensors(path, tensors, header)
     return header
 
 

@@ -1,0 +1,60 @@
+"""`isomerge.generate`: examples for matching where there are no data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isomerge.api.opening import quiet, recognised
+from isomerge.engine.arguments import checked
+from isomerge.engine.run import Observer
+from isomerge.evidence.report.notebook import Report
+
+
+@checked()
+def generate(
+    models: Sequence[Any],
+    *,
+    out: str | Path,
+    limit: int = 1024,
+    length: int = 128,
+    batch_size: int = 64,
+    device: str = "cpu",
+    seed: int = 0,
+    spec: str | Path | None = None,
+    allow_pickle: bool = False,
+    force: bool = False,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """Write examples for models that shall be matched and that nobody has data for.
+
+    Causal language models write texts themselves, drawn token by token from their own distribution, each model its share, in
+    turn; classifiers of images get noise. The file is data for `align`, `merge`, `stats` and `barrier`.
+
+    Args:
+        models: folders, hub ids, open checkpoints or live modules: all that will be matched.
+        out: the safetensors file: ``input_ids`` int64 [limit, length] or ``pixel_values`` float32 [limit, channels, height, width].
+        limit: how many examples.
+        length: tokens per text; less where the models read less.
+        batch_size: texts that a model writes at a time.
+        device: where models write.
+        seed: of what is drawn; equal seeds give equal files on one machine.
+        force: replace ``out``.
+
+    Returns:
+        A report: ``kind`` (``texts`` or ``images``), ``shapes`` by tensor, ``examples``, ``seed``, ``bytes``.
+
+    Raises:
+        IsomergeError: models that neither write texts nor see images, or not the same ones; nothing is written.
+    """
+    from isomerge.engine.live.generated import Generation, run_generate
+
+    options = Generation(
+        Path(os.path.expanduser(out)), count=limit, length=length, seed=seed, batch_size=batch_size, device=device,
+        force=force, observer=observer,
+    )  # fmt: skip
+    options.check()
+    with recognised(models, spec, allow_pickle) as found:
+        return Report(run_generate(found, options))

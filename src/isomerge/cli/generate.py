@@ -1,0 +1,43 @@
+"""``isomerge generate``: examples for matching where there are no data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def generate(
+    models: Annotated[list[str], typer.Argument(help="All models that will be matched: folders or hub ids.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .safetensors.")],
+    limit: Annotated[int, typer.Option(help="How many examples.")] = 1024,
+    length: Annotated[int, typer.Option(help="Tokens per text.")] = 128,
+    batch_size: Annotated[int, typer.Option(help="Texts that a model writes at a time.")] = 64,
+    device: Annotated[str, typer.Option(help="Where the models write: cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    spec: o.SpecFile = None,
+    allow_pickle: o.Pickle = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Write examples for --data and --learn where you have none: language models write texts, classifiers of images get noise."""
+    import isomerge
+    from isomerge.cli.console import Voice, size_text, write_json
+
+    voice = Voice(quiet, verbose)
+    with voice.progress("writing examples", steps=True) as observer:
+        report = isomerge.generate(
+            models, out=out, limit=limit, length=length, batch_size=batch_size, device=device, seed=seed, spec=spec,
+            allow_pickle=allow_pickle, force=overwrite, observer=observer,
+        )  # fmt: skip
+    shape = " x ".join(map(str, next(iter(report["shapes"].values()))[1:]))
+    unit = "tokens" if report["kind"] == "texts" else "pixels"
+    voice.say(
+        f"Wrote {out}: {report['examples']} {report['kind']} of {shape} {unit}, {size_text(report['bytes'])}."
+    )
+    write_json(json, report)
