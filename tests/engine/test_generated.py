@@ -62,6 +62,21 @@ def test_texts_begin_as_texts_do(tmp_path: Path) -> None:
     assert len(tokens[:, 1].unique()) > 1
 
 
+def test_no_places_of_images_are_written(tmp_path: Path) -> None:
+    """Where a model reads images in the places of a token, its texts have none: every toy writes it else."""
+    folder = single("gemma3", tmp_path / "a")
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+
+    def written(name: str) -> torch.Tensor:
+        isomerge.generate([folder], out=tmp_path / name, limit=32, length=24)
+        return load_file(tmp_path / name)["input_ids"][:, 1:]
+
+    assert (written("x.safetensors") != config["image_token_index"]).all()
+    file.write_text(json.dumps({**config, "image_token_index": 10_000}))
+    assert (written("y.safetensors") == config["image_token_index"]).any()
+
+
 def test_images_are_noise_of_several_scales(toy: Callable, tmp_path: Path) -> None:
     """In the range of pictures, coarse ones smoother than fine ones; read by the commands that read data."""
     folder = single("vit", tmp_path / "a")

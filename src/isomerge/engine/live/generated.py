@@ -6,7 +6,7 @@ token from a model's own distribution, at temperature 1 and from all tokens, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,75 +118,95 @@ def _texts(models: Sequence[Model], inputs: Sequence[Inputs], options: Generatio
     """Token ids int64 [n, length], a text of each model in turn; shorter where the models read less."""
     import torch
 
-    _check_writers(models, inputs)
+    writers = [_Writer(model, its, options) for model, its in zip(models, inputs, strict=True)]
+    for writer in writers:
+        writer.check(writers[0])
     length = min([options.length, *(its.positions for its in inputs if its.positions)])
     share = -(-options.count // len(models))
     written = []
-    for number, (model, its) in enumerate(zip(models, inputs, strict=True)):
-
-        def tell(done: int, number: int = number, model: Model = model) -> None:
-            options.observer(f"{model.ref} writes", number * share + done, len(models) * share)
-
+    for number, writer in enumerate(writers):
         rng = torch.Generator().manual_seed(options.seed + number)
-        first = _first_tokens(its, share, rng)
-        written.append(_continued(model, first, length, options, rng, tell))
+        parts = []
+        for start in range(0, share, options.batch_size):
+            options.observer(f"{writer.model.ref} writes", number * share + start, len(models) * share)
+            parts.append(writer.write(min(options.batch_size, share - start), length, rng))
+        written.append(torch.cat(parts))
+        writer.close()
     return torch.stack(written, 1).flatten(0, 1)[: options.count].contiguous()
 
 
-def _check_writers(models: Sequence[Model], inputs: Sequence[Inputs]) -> None:
-    """Refuse models that do not write, or not the same tokens."""
-    for model, its in zip(models, inputs, strict=True):
+class _Writer:
+    """A causal language model that writes; it is in memory from its first text until it is closed."""
+
+    def __init__(self, model: Model, inputs: Inputs, options: Generation) -> None:
+        self.model, self.inputs, self.device = model, inputs, options.device
+        self.module: Any = None
+
+    def check(self, first: _Writer) -> None:
+        """Refuse a model that does not write, or not the first one's tokens."""
+        ref, its = self.model.ref, self.inputs
         if its.task != "causal" or its.images:
             raise IsomergeError(
-                f"{model.ref} ({its.architecture or model.spec.model_type}) neither writes texts nor sees only images: "
+                f"{ref} ({its.architecture or self.model.spec.model_type}) neither writes texts nor sees only images: "
                 "without data of your own this works for causal language models and classifiers of images"
             )
-        if its.vocabulary != inputs[0].vocabulary:
+        if its.vocabulary != first.inputs.vocabulary:
             raise IsomergeError(
-                f"{model.ref} has {its.vocabulary} tokens, {models[0].ref} has {inputs[0].vocabulary}: give models of one vocabulary"
+                f"{ref} has {its.vocabulary} tokens, {first.model.ref} has {first.inputs.vocabulary}: give models of one vocabulary"
             )
 
+    def write(self, count: int, length: int, rng: torch.Generator) -> Tensor:
+        """Texts int64 [count, length]. The end of one does not stop it: another one begins there."""
+        import torch
+        from transformers import GenerationConfig
 
-def _first_tokens(inputs: Inputs, count: int, rng: torch.Generator) -> Tensor:
-    """The token that begins texts; any, where the checkpoint has none: int64 [count, 1]."""
-    import torch
-
-    begin = inputs.token("bos_token_id")
-    if begin is None:
-        return torch.randint(inputs.vocabulary, (count, 1), generator=rng)
-    return torch.full((count, 1), begin)
-
-
-def _continued(
-    model: Model, first: Tensor, length: int, options: Generation, rng: torch.Generator, tell: Callable[[int], None]
-) -> Tensor:
-    """Texts from their first tokens on: int64 [n, length]. The end of a text does not stop it: another one begins there."""
-    import torch
-    from transformers import GenerationConfig
-
-    from isomerge.engine.live.modules import load_module
-
-    module: Any = load_module(model, device=options.device)
-    if not module.can_generate():
-        raise IsomergeError(
-            f"{model.ref}: transformers cannot let {type(module).__name__} write: give data of your own"
-        )
-    module.generation_config = GenerationConfig()  # not the checkpoint's temperature and penalties
-    drawn = GenerationConfig(
-        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=length - 1, pad_token_id=0
-    )  # fmt: skip
-    parts = []
-    for start in range(0, len(first), options.batch_size):
-        tell(start)
-        batch = first[start : start + options.batch_size].to(options.device)
+        module = self._module()
+        drawn = GenerationConfig(
+            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=length - 1, pad_token_id=0,
+            suppress_tokens=self._media() or None,
+        )  # fmt: skip
+        first = self._begin(count, rng).to(self.device)
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(int(torch.randint(2**31, (), generator=rng)))
             try:
-                found = module.generate(batch, attention_mask=torch.ones_like(batch), generation_config=drawn)
+                found = module.generate(first, attention_mask=torch.ones_like(first), generation_config=drawn)
             except RuntimeError as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise IsomergeError(
-                    f"{model.ref} cannot write ({reason[:160].rstrip('.')}): check its weights"
+                    f"{self.model.ref} cannot write ({reason[:160].rstrip('.')}): check its weights"
                 ) from error
-        parts.append(found.cpu())
-    return torch.cat(parts)
+        return found.cpu()
+
+    def close(self) -> None:
+        """Let the module go."""
+        self.module = None
+
+    def _module(self) -> Any:
+        from transformers import GenerationConfig
+
+        from isomerge.engine.live.modules import load_module
+
+        if self.module is None:
+            module: Any = load_module(self.model, device=self.device)
+            if not module.can_generate():
+                raise IsomergeError(
+                    f"{self.model.ref}: transformers cannot let {type(module).__name__} write: give data of your own"
+                )
+            module.generation_config = GenerationConfig()  # not the checkpoint's temperature and penalties
+            self.module = module
+        return self.module
+
+    def _begin(self, count: int, rng: torch.Generator) -> Tensor:
+        """The token that begins texts; any, where the checkpoint has none: int64 [count, 1]."""
+        import torch
+
+        begin = self.inputs.token("bos_token_id")
+        if begin is None:
+            return torch.randint(self.inputs.vocabulary, (count, 1), generator=rng)
+        return torch.full((count, 1), begin)
+
+    def _media(self) -> list[int]:
+        """The tokens that stand for images, films and sounds: nothing is there to be put in their places."""
+        ends = tuple(f"{kind}_token_{end}" for kind in ("image", "video", "audio") for end in ("id", "index"))
+        found = (v for k, v in self.inputs.config.items() if k.endswith(ends) and isinstance(v, int))
+        return sorted({token for token in found if 0 <= token < self.inputs.vocabulary})
