@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-COARSEST = 4
+COARSEST = 2
 """Cells along the shorter side of the coarsest noise."""
 
 
@@ -84,11 +84,11 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
 
 
 def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tensor:
-    """Noise of several scales, one per picture in turn, through the first model's image processor.
+    """Noise of all scales, through the first model's image processor.
 
-    Normal about grey, cut at black and white, drawn on grids of the image's size, half of it, a quarter, ... and enlarged:
-    pictures of the world vary slowly, and noise of single pixels alone tells less of a model than its weights do.
-    ``pixel_values`` float32 [n, channels, height, width].
+    Normal about grey, cut at black and white: the sum of noise on grids of the image's size, half of it, a quarter, ...,
+    enlarged. Pictures of the world vary slowly: independent pixels alone may tell less of a model than its weights do
+    (`docs/experiments.md`). ``pixel_values`` float32 [n, channels, height, width].
     """
     import torch
     from PIL import Image
@@ -102,12 +102,15 @@ def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tenso
             f"{model.ref} sees images of {list(shape)} and another model does not: give models that can be merged"
         )
     encode, rng = image_encoder(model.checkpoint.folder, inputs[0]), torch.Generator().manual_seed(options.seed)
-    scales = max(1, (min(size) // COARSEST).bit_length())
+    halvings = max(1, (min(size) // COARSEST).bit_length())
+    grids = [[max(1, side >> k) for side in size] for k in range(halvings)]
     pictures = []
     for number in range(options.count):
         options.observer("making images", number, options.count)
-        grid = [max(1, side >> number % scales) for side in size]
-        noise = interpolate(torch.randn(1, channels, *grid, generator=rng), size=size, mode="bilinear")[0]
+        noise = torch.zeros(channels, *size)
+        for grid in grids:
+            drawn = torch.randn(1, channels, *grid, generator=rng)
+            noise += interpolate(drawn, size=size, mode="bilinear")[0] / len(grids) ** 0.5
         pixels = (127.5 + 127.5 * noise).clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
         picture = Image.fromarray(pixels.numpy() if channels > 1 else pixels[..., 0].numpy())
         pictures.append(encode(picture, f"image {number}"))
