@@ -12,10 +12,11 @@ import torch
 
 from depth import more, thorough
 from engine.disguises import disguise, files_of, perturb, single, turn
+from isomerge.engine.canonical import units
+from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.learn.simplex import judged_points, random_point
 from isomerge.engine.many import solver as many
 from isomerge.engine.many.solver import ManySolver
-from isomerge.engine.many.units import ManyUnits
 from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.merge.merging import run_merge
 from isomerge.engine.models import Model, recognise, working_dtype
@@ -62,7 +63,7 @@ def solver_of(folders: Sequence[Path], spaces: str, shares: Sequence[float] = (0
     """A solver over models on disk."""
     models: list[Model] = [recognise(folder) for folder in folders]
     plan = make_plan(models[0], models[1:], spaces)
-    units = ManyUnits(models, plan, working_dtype(models), shares)
+    units = CanonicalUnits(models, plan, working_dtype(models), shares)
     return ManySolver(units, lambda what, done, total: None)
 
 
@@ -225,7 +226,7 @@ def test_streamed_equals_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Models that do not fit into the cache are read again in every pass, with the same bytes as the result."""
     folders = family("bert", tmp_path)
     merge(folders, tmp_path / "cached", spaces="all")
-    monkeypatch.setattr(streams, "CACHE", 0)
+    monkeypatch.setattr(units, "CACHE", 0)
     merge(folders, tmp_path / "streamed", spaces="all")
     assert files_of(tmp_path / "cached") == files_of(tmp_path / "streamed")
 

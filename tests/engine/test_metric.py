@@ -15,9 +15,9 @@ from engine.test_statistics import examples_for, gathered
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.pairs import streams
 from isomerge.engine.pairs.metric import in_metric, input_metrics, solve_in_metric
-from isomerge.engine.pairs.pair_units import Canonical
 from isomerge.engine.pairs.rematch import solve_again
 from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.engine.stats.taps import plan_inputs, reading, unpadded
 from isomerge.symmetry.alignment import Alignment
 
@@ -34,7 +34,7 @@ def statistics(a: Path, b: Path):
     return tuple(gathered(folder, examples)[1] for folder in (a, b))
 
 
-def gap(solver: StreamSolver, unit: Canonical) -> float:
+def gap(solver: StreamSolver, unit: UnitPair) -> float:
     """The unit's part of the objective."""
     return sum(solver.units.weight(b) * float((t - unit.source[b]).square().sum()) for b, t in unit.anchor.items())
 
@@ -52,12 +52,12 @@ def test_the_metric_is_the_change_of_outputs(name: str, tmp_path: Path) -> None:
     assert set(metrics) == {tap.block for tap, _ in places}
     with torch.no_grad(), reading(module, places, seen):
         module(**examples.tensors)
-    stored, paths = one[0].moved(solver.units.folds[model]), {tap.block: path for tap, path in places}
+    stored, paths = one[0].moved(solver.units.folds[0]), {tap.block: path for tap, path in places}
     checked = [block for block in model.blocks if block.key in metrics]
     assert len(checked) >= 7
     for block in checked:
-        folded = {block: solver.units.folded(model, block)}
-        found = in_metric(solver.frame, Canonical(folded, folded, []), metrics)
+        folded = {block: solver.units.folded(0, block)}
+        found = in_metric(solver.frame, UnitPair(folded, folded), metrics)
         layer: Any = module.get_submodule(paths[block.key])
         (x,) = seen[f"{block.key}:in"]
         with torch.no_grad():
@@ -68,7 +68,7 @@ def test_the_metric_is_the_change_of_outputs(name: str, tmp_path: Path) -> None:
         assert float(found.anchor[block].double().square().sum()) == pytest.approx(wanted, rel=1e-4)
         assert abs(float(folded[block].double().square().sum()) / wanted - 1) > 1e-4
     others = {block: torch.ones(3) for block in model.blocks if block.key not in metrics}
-    assert in_metric(solver.frame, Canonical(others, others, []), metrics).source == others
+    assert in_metric(solver.frame, UnitPair(others, others), metrics).source == others
 
 
 @pytest.mark.parametrize("name", ["gpt2-untied", *more("vit", "llama")])

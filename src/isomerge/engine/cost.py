@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from isomerge.engine.canonical.units import CACHE
 from isomerge.engine.many.effort import mean_effort
 from isomerge.engine.models import Model
-from isomerge.engine.pairs.streams import CACHE
 from isomerge.engine.plan import Plan, block_size
 from isomerge.pieces import PIECE
 from isomerge.symmetry.units import Unit

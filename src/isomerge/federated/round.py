@@ -83,8 +83,8 @@ class Round:
             weights: from `weights_of`.
             how: what else it is told.
         """
+        from isomerge.engine.canonical.units import SHARES
         from isomerge.engine.models import working_dtype
-        from isomerge.engine.pairs.streams import SHARES
         from isomerge.engine.plan import make_plan
 
         if how.evidence not in SHARES:
@@ -202,15 +202,15 @@ def _solve_mean(
     how: Matching,
 ) -> None:
     """Solve all sources at once, towards the common mean."""
+    from isomerge.engine.canonical.units import CanonicalUnits
     from isomerge.engine.many.solutions import check_anchor, shares_of
     from isomerge.engine.many.solver import ManySolver
-    from isomerge.engine.many.units import ManyUnits
     from isomerge.engine.pairs.solutions import WEIGHTS
 
     check_anchor("none", WEIGHTS, how.spaces)
     first = solvers[0]
     models = [first.anchor, *(solver.source for solver in solvers)]
-    units = ManyUnits(models, first.plan, first.dtype, shares_of(shares), seen, how.evidence)
+    units = CanonicalUnits(models, first.plan, first.dtype, shares_of(shares), seen, how.evidence)
     many = ManySolver(units, _quiet)
     many.solve()
     for m, solver in enumerate(solvers, 1):

@@ -7,13 +7,13 @@ other side: embeddings of tokens, positions and patches, and the heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment, element_key
 from isomerge.symmetry.axes import Atom, atoms
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import elements_of
 
@@ -105,18 +105,8 @@ def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tenso
             at = [atom.name for atom in here].index(stream)
             u, v = (t.movedim(at, 0).flatten(1) if t.ndim > 1 else t.reshape(-1, 1) for t in (x, y))
             cross = weight * (u @ v.mT).double()
-            found[stream] = found[stream] + cross if stream in found else cross
+            found[stream] = found.get(stream, 0) + cross
     return found
-
-
-def weighted_leaves(
-    spec: Spec, pairs: Iterable[tuple[Block, Tensor, Tensor]], weights: Callable[[Block], float]
-) -> Iterator[WeightedLeaf]:
-    """The atom views of two models' blocks with the weights of their blocks; what counts nothing is left out."""
-    for block, a, b in pairs:
-        if weight := weights(block):
-            for (x, y), here, _ in leaves(spec, block, a, b):
-                yield x, y, here, weight
 
 
 def has_shared_meaning(spec: Spec, block: Block) -> bool:

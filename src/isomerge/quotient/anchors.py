@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from isomerge.engine.canonical.frame import read_moved
 from isomerge.engine.models import Model
-from isomerge.engine.pairs.canonical_frame import read_moved
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms

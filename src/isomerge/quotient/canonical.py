@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.canonical.frame import folding, inner_folding, read_moved, whole_alignment, with_gains
 from isomerge.engine.commands import run_apply
 from isomerge.engine.models import Model, coarsest_dtype
-from isomerge.engine.pairs.canonical_frame import folding, inner_folding, read_moved, whole_alignment, with_gains
 from isomerge.engine.plan import gives_out_streams, make_plan
 from isomerge.engine.run import Observer, Output
 from isomerge.matching.alternation import trees

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.document import read_object
+from isomerge.engine.canonical.frame import read_moved
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
-from isomerge.engine.pairs.canonical_frame import read_moved
 from isomerge.engine.plan import make_plan, unit_bytes
 from isomerge.errors import IsomergeError
 from isomerge.matching.alternation import trees

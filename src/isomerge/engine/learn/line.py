@@ -30,7 +30,7 @@ class MatchedLine(MatchedSimplex):
         plan, anchor = solver.pair.plan, solver.pair.anchor
         units = (solver.placed_unit(unit) for unit in plan.units)
         placed = ((unit.anchor, unit.source) for unit in units)
-        super().__init__(plan, anchor, placed, lambda block: solver.folded(anchor, block), (0.5, 0.5), settings)
+        super().__init__(plan, anchor, placed, lambda block: solver.units.folded(0, block), (0.5, 0.5), settings)
 
     def points(self) -> list[list[float]]:
         """Nine points, the midpoint among them."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.engine.accelerator import on
-from isomerge.engine.many.units import ManyUnits, Tensors, moved
+from isomerge.engine.canonical.units import CanonicalUnits, Tensors, moved
 from isomerge.engine.plan import unit_bytes
 from isomerge.matching.frame import stream_crosses
-from isomerge.matching.local import compact_solution, vote
 from isomerge.matching.many import Graph, PairCrosses, mean_of_others
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
@@ -18,7 +17,8 @@ from isomerge.symmetry.units import Unit
 if TYPE_CHECKING:
     from torch import Tensor
 
-Told = Callable[[str, int, int], None]
+    from isomerge.engine.run import Observer
+
 # Rounds in a unit from every start; the lowest goes on until it settles.
 TRIAL_ROUNDS = 4
 # Rounds over the models inside a unit where no stream turns, and in every pass where one does. A round is the last when
@@ -63,7 +63,7 @@ class Passes:
         observer: told of progress, and of the objective as it falls.
     """
 
-    def __init__(self, units: ManyUnits, observer: Told) -> None:
+    def __init__(self, units: CanonicalUnits, observer: Observer) -> None:
         self.units, self.observer = units, observer
         self.frame, self.local = units.frame, units.local
         self.models = units.models
@@ -126,7 +126,7 @@ class Passes:
                 leaves = self.units.leaves(placed[i], placed[k])
                 for stream, cross in stream_crosses(self.frame, leaves).items():
                     held = crosses.setdefault((i, k), {})
-                    held[stream] = held[stream] + cross if stream in held else cross
+                    held[stream] = held.get(stream, 0) + cross
         return before, after, crosses
 
     def _settle(
@@ -158,8 +158,7 @@ class Passes:
 
     def _solution(self, places: Places, unit: Unit, m: int, aim: Tensors, turned: Tensors) -> dict[str, Tensor]:
         votes = {name: places.votes[m][name] for name in unit.votes}
-        a, b = self.units.rooted(aim), self.units.rooted(turned)
-        return compact_solution(self.local, a, b, votes, self.units.rooted_taps(aim, turned)).elements
+        return self.units.solution(aim, turned, votes).elements
 
     def _restart(
         self, places: Places, unit: Unit, turned: Sequence[Tensors], placed: list[Tensors]
@@ -187,8 +186,7 @@ class Passes:
             turned = self.turned(places, unit)
             aim = mean_of_others(graph, m, self.placed(places, unit, turned))
             for name in unit.votes:
-                profit = vote(self.local, self.units.rooted(aim), self.units.rooted(turned[m]), name)
-                profits[name] = profits[name] + profit if name in profits else profit
+                profits[name] = profits.get(name, 0) + self.units.vote(aim, turned[m], name)
         trial = places.copy()
         trial.votes[m] |= {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
         gain = 0.0

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU, computing_on
+from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.many.solver import ManySolver
-from isomerge.engine.many.units import ManyUnits
 from isomerge.engine.pairs.baselines import OURS
 from isomerge.engine.pairs.evidence import MatchEvidence
 from isomerge.engine.pairs.pair import PairSolver
@@ -85,13 +85,12 @@ def _solve(
     evidence = MatchEvidence(matching, first.anchor, observer)
     every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
     known = [found for found in every if found is not None]
+    units = CanonicalUnits(models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence)
     with computing_on(first.device, "the common mean"):
-        units = ManyUnits(
-            models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence, first.device
-        )
+        units.go(first.device)
         solver = ManySolver(units, observer)
         report = solver.solve()
-    units.come_home()
+    units.go(CPU)
     solver.places = solver.places.to(CPU)
     learned: list[Any] = [None] * len(solvers)
     if (examples := evidence.learned_from) is not None:

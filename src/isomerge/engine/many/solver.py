@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.canonical.frame import whole_alignment
 from isomerge.engine.many.passes import Passes, Places
 from isomerge.engine.pairs import streams
-from isomerge.engine.pairs.canonical_frame import whole_alignment
 from isomerge.matching.frame import stream_crosses
 from isomerge.matching.many import Graph, PairCrosses, synchronise
 from isomerge.symmetry.alignment import Alignment
@@ -75,7 +75,7 @@ class ManySolver(Passes):
                     leaves = self.units.leaves(turned[i], turned[k], shared=True)
                     for stream, cross in stream_crosses(self.frame, leaves).items():
                         held = crosses.setdefault((i, k), {})
-                        held[stream] = held[stream] + cross if stream in held else cross
+                        held[stream] = held.get(stream, 0) + cross
             for m, step in enumerate(synchronise(self.frame, crosses, graph, movable)[0]):
                 if step:
                     places.turns[m] = Alignment(self.frame, step) @ places.turns[m]
@@ -168,11 +168,11 @@ class ManySolver(Passes):
         """
         units, place = self.units, self.places
         found = [
-            (unit, self.element(place, m, unit), (units.gauges[unit.key][0], units.gauges[unit.key][m]))
+            (unit, self.element(place, m, unit), [units.gauges(unit)[k] for k in (0, m)])
             for unit in units.plan.units
             if units.plan.is_matched(unit)
         ]
-        folds = (units.folds[0], units.folds[m])
+        folds = [units.folds[k] for k in (0, m)]
         return whole_alignment(self.frame, self.local, found, place.turns[m], folds, learned)
 
 

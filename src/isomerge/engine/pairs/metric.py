@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from isomerge.engine.pairs.pair_units import Canonical
+from isomerge.engine.canonical.units import Key, Tensors, weights_of
 from isomerge.engine.pairs.rematch import solve_again
 from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.engine.stats.statistics import Statistics
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import leaves
 from isomerge.symmetry.groups.general_linear import spectral_power
 from isomerge.symmetry.spec import Spec
 
@@ -33,8 +34,8 @@ def input_metrics(solver: StreamSolver, statistics: tuple[Statistics, Statistics
 
     Each C is scaled to have the trace of the identity, so that readers count among other tensors as they did.
     """
-    anchor, source = solver.pair.anchor, solver.pair.source
-    frames = (solver.units.folds[anchor], solver.turn @ solver.units.folds[source])
+    of_anchor, of_source = solver.units.folds
+    frames = (of_anchor, solver.turn @ of_source)
     moved = [given.moved(g) for given, g in zip(statistics, frames, strict=True)]
     roots: dict[tuple[str, str], Tensor] = {}
     found = {}
@@ -47,7 +48,7 @@ def input_metrics(solver: StreamSolver, statistics: tuple[Statistics, Statistics
     return found
 
 
-def in_metric(spec: Spec, unit: Canonical, metrics: Mapping[str, Tensor]) -> Canonical:
+def in_metric(spec: Spec, unit: UnitPair, metrics: Mapping[str, Tensor]) -> UnitPair:
     """A unit of both models with its readers multiplied by their metric on the input side.
 
     Args:
@@ -56,9 +57,9 @@ def in_metric(spec: Spec, unit: Canonical, metrics: Mapping[str, Tensor]) -> Can
         metrics: from `input_metrics`; blocks without one stay as they are.
     """
 
-    def weighted(tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+    def weighted(tensors: Mapping[Key, Tensor]) -> Tensors:
         found = dict(tensors)
-        for block, tensor in tensors.items():
+        for block, tensor in weights_of(tensors).items():
             if block.key not in metrics:
                 continue
             found[block] = copy = tensor.clone()
@@ -68,12 +69,12 @@ def in_metric(spec: Spec, unit: Canonical, metrics: Mapping[str, Tensor]) -> Can
                     side.copy_(side @ metrics[block.key].to(side.dtype))
         return found
 
-    return Canonical(weighted(unit.anchor), weighted(unit.source), unit.taps)
+    return UnitPair(weighted(unit.anchor), weighted(unit.source))
 
 
 def solve_in_metric(
     solver: StreamSolver,
-    turned: Canonical,
+    turned: UnitPair,
     metrics: Mapping[str, Tensor],
     fixed: Mapping[str, Tensor] | None = None,
     evidence: str = "weights",

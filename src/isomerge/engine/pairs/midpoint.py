@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from isomerge.engine.canonical.units import weights_of
 from isomerge.engine.learn.learning import batch_size_of, counted
 from isomerge.engine.live.places import every_weight, places_of
 from isomerge.engine.live.substitution import untied_module
-from isomerge.engine.pairs.pair_units import Canonical
 from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
@@ -73,11 +74,11 @@ class Midpoint:
         self.places, self.weights = places_of(self.module, anchor), every_weight(self.module)
         self.units = {unit.key: unit for unit in solver.pair.plan.units}
         self.t = 0.5
-        self.placed: dict[str, Canonical] = {}
+        self.placed: dict[str, UnitPair] = {}
         self.rebuild()
         for block in anchor.blocks:
             if block not in self.shared and block.canonical[0] in self.places:
-                self._write(block, solver.units.folded(anchor, block))
+                self._write(block, solver.units.folded(0, block))
 
     @property
     def shared(self) -> set[Block]:
@@ -86,20 +87,15 @@ class Midpoint:
 
     def rebuild(self) -> None:
         """Take every unit from the solver as it stands."""
-        self.placed = {key: self.without_taps(self.solver.placed_unit(unit)) for key, unit in self.units.items()}
+        self.placed = {key: self.solver.placed_unit(unit).without_taps() for key, unit in self.units.items()}
         self.write(self.units)
 
-    @staticmethod
-    def without_taps(unit: Canonical) -> Canonical:
-        """The weights of a unit alone."""
-        return Canonical(unit.anchor, unit.source, [])
-
-    def replace(self, placed: Mapping[str, Canonical]) -> None:
+    def replace(self, placed: Mapping[str, UnitPair]) -> None:
         """Put other units in the place of some."""
         self.placed |= placed
         self.write(placed)
 
-    def turned(self, step: Alignment) -> dict[str, Canonical]:
+    def turned(self, step: Alignment) -> dict[str, UnitPair]:
         """Every unit with the source moved by elements of the streams."""
         return {key: unit.moved(step) for key, unit in self.placed.items()}
 
@@ -109,11 +105,9 @@ class Midpoint:
 
         for key in keys:
             unit = self.placed[key]
-            for block, a in unit.anchor.items():
-                if a.is_floating_point():
-                    self._write(
-                        block, torch.lerp(a, unit.source[block], self.t) if self.t < 1 else unit.source[block]
-                    )
+            for block, a in weights_of(unit.anchor).items():
+                b = unit.source[block]
+                self._write(block, torch.lerp(a, b, self.t) if self.t < 1 else b)
 
     def _write(self, block: Block, tensor: Tensor) -> None:
         for name, part in block.split(tensor):

@@ -8,10 +8,10 @@ from itertools import permutations, product
 from math import factorial
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.canonical.units import SHARES, Tap
 from isomerge.engine.pairs.midpoint import Judged, Midpoint
-from isomerge.engine.pairs.pair_units import Canonical, tap_leaves
 from isomerge.engine.pairs.rematch import FunctionalMatch, solve_again, voted_elements
-from isomerge.engine.pairs.streams import SHARES
+from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.matching.frame import stream_crosses
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS
@@ -30,7 +30,7 @@ class Trial:
     """A move: its kind, the units that it changes as they would be placed, and how the solver would know of it."""
 
     kind: str
-    placed: dict[str, Canonical]
+    placed: dict[str, UnitPair]
     inner: dict[str, dict[str, Tensor]]
     turn: Alignment | None = None
 
@@ -51,7 +51,7 @@ class Moves:
         self.rng: Generator = torch.Generator().manual_seed(seed)
         self.functional = FunctionalMatch(midpoint, judged.unpadded)
         self.crosses = self._tap_crosses()
-        self._turned: tuple[Alignment | None, dict[str, Canonical]] = (None, {})
+        self._turned: tuple[Alignment | None, dict[str, UnitPair]] = (None, {})
 
     def units(self) -> tuple[list[Unit], list[Unit]]:
         """The matched units with heads of their own, in a drawn order, and those without, in theirs."""
@@ -59,7 +59,7 @@ class Moves:
         heads = [unit for unit in matched if self.head_keys(unit)]
         return self._shuffled(heads), [unit for unit in matched if unit not in heads]
 
-    def turned(self, unit: Unit) -> Canonical:
+    def turned(self, unit: Unit) -> UnitPair:
         """The unit with the source's streams turned and nothing matched inside."""
         if self._turned[0] is not self.solver.turn:
             self._turned = (self.solver.turn, {})
@@ -69,7 +69,7 @@ class Moves:
 
     def placing(self, kind: str, unit: Unit, elements: dict[str, Tensor]) -> Trial:
         """The move that gives a unit these elements."""
-        turned = self.midpoint.without_taps(self.turned(unit))
+        turned = self.turned(unit).without_taps()
         placed = turned.moved(Alignment(self.solver.local, elements))
         return Trial(kind, {unit.key: placed}, {unit.key: elements})
 
@@ -155,8 +155,9 @@ class Moves:
         """The cross-Grams [n, n] of every tap of every stream, before the source's streams are turned."""
         found: dict[str, list[Tensor]] = {}
         for unit in self.midpoint.units.values():
-            for tap in self.solver.units.canonical(unit).taps:
-                leaves = tap_leaves(self.solver.frame, [tap])
+            a, b = self.solver.units.canonical(unit)
+            for tap in (key for key in a if isinstance(key, Tap)):
+                leaves = self.solver.units.leaves({tap: a[tap]}, b)
                 for stream, cross in stream_crosses(self.solver.frame, leaves).items():
                     found.setdefault(stream, []).append(cross)
         return found

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU, computing_on, on
+from isomerge.engine.canonical.frame import read_moved
 from isomerge.engine.models import Model
-from isomerge.engine.pairs.canonical_frame import read_moved
 from isomerge.engine.plan import Plan, unit_layer
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
@@ -117,7 +117,7 @@ class PairSolver:
                     self.to_gauge(spec, b)
                 for name in unit.votes:
                     profit = vote(spec, a, b, name).to(CPU)
-                    profits[name] = profits[name] + profit if name in profits else profit
+                    profits[name] = profits.get(name, 0) + profit
         self.votes = {name: spec.spaces[name].group.solve(p)[0] for name, p in profits.items()}
         return self.votes
 

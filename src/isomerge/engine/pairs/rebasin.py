@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.pairs.streams import CACHE
+from isomerge.engine.canonical.units import CACHE
 from isomerge.matching.local import compact_solution, squared_norm, vote
 from isomerge.matching.permutations import in_declared_groups, permutation_spec
 from isomerge.symmetry.alignment import Alignment

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.pairs.canonical_frame import rooted
+from isomerge.engine.canonical.units import SHARES, weights_of
 from isomerge.engine.pairs.midpoint import Midpoint
-from isomerge.engine.pairs.pair_units import Canonical, tap_leaves
-from isomerge.engine.pairs.streams import SHARES, StreamSolver
+from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.matching.functional import (
     Activation,
     Layer,
@@ -20,7 +20,7 @@ from isomerge.matching.functional import (
     match_neurons,
     neurons_of,
 )
-from isomerge.matching.local import compact_solution, unit_keys
+from isomerge.matching.local import unit_keys
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
 
@@ -42,7 +42,7 @@ UNDERSTOOD = 1e-3
 
 
 def solve_again(
-    solver: StreamSolver, turned: Canonical, evidence: str, fixed: Mapping[str, Tensor] | None = None
+    solver: StreamSolver, turned: UnitPair, evidence: str, fixed: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """The compact elements of one unit, solved from some evidence with some elements given.
 
@@ -57,14 +57,10 @@ def solve_again(
     given = {key.partition("[")[0] for key in first}
     rest = spec.restrict([*(n for n in spec.spaces if n not in given), *(s.name for s in spec.shifts)])
     moved = turned.moved(first)
-    weights, taps = (
-        share / own if own else 0.0 for share, own in zip(SHARES[evidence], solver.units.share, strict=True)
+    of_blocks, of_taps = (
+        share / own if own else 0.0 for share, own in zip(SHARES[evidence], solver.units.evidence, strict=True)
     )
-    a, b = (rooted(x, lambda block: solver.units.weight(block) * weights) for x in (moved.anchor, moved.source))
-    more = [
-        (u * (w * taps) ** 0.5, v * (w * taps) ** 0.5, at) for u, v, at, w in tap_leaves(rest, moved.taps) if taps
-    ]
-    found = compact_solution(rest, a, b, {}, more)
+    found = solver.units.solution(moved.anchor, moved.source, {}, spec=rest, factors=(of_blocks, of_taps))
     return dict((Alignment(spec, found.elements) @ first).elements)
 
 
@@ -144,11 +140,11 @@ class FunctionalMatch:
 
     def _as_said(self, key: str, seen: Tensor) -> bool:
         assert self.act is not None
-        tensors = self.midpoint.placed[key].anchor
+        tensors = weights_of(self.midpoint.placed[key].anchor)
         said = hidden(branches(self.spec, self.layers[key], tensors, self._anchor[key]), self.act)
         return seen.shape == said.shape and float((seen - said).norm()) <= UNDERSTOOD * float(seen.norm())
 
-    def match(self, unit: Unit, turned: Canonical) -> dict[str, Tensor] | None:
+    def match(self, unit: Unit, turned: UnitPair) -> dict[str, Tensor] | None:
         """The unit's elements with the smallest functional cost; None where the layer is not understood.
 
         Args:
@@ -162,16 +158,16 @@ class FunctionalMatch:
         layer, spec, act = self.layers[unit.key], self.spec, self.act
         assert act is not None
         x = self.midpoint.inputs([self.path(unit.key)], self.batches, ROWS)[self.path(unit.key)]
-        sides = []
-        for tensors, own in ((turned.anchor, self._anchor[unit.key]), (turned.source, self._source[unit.key])):
+        anchor, source, sides = weights_of(turned.anchor), weights_of(turned.source), []
+        for tensors, own in ((anchor, self._anchor[unit.key]), (source, self._source[unit.key])):
             values = hidden(branches(spec, layer, tensors, own), act)
             sides.append(
                 Neurons(branches(spec, layer, tensors, x), values, neurons_of(spec, layer, layer.writer, tensors))
             )
         signed = layer.scale is not None and layer.scale in self.solver.local.spaces
-        like = likeness(spec, layer, turned.anchor, turned.source)
+        like = likeness(spec, layer, anchor, source)
         p, signs = match_neurons(sides[0], sides[1], act, signs=signed, likeness=like)
-        keys = unit_keys(self.solver.local, turned.anchor)
+        keys = unit_keys(self.solver.local, anchor)
         found = {keys[layer.space]: p}
         if signed and layer.scale is not None:
             found[keys[layer.scale]] = signs[:, None]
@@ -182,7 +178,7 @@ class FunctionalMatch:
         old, found = dict(self.midpoint.placed), {}
         for key in self.layers:
             unit = self.midpoint.units[key]
-            turned = self.midpoint.without_taps(self.solver.turned_unit(unit))
+            turned = self.solver.turned_unit(unit).without_taps()
             elements = self.match(unit, turned)
             if elements is not None:
                 found[key] = elements

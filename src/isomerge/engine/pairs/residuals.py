@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.pairs.canonical_frame import inner_folding, with_gains
+from isomerge.engine.canonical.frame import inner_folding, with_gains
 from isomerge.engine.pairs.pair import PairSolver, overflow_told
 from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.plan import gives_out_streams, unit_bytes
@@ -106,8 +106,8 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
     except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
         search = _stream_search(solver, solver.anchor.spec, observer)
     search.solve(SWEEPS)
-    folds = search.units.folds
-    solver.frames = {solver.anchor: folds[solver.anchor], solver.source: search.turn @ folds[solver.source]}
+    of_anchor, of_source = search.units.folds
+    solver.frames = {solver.anchor: of_anchor, solver.source: search.turn @ of_source}
 
 
 def _fold_gains(solver: PairSolver, blocks: Sequence[Block]) -> None:

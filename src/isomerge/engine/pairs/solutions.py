@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import CPU, check_device, matching_device
+from isomerge.engine.canonical.units import SHARES
 from isomerge.engine.inputs import check_labels, check_statistics, inputs_key
 from isomerge.engine.pairs.baselines import OURS, check_match, prepare_baseline
 from isomerge.engine.pairs.evidence import MatchEvidence
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.places import load_places, save_places
-from isomerge.engine.pairs.streams import SHARES, StreamSolver
+from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 

@@ -17,19 +17,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU, computing_on, on
-from isomerge.engine.pairs.canonical_frame import rooted, whole_alignment
-from isomerge.engine.pairs.pair_units import Canonical, PairUnits, tap_leaves
+from isomerge.engine.canonical.frame import whole_alignment
+from isomerge.engine.canonical.units import CanonicalUnits
+from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.engine.plan import unit_bytes
 from isomerge.matching.frame import stream_crosses
-from isomerge.matching.local import compact_solution, vote
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from isomerge.engine.models import Model
     from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.run import Observer
     from isomerge.engine.stats.taps import Activations
@@ -39,10 +37,6 @@ SETTLED = 1e-5
 SWEEPS = 40
 # Of the objective as it began: what float32 leaves of a twin (squares of 1e-7, a hundred times over).
 ROUNDING = 1e-12
-# Canonical units of both models are kept between sweeps while they fit into this many bytes, else read again.
-CACHE = 2_000_000_000
-# How much weights and activations count. Weights decide where activations leave a choice.
-SHARES = {"weights": (1.0, 0.0), "activations": (1e-3, 1.0), "both": (1.0, 1.0)}
 
 
 @dataclass
@@ -60,7 +54,7 @@ class StreamSolver:
         pair: the two models and the plan over their shared blocks; ``plan.selection.frame`` must be set.
         observer: told of progress, and of the objective as it falls.
         activations: centred ones of the anchor and of the source, each in its own coordinates.
-        evidence: with activations, what counts: ``activations`` or ``both``.
+        evidence: with activations, what counts: a key of `isomerge.engine.canonical.units.SHARES`.
     """
 
     def __init__(
@@ -70,9 +64,11 @@ class StreamSolver:
         activations: tuple[Activations, Activations] | None = None,
         evidence: str = "both",
     ) -> None:
-        share = SHARES[evidence] if activations else SHARES["weights"]
         self.pair, self.observer = pair, observer
-        self.units = PairUnits(pair, share, activations, room=CACHE)
+        models, by_anchor = (pair.anchor, pair.source), (1.0, 0.0)
+        self.units = CanonicalUnits(
+            models, pair.plan, pair.dtype, by_anchor, activations, evidence, to_gauge=pair.to_gauge
+        )
         self.frame, self.local = self.units.frame, self.units.local
         self.turn = Alignment(self.frame)
         self.inner: dict[str, dict[str, Tensor]] = {}
@@ -90,7 +86,7 @@ class StreamSolver:
         units = self.pair.plan.units
         if self.units.activations is None:
             units = [unit for unit in units if not all(block.scope for block in unit.blocks)]
-        shared = (self.units.leaves(self.units.canonical(unit), shared=True) for unit in units)
+        shared = (self.units.leaves(*self.units.canonical(unit), shared=True) for unit in units)
         crosses = stream_crosses(self.frame, chain.from_iterable(shared))
         solved = {name: self.frame.spaces[name].group.solve(c)[0] for name, c in crosses.items()}
         self.turn = Alignment(self.frame, solved)
@@ -107,9 +103,10 @@ class StreamSolver:
             self.observer(f"{label}{unit.key}", seen, total)
             seen += unit_bytes(self.pair.anchor, unit)
             moved = self.matched_unit(unit)
-            value += self.units.distance(moved)
-            for stream, cross in stream_crosses(self.frame, self.units.leaves(moved)).items():
-                crosses[stream] = crosses[stream] + cross if stream in crosses else cross
+            value += self.units.distance(moved.anchor, moved.source)
+            leaves = self.units.leaves(moved.anchor, moved.source)
+            for stream, cross in stream_crosses(self.frame, leaves).items():
+                crosses[stream] = crosses.get(stream, 0) + cross
         gain = 0.0
         steps: dict[str, Tensor] = {}
         for stream, cross in crosses.items():
@@ -121,30 +118,28 @@ class StreamSolver:
                 steps[stream] = step
         return value, max(value - gain, 0.0), steps  # less than nothing is left only by rounding
 
-    def turned_unit(self, unit: Unit) -> Canonical:
+    def turned_unit(self, unit: Unit) -> UnitPair:
         """The unit with the source's streams turned and nothing matched inside."""
-        return self.units.canonical(unit).moved(self.turn)
+        return UnitPair(*self.units.canonical(unit)).moved(self.turn)
 
-    def matched_unit(self, unit: Unit) -> Canonical:
+    def matched_unit(self, unit: Unit) -> UnitPair:
         """The unit with the source turned and matched inside (by the better of the new elements and the old)."""
         turned = self.turned_unit(unit)
         if not self.pair.plan.is_matched(unit):
             return turned
         votes = {name: self.pair.votes[name] for name in unit.votes}
-        a, b = (rooted(x, self.units.weight) for x in (turned.anchor, turned.source))
-        more = [(u * w**0.5, v * w**0.5, here) for u, v, here, w in tap_leaves(self.local, turned.taps)]
-        found = compact_solution(self.local, a, b, votes, more).elements
+        found = self.units.solution(turned.anchor, turned.source, votes).elements
         best, distance = turned, float("inf")
         for elements in (found, self.inner.get(unit.key)):
             if elements is None:
                 continue
             trial = turned.moved(self._inner(elements))
-            there = self.units.distance(trial)
+            there = self.units.distance(trial.anchor, trial.source)
             if there < distance:
                 best, distance, self.inner[unit.key] = trial, there, elements
         return best
 
-    def placed_unit(self, unit: Unit) -> Canonical:
+    def placed_unit(self, unit: Unit) -> UnitPair:
         """The unit with the source turned and matched inside as it stands now; nothing is solved."""
         turned = self.turned_unit(unit)
         elements = self.inner.get(unit.key)
@@ -162,10 +157,8 @@ class StreamSolver:
             if not unit.votes:
                 continue
             turned = self.turned_unit(unit)
-            a, b = (rooted(x, self.units.weight) for x in (turned.anchor, turned.source))
             for name in unit.votes:
-                profit = vote(self.local, a, b, name)
-                profits[name] = profits[name] + profit if name in profits else profit
+                profits[name] = profits.get(name, 0) + self.units.vote(turned.anchor, turned.source, name)
         self.pair.votes = {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
 
     # ------------------------------------------------------------------ descent
@@ -234,9 +227,4 @@ class StreamSolver:
             for unit in self.pair.plan.units
             if unit.key in self.inner
         ]
-        folds = (self.units.folds[self.pair.anchor], self.units.folds[self.pair.source])
-        return whole_alignment(self.frame, self.local, units, self.turn, folds, learned)
-
-    def folded(self, model: Model, block: Block) -> Tensor:
-        """A block with gains folded, as learning reads what the models do not share."""
-        return self.units.folded(model, block)
+        return whole_alignment(self.frame, self.local, units, self.turn, self.units.folds, learned)

@@ -1,4 +1,4 @@
-"""The units of many models in their canonical gauges: read one unit of all models at a time, kept while they fit.
+"""The units of several models in their canonical gauges: read one unit of all models at a time, kept while they fit.
 
 A unit of one model is a mapping from blocks (weights) and taps (activations) to tensors; both have typed axes, so that
 an element moves them alike and both have cross-Grams.
@@ -6,22 +6,22 @@ an element moves them alike and both have cross-Grams.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import fsum
 from typing import TYPE_CHECKING
 
 from isomerge.engine.accelerator import CPU, at_home, on
+from isomerge.engine.canonical.frame import folding, read_moved
 from isomerge.engine.models import Model
-from isomerge.engine.pairs import streams
-from isomerge.engine.pairs.canonical_frame import folding, read_moved, rooted
 from isomerge.engine.plan import Plan
 from isomerge.engine.stats.taps import Activations, Tap
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import WeightedLeaf, has_shared_meaning
-from isomerge.matching.local import squared_distance, squared_norm
+from isomerge.matching.gram import Leaf
+from isomerge.matching.local import compact_solution, squared_distance, squared_norm, vote
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import Unit
 
@@ -31,21 +31,29 @@ if TYPE_CHECKING:
 
 Key = Block | Tap
 Tensors = dict[Key, "Tensor"]
+"""One unit of one model; not to be changed."""
+# Units are kept between passes while they fit into this many bytes, else read again.
+CACHE = 2_000_000_000
+# How much weights and activations count. Weights decide where activations leave a choice.
+SHARES = {"weights": (1.0, 0.0), "activations": (1e-3, 1.0), "both": (1.0, 1.0)}
 
 
 def moved(g: Alignment, tensors: Mapping[Key, Tensor]) -> Tensors:
-    """A unit moved by an element; the unit itself is not changed."""
+    """A unit moved by an element; what nothing moves is shared with the given one."""
     if not len(g):
         return dict(tensors)
-    blocks = {key: t.clone() for key, t in tensors.items() if isinstance(key, Block)}
-    g.act(blocks)
-    found: Tensors = {**blocks}
+    found: Tensors = {**g.applied(weights_of(tensors))}
     for key, t in tensors.items():
         if isinstance(key, Tap):
             found[key] = t.clone()
             for (view,), here in key.leaves(g.spec, found[key]):
                 g.act_on_view(view, here, dict(key.scope))
     return found
+
+
+def weights_of(tensors: Mapping[Key, Tensor]) -> Blocks:
+    """A unit without its activations."""
+    return {key: t for key, t in tensors.items() if isinstance(key, Block)}
 
 
 def leaves_of(spec: Spec, key: Key, *tensors: Tensor) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...]]]:
@@ -56,17 +64,18 @@ def leaves_of(spec: Spec, key: Key, *tensors: Tensor) -> Iterator[tuple[tuple[Te
         yield from ((views, atoms) for views, atoms, _ in leaves(spec, key, *tensors))
 
 
-class ManyUnits:
+class CanonicalUnits:
     """Reads the units of several models, gains folded, in their canonical gauges.
 
     Args:
         models: compatible models.
         plan: the plan over their shared blocks, made for the first.
         dtype: the working dtype.
-        shares: how much every model counts, positive, with sum one.
+        shares: how much every model's norms count where tensors are weighed, with sum one: with all on the first, it is
+            the anchor.
         activations: centred ones of every model, each in its own coordinates.
-        evidence: with activations, what counts: ``activations``, ``both`` or ``weights``.
-        device: where units are matched, until `come_home`.
+        evidence: with activations, what counts: a key of `SHARES`.
+        to_gauge: brings blocks to their gauge in place, as `canonical_gauge` does.
     """
 
     def __init__(
@@ -77,24 +86,34 @@ class ManyUnits:
         shares: Sequence[float],
         activations: Sequence[Activations] | None = None,
         evidence: str = "both",
-        device: str = CPU,
+        *,
+        to_gauge: Callable[[Spec, Blocks], tuple[Alignment, list[str]]] = canonical_gauge,
     ) -> None:
         self.models, self.plan, self.dtype, self.shares = tuple(models), plan, dtype, tuple(shares)
+        self.to_gauge = to_gauge
         self.local = plan.selection.spec
         self.frame = plan.selection.frame or self.local
-        self.blocks = [block for unit in plan.units for block in unit.blocks]
-        with at_home(device):
-            self.folds = [folding(model, self.frame, self.blocks, dtype) for model in models]
+        blocks = [block for unit in plan.units for block in unit.blocks]
+        self.folds = [folding(model, self.frame, blocks, dtype) for model in models]
         self.activations = activations
-        self.evidence = streams.SHARES[evidence] if activations else streams.SHARES["weights"]
+        self.evidence = SHARES[evidence] if activations else SHARES["weights"]
         self.weights: dict[str, float] = {}
         self.norms: dict[str, list[float]] = {}
         """Squared norms of every block in the canonical gauge, by model: the same all over an orbit."""
-        self.gauges: dict[str, list[Alignment]] = {}
         self.dead: set[str] = set()
+        self.device = CPU
+        """Where units are given; `go` changes it."""
+        self._gauges: dict[str, list[Alignment]] = {}
         self._cache: dict[str, list[Tensors]] = {}
-        self._room = streams.CACHE
+        self._room = CACHE
+
+    def go(self, device: str) -> None:
+        """Take all that is kept to a device; what is read from now on goes there as well."""
+        if device == self.device:
+            return
         self.device = device
+        self._gauges = {unit: [gauge.to(device) for gauge in gauges] for unit, gauges in self._gauges.items()}
+        self._cache = {unit: [on(device, tensors) for tensors in every] for unit, every in self._cache.items()}
 
     def folded(self, m: int, block: Block) -> Tensor:
         """A block of one model with gains folded."""
@@ -102,7 +121,7 @@ class ManyUnits:
             return read_moved(self.models[m], block, self.dtype, self.folds[m])
 
     def canonical(self, unit: Unit) -> list[Tensors]:
-        """A unit of every model, floating point only; not to be changed."""
+        """A unit of every model, floating point only."""
         if unit.key in self._cache:
             return self._cache[unit.key]
         read = [{b: self.folded(m, b) for b in unit.blocks} for m in self._all]
@@ -111,10 +130,10 @@ class ManyUnits:
         if self.plan.is_matched(unit):
             gauges = []
             for tensors in every:
-                to, dead = canonical_gauge(self.local, tensors)
+                to, dead = self.to_gauge(self.local, tensors)
                 gauges.append(to)
                 self.dead |= {*dead}
-            self.gauges[unit.key] = gauges
+            self._gauges[unit.key] = gauges
         self._weigh(every)
         found: list[Tensors] = [{**tensors} for tensors in every]
         self._add_taps(unit, found, gauges)
@@ -124,31 +143,36 @@ class ManyUnits:
             self._cache[unit.key] = found
         return found
 
-    def come_home(self) -> None:
-        """Take all that is kept into main memory; what is read from now on stays there."""
-        if self.device == CPU:
-            return
-        self.device = CPU
-        self.gauges = {unit: [gauge.to(CPU) for gauge in gauges] for unit, gauges in self.gauges.items()}
-        self._cache = {unit: [on(CPU, tensors) for tensors in every] for unit, every in self._cache.items()}
+    def gauges(self, unit: Unit) -> list[Alignment]:
+        """What brings every model to its gauge in a matched unit."""
+        if unit.key not in self._gauges:
+            self.canonical(unit)
+        return self._gauges[unit.key]
 
     @property
     def _all(self) -> range:
         return range(len(self.models))
 
+    def _mean(self, values: Sequence[float]) -> float:
+        """The mean of a number of every model; what counts nothing may be infinite."""
+        return fsum(share * x for share, x in zip(self.shares, values, strict=True) if share)
+
     def _weigh(self, every: Sequence[Mapping[Block, Tensor]]) -> None:
-        """How much blocks count: all alike inside layers; with streams or activations, by the inverse of the norm."""
+        """How much blocks count: all alike inside layers; with streams or activations, by the inverse of the norm.
+
+        So no embedding outvotes a layer.
+        """
         for block in every[0]:
             if block.key in self.weights:
                 continue
             norms = [squared_norm(tensors[block]) for tensors in every]
-            mean = fsum(w * norm**0.5 for w, norm in zip(self.shares, norms, strict=True))
+            mean = self._mean([norm**0.5 for norm in norms])
             self.norms[block.key] = norms
             even = self.plan.selection.frame is None and self.activations is None
             self.weights[block.key] = 1.0 if even else self.evidence[0] / mean if mean > 0 else 0.0
 
     def _add_taps(self, unit: Unit, found: list[Tensors], gauges: Sequence[Alignment]) -> None:
-        """The activations that belong to a unit; each counts as much as its weight does."""
+        """The activations that belong to a unit, in the frame of its blocks; each counts as much as its weight does."""
         if self.activations is None:
             return
         here = {block.key: self.norms[block.key] for block in unit.blocks if block.key in self.norms}
@@ -159,13 +183,11 @@ class ManyUnits:
             ]
         for key, tap in every[0].taps.items():
             values = [a.values[key] for a in every if key in a.values]
-            mean = fsum(w * squared_norm(x) for w, x in zip(self.shares, values, strict=False))
-            if len(values) < len(every) or mean == 0:
-                continue
-            size = fsum(w * norm**0.5 for w, norm in zip(self.shares, here[tap.block], strict=True))
-            self.weights[tap.key] = self.evidence[1] * size / mean
-            for tensors, x in zip(found, values, strict=True):
-                tensors[tap] = x.to(self.device)
+            if len(values) == len(every) and (mean := self._mean([squared_norm(x) for x in values])) > 0:
+                size = self._mean([norm**0.5 for norm in here[tap.block]])
+                self.weights[tap.key] = self.evidence[1] * size / mean
+                for tensors, x in zip(found, values, strict=True):
+                    tensors[tap] = x.to(self.device)
 
     # ------------------------------------------------------------------ measures
 
@@ -187,20 +209,43 @@ class ManyUnits:
                 for (u, v), here in leaves_of(self.frame, key, t, y[key]):
                     yield u, v, here, weight
 
-    def rooted(self, tensors: Mapping[Key, Tensor]) -> dict[Block, Tensor]:
-        """The blocks of a unit times the roots of their weights, as local solvers take them."""
-        return rooted({key: t for key, t in tensors.items() if isinstance(key, Block)}, self.weight)
-
-    def rooted_taps(
-        self, x: Mapping[Key, Tensor], y: Mapping[Key, Tensor]
-    ) -> list[tuple[Tensor, Tensor, tuple[Atom, ...]]]:
-        """The taps' leaves in the local spec, times the roots of their weights."""
-        found = []
-        for key, t in x.items():
-            if isinstance(key, Tap) and (root := self.weight(key) ** 0.5):
-                found += [(u * root, v * root, here) for (u, v), here in key.leaves(self.local, t, y[key])]
-        return found
-
     def canonical_order(self) -> list[int]:
         """The models in an order that their orbits decide, wherever they were given: by norms in canonical gauges."""
         return sorted(self._all, key=lambda m: ([norms[m] for norms in self.norms.values()], m))
+
+    # ----------------------------------------------------------------- solutions
+
+    def solution(
+        self,
+        aim: Mapping[Key, Tensor],
+        turned: Mapping[Key, Tensor],
+        votes: dict[str, Tensor],
+        *,
+        spec: Spec | None = None,
+        factors: tuple[float, float] = (1.0, 1.0),
+    ) -> Alignment:
+        """The compact elements that bring one unit of a model closest to another's.
+
+        Args:
+            aim, turned: the unit to match, and the one that is moved.
+            votes: elements that are decided for a whole stack, by space.
+            spec: of the spaces that are solved, if not all that are local.
+            factors: what the weights of blocks and of taps are multiplied by.
+        """
+        spec, (of_blocks, of_taps) = spec or self.local, factors
+        a, b = (self._rooted(x, of_blocks) for x in (aim, turned))
+        more: list[Leaf] = []
+        for key, t in aim.items():
+            if isinstance(key, Tap) and (root := (self.weight(key) * of_taps) ** 0.5):
+                more += [(u * root, v * root, here) for (u, v), here in key.leaves(spec, t, turned[key])]
+        return compact_solution(spec, a, b, votes, more)
+
+    def vote(self, aim: Mapping[Key, Tensor], turned: Mapping[Key, Tensor], name: str) -> Tensor:
+        """One unit's profit [n, n] for every pair of a stack-wide space, by the weights of its blocks."""
+        return vote(self.local, self._rooted(aim), self._rooted(turned), name)
+
+    def _rooted(self, tensors: Mapping[Key, Tensor], factor: float = 1.0) -> Blocks:
+        """The blocks of a unit times the roots of their weights, as local solvers take them; those that count nothing as they are."""
+        blocks = weights_of(tensors)
+        roots = {block: (self.weight(block) * factor) ** 0.5 for block in blocks}
+        return {block: t if roots[block] in (0.0, 1.0) else t * roots[block] for block, t in blocks.items()}

@@ -5,7 +5,7 @@ All that is left to find there keeps lengths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.engine.models import Model
@@ -64,18 +64,12 @@ def read_moved(model: Model, block: Block, dtype: torch.dtype, g: Alignment | No
     return tensor
 
 
-def rooted(tensors: Mapping[Block, Tensor], weight: Callable[[Block], float]) -> dict[Block, Tensor]:
-    """Blocks times the roots of their weights, as local solvers take them; those that count nothing as they are."""
-    roots = {block: weight(block) ** 0.5 for block in tensors}
-    return {block: t if roots[block] in (0.0, 1.0) else t * roots[block] for block, t in tensors.items()}
-
-
 def whole_alignment(
     frame: Spec,
     local: Spec,
-    units: Iterable[tuple[Unit, Alignment, tuple[Alignment, Alignment]]],
+    units: Iterable[tuple[Unit, Alignment, Sequence[Alignment]]],
     turn: Alignment,
-    folds: tuple[Alignment, Alignment],
+    folds: Sequence[Alignment],
     learned: Mapping[str, Tensor] | None = None,
 ) -> Alignment:
     """The element of a whole model: fold, turn, match, and take on the anchor's gains and gauges.
