@@ -18,11 +18,12 @@ from isomerge.engine.learn import learner as learned
 from isomerge.engine.learn.learner import Learned
 from isomerge.engine.learn.learning import LearnSettings
 from isomerge.engine.learn.simplex import MatchedSimplex
-from isomerge.engine.learn.together import Observer, learn_together
+from isomerge.engine.learn.together import learn_together
 from isomerge.engine.many import solver as many
 from isomerge.engine.models import recognise
 from isomerge.engine.pairs import streams
 from isomerge.engine.pairs.solutions import Matching
+from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 from toys import config_of, load_toy, outputs, relative, write_toy
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import quiet
 from isomerge.engine.arguments import checked
-from isomerge.engine.run import Observer
 from isomerge.evidence.report.notebook import Report
+from isomerge.progress import Observer, quiet
 
 
 @checked()

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.api.opening import pair_solver, quiet, recognised
+from isomerge.api.opening import pair_solver, recognised
 from isomerge.engine.arguments import checked
-from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from isomerge.quotient.fingerprint import Fingerprint

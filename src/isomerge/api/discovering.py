@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import quiet
 from isomerge.engine.arguments import checked
-from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.progress import Observer, quiet
 
 
 @checked()

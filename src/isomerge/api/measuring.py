@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.api.opening import dtype_name, quiet, recognised
+from isomerge.api.opening import dtype_name, recognised
 from isomerge.data.examples import Examples
 from isomerge.engine.arguments import checked
-from isomerge.engine.run import Observer
 from isomerge.evidence.report.notebook import Report
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from isomerge.evidence.report.page import Page

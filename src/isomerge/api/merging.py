@@ -8,12 +8,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import destination, dtype_name, quiet, recognised
+from isomerge.api.opening import destination, dtype_name, recognised
 from isomerge.data.examples import Examples
 from isomerge.engine.arguments import checked
-from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.progress import Observer, quiet
 
 
 @checked(rest="isomerge.engine.pairs.solutions.matching_of")

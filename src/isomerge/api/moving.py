@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import destination, quiet, recognised
+from isomerge.api.opening import destination, recognised
 from isomerge.engine.arguments import checked
-from isomerge.engine.run import Observer
 from isomerge.evidence.report.notebook import Report
+from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 
 

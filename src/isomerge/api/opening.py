@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from isomerge.engine.pairs.pair import PairSolver
 
 
-def quiet(what: str, done: int, total: int) -> None:
-    """An observer that says nothing."""
-
-
 @checked()
 def open(model: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
     """Open a checkpoint lazily: a folder, or a hub id such as ``org/name@revision``; headers are checked.

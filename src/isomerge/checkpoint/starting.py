@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from isomerge.checkpoint.partial import PartialFolder
 from isomerge.checkpoint.plan import FileSpan, Shard, file_spans
 from isomerge.checkpoint.weights import is_plain_name
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def start(
     journal: Journal,
     shards: Sequence[Shard],
     key: str,
-    observer: Callable[[str, int, int], None],
+    observer: Observer,
 ) -> Start:
     """Goes on with an earlier run of the same ``key`` and plan, else makes all files of ``shards``, still without tensors.
 
@@ -61,7 +62,7 @@ def _resume(
     journal: Journal,
     shards: Sequence[Shard],
     identity: dict[str, str],
-    observer: Callable[[str, int, int], None],
+    observer: Observer,
 ) -> dict[str, Unit] | None:
     """The units of an earlier run with this identity whose files are all as planned, else None.
 

@@ -19,6 +19,7 @@ from isomerge.checkpoint.size import parse_size
 from isomerge.checkpoint.starting import start
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,7 @@ class CheckpointWriter:
         apart: Collection[str] = (),
         name: str = SAFETENSORS,
         reads: Collection[Path] = (),
-        observer: Callable[[str, int, int], None] = lambda what, done, total: None,
+        observer: Observer = quiet,
     ) -> None:
         """Plans the files and takes the lock on ``out``; resumes or begins the partial folder beside it.
 

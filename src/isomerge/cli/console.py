@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.errors import IsomergeError, visible
 
 if TYPE_CHECKING:
-    from isomerge.engine.run import Observer
+    from isomerge.progress import Observer
 
 
 class Voice:

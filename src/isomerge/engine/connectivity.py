@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,13 @@ from isomerge.engine.live.modules import load_module
 from isomerge.engine.live.substitution import untied_module
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.plan import make_plan
-from isomerge.engine.run import Observer, Output
+from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
 from isomerge.evidence.line import Line, check_picture, draw_lines, loss_line
 from isomerge.evidence.losses import logits_of
 from isomerge.evidence.plane import Plane, draw_planes, loss_plane
+from isomerge.progress import Observer, quiet
 from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class BarrierOptions:
     batch_size: int = 32
     device: str = "cpu"
     png: Path | None = None
-    observer: Observer = field(default=lambda what, done, total: None)
+    observer: Observer = quiet
 
     def check(self, models: Sequence[Model], aligned: Sequence[Model]) -> None:
         """Refuse what cannot be done before anything is run.

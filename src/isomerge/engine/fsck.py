@@ -22,10 +22,10 @@ from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.weights import is_plain_name
 from isomerge.engine.models import recognise
 from isomerge.engine.provenance import input_states
-from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import REPORT
 from isomerge.pieces import all_finite
+from isomerge.progress import Observer
 
 if TYPE_CHECKING:
     import torch

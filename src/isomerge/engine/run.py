@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,12 @@ from isomerge.engine.stored_form import StoredForm, planned_tensors
 from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
 from isomerge.evidence.card import REPORT
 from isomerge.evidence.distances_figure import PICTURE, distances_picture
+from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Observer = Callable[[str, int, int], None]
-"""Told of progress: what is done now, bytes done, bytes in all."""
 
 
 @dataclass
@@ -39,7 +37,7 @@ class Output:
     shard_size: int = 5_000_000_000
     dtype: str | None = None
     force: bool = False
-    observer: Observer = field(default=lambda what, done, total: None)
+    observer: Observer = quiet
     jobs: int | None = None
     """Units that are worked on at once, each by one thread; see `isomerge.engine.local_engine.LocalEngine`."""
     max_memory: int | None = None

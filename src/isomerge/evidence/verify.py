@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, summarise, verdict
+from isomerge.progress import Observer
 from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
     from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.run import Observer
     from isomerge.symmetry.units import Unit
 
 OUTPUTS_APART = 10.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.errors import IsomergeError
 from isomerge.federated.parameters import Parameters, recognised
+from isomerge.progress import quiet
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.fixed import fixed_parts
 
@@ -190,7 +191,7 @@ def _solve_pairs(solvers: Sequence[PairSolver], seen: Sequence[Activations] | No
     for k, solver in enumerate(solvers, 1):
         if solver.plan.selection.frame is not None or seen is not None:
             pair = None if seen is None else (seen[0], seen[k])
-            solver.given = StreamSolver(solver, _quiet, pair, evidence).solve().alignment
+            solver.given = StreamSolver(solver, quiet, pair, evidence).solve().alignment
         elif solver.plan.votes:
             solver.collect_votes()
 
@@ -211,11 +212,7 @@ def _solve_mean(
     first = solvers[0]
     models = [first.anchor, *(solver.source for solver in solvers)]
     units = CanonicalUnits(models, first.plan, first.dtype, shares_of(shares), seen, how.evidence)
-    many = ManySolver(units, _quiet)
+    many = ManySolver(units, quiet)
     many.solve()
     for m, solver in enumerate(solvers, 1):
         solver.given = many.alignment(m)
-
-
-def _quiet(what: str, done: int, total: int) -> None:
-    """An observer that says nothing."""

@@ -18,12 +18,13 @@ from isomerge.engine.canonical.frame import folding, inner_folding, read_moved, 
 from isomerge.engine.commands import run_apply
 from isomerge.engine.models import Model, coarsest_dtype
 from isomerge.engine.plan import gives_out_streams, make_plan
-from isomerge.engine.run import Observer, Output
+from isomerge.engine.run import Output
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_gains
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, squared_norm, unit_keys
+from isomerge.progress import Observer, quiet
 from isomerge.quotient.representative import (
     CHOSEN,
     ORIENTED,
@@ -85,7 +86,7 @@ class Canonical:
 class Canonicaliser:
     """Finds the representative of one model in three passes over its units."""
 
-    def __init__(self, model: Model, observer: Observer = lambda what, done, total: None) -> None:
+    def __init__(self, model: Model, observer: Observer = quiet) -> None:
         import torch
 
         self.model, self.observer = model, observer
@@ -276,7 +277,7 @@ CARD = (
 )
 
 
-def canonical(model: Model, observer: Observer = lambda what, done, total: None) -> Canonical:
+def canonical(model: Model, observer: Observer = quiet) -> Canonical:
     """The element that moves a model to the representative of its orbit, with the degeneracy report.
 
     Raises:

@@ -23,6 +23,7 @@ from isomerge.errors import IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
 from isomerge.matching.frame import folded_gains
+from isomerge.progress import Observer, quiet
 from isomerge.quotient.anchors import anchors_of
 from isomerge.quotient.relations import Related, relations
 from isomerge.quotient.spectra import spectra
@@ -31,7 +32,6 @@ from isomerge.symmetry.blocks import Block, layer_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from isomerge.engine.run import Observer
 
 FORMAT = "isomerge-fingerprint-1"
 STEP = 1e-2
@@ -158,7 +158,7 @@ def read_fingerprint(path: Path) -> Fingerprint:
     return Fingerprint.from_document(found, str(path))
 
 
-def fingerprint(model: Model, observer: Observer = lambda what, done, total: None) -> Fingerprint:
+def fingerprint(model: Model, observer: Observer = quiet) -> Fingerprint:
     """The fingerprint of a model, in one pass over its weights and one more over its embeddings and gains.
 
     Memory: one unit (the tensors of a layer's attention, or of its MLP), or the table of embeddings, in float32 (in float64 for

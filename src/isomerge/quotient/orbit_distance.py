@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.pairs.residuals import every_residual, frame_residual_stream
 from isomerge.engine.plan import unit_layer
-from isomerge.engine.run import Observer
+from isomerge.progress import Observer
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ Sources: Theus et al. 2025 (learned matching of residual streams), Ainsworth et 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from isomerge.engine.learn.simplex import MatchedSimplex
 from isomerge.engine.live.substitution import substituted
 from isomerge.engine.parts_file import load_parts, save_parts
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,9 +62,7 @@ class Learner:
         IsomergeError: nothing continuous is matched, or the examples are too few, or without the labels asked for.
     """
 
-    def __init__(
-        self, simplex: MatchedSimplex, examples: Examples, state: Path, observer: Callable[[str, int, int], None]
-    ) -> None:
+    def __init__(self, simplex: MatchedSimplex, examples: Examples, state: Path, observer: Observer) -> None:
         self.simplex, self.observer, self.state, self.settings = simplex, observer, state, simplex.settings
         self.prepare(examples)
         self.elements = LearnedElements(*simplex.learnable(), len(simplex.shares) - 1, self.settings)

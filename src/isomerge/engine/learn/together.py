@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from isomerge.engine.learn.elements import LearnedElements
 from isomerge.engine.learn.learner import Learned, Learner
 from isomerge.engine.learn.simplex import MatchedSimplex
+from isomerge.progress import Observer
 
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
 
-Observer = Callable[[str, int, int], None]
 GENTLY = 0.1
 """The rates of what is learned together, as parts of the usual ones: at these, three models were torn apart again."""
 

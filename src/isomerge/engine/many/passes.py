@@ -11,13 +11,13 @@ from isomerge.engine.canonical.units import CanonicalUnits, Tensors, moved
 from isomerge.engine.plan import unit_bytes
 from isomerge.matching.frame import stream_crosses
 from isomerge.matching.many import Graph, PairCrosses, mean_of_others
+from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from isomerge.engine.run import Observer
 
 # Rounds in a unit from every start; the lowest goes on until it settles.
 TRIAL_ROUNDS = 4

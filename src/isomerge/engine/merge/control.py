@@ -13,12 +13,12 @@ from isomerge.engine.live.live import average
 from isomerge.engine.merge.regression import default_ridge, regress, shares_of
 from isomerge.engine.stats.linear_modules import Rewritten
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from isomerge.data.examples import Examples
-    from isomerge.engine.run import Observer
     from isomerge.evidence.predictions import Prediction
 
 # The part of the examples that nothing is regressed on, and from how many on there is one.
@@ -34,7 +34,7 @@ def regress_with_control(
     ridge: float | None = None,
     batch_size: int = 32,
     seed: int = 0,
-    observer: Observer = lambda what, done, total: None,
+    observer: Observer = quiet,
 ) -> tuple[nn.Module, Rewritten, dict[str, Any]]:
     """Average and regress models, and do the same to the models as they are stored.
 

@@ -17,6 +17,7 @@ from isomerge.engine.pairs.pair import PairSolver, UnitResult
 from isomerge.engine.plan import Plan
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.streaming import Fuse, elements_of_results, stream_units, write_alone
+from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from isomerge.data.examples import Examples
-    from isomerge.engine.run import Observer
 
 
 @dataclass(frozen=True)

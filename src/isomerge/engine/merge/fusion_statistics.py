@@ -17,6 +17,7 @@ from isomerge.engine.stats.statistics_file import StatisticsFile
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fisher import KroneckerFactors
 from isomerge.fusion.regmean import InputGram
+from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from isomerge.data.examples import Examples
     from isomerge.engine.models import Model
-    from isomerge.engine.run import Observer
 
 Alignments = Sequence[Alignment | None]
 """Of every model, in order: what moves it to where it is merged; None for a model that stays as it is."""
@@ -95,7 +95,7 @@ class FusionStatistics:
         labels: str | None = None,
         seed: int = 0,
         normalize: bool = True,
-        observer: Observer = lambda what, done, total: None,
+        observer: Observer = quiet,
     ) -> FusionStatistics:
         """Statistics gathered now: of models that are aligned already (checkpoints on disk), so that nothing moves.
 

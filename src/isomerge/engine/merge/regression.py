@@ -23,12 +23,12 @@ from isomerge.engine.stats.forward import Place, run_until
 from isomerge.engine.stats.linear_modules import Layer, Rewritten, matrix, parameters_of
 from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from isomerge.data.examples import Examples
-    from isomerge.engine.run import Observer
 
 # With few examples more is left to the average.
 MANY, RIDGE, RIDGE_FEW = 256, 1e-3, 1e-2
@@ -69,7 +69,7 @@ def regress(
     ridge: float | None = None,
     batch_size: int = 32,
     correct: bool = True,
-    observer: Observer = lambda what, done, total: None,
+    observer: Observer = quiet,
 ) -> Rewritten:
     """Regress every linear layer of a merged module, in place.
 

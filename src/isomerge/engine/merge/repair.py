@@ -22,12 +22,12 @@ from isomerge.engine.stats.forward import run_until
 from isomerge.engine.stats.linear_modules import Layer, Order, Rewritten, matrix, parameters_of
 from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from isomerge.data.examples import Examples
-    from isomerge.engine.run import Observer
 
 PLACES = ("all", "stream")
 # A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow rounding up.
@@ -66,7 +66,7 @@ def repair(
     *,
     places: str = "all",
     batch_size: int = 32,
-    observer: Observer = lambda what, done, total: None,
+    observer: Observer = quiet,
 ) -> Rewritten:
     """Give every linear layer's output units the mean and deviation of the endpoints', in place.
 

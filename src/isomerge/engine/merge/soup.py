@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from isomerge.errors import IsomergeError
 from isomerge.evidence.stored_weights import put_mean, weights_of
 from isomerge.fusion.soup import Soup, greedy_soup
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from isomerge.data.examples import Examples
-    from isomerge.engine.run import Observer
 
 METRICS = ("loss", "accuracy")
 
@@ -25,7 +25,7 @@ def make_soup(
     *,
     metric: str = "loss",
     batch_size: int = 32,
-    observer: Observer = lambda what, done, total: None,
+    observer: Observer = quiet,
 ) -> Soup:
     """Choose candidates greedily, and leave their average in the module.
 

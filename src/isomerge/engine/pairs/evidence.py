@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isomerge.engine.inputs import check_same_data, open_given, shown
+from isomerge.progress import Observer
 
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.solutions import Matching
-    from isomerge.engine.run import Observer
     from isomerge.engine.stats.taps import Activations
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.canonical.units import CACHE
 from isomerge.matching.local import compact_solution, squared_norm, vote
 from isomerge.matching.permutations import in_declared_groups, permutation_spec
+from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Blocks, leaves
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.run import Observer
 
 # Coordinate descent over assignments ends by itself, after ten sweeps or so; this is a bound for pathologies.
 SWEEPS = 100
@@ -56,9 +56,7 @@ class WeightMatching:
         seed: of the order in which permutations are visited.
     """
 
-    def __init__(
-        self, pair: PairSolver, observer: Observer = lambda what, done, total: None, *, seed: int = 0
-    ) -> None:
+    def __init__(self, pair: PairSolver, observer: Observer = quiet, *, seed: int = 0) -> None:
         chosen = pair.plan.selection
         streams = chosen.frame.streams if chosen.frame is not None else ()
         self.pair, self.observer, self.seed = pair, observer, seed
@@ -223,7 +221,7 @@ class WeightMatching:
 
 
 def match_by_rebasin(
-    pair: PairSolver, observer: Observer = lambda what, done, total: None, *, seed: int = 0
+    pair: PairSolver, observer: Observer = quiet, *, seed: int = 0
 ) -> tuple[Alignment, dict[str, Any]]:
     """Git Re-Basin's alignment, an exact symmetry, and the report; see `WeightMatching`."""
     return WeightMatching(pair, observer, seed=seed).solve()

@@ -14,11 +14,11 @@ from isomerge.engine.canonical.frame import inner_folding, with_gains
 from isomerge.engine.pairs.pair import PairSolver, overflow_told
 from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.plan import gives_out_streams, unit_bytes
-from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
 from isomerge.matching.frame import lonely_gains
 from isomerge.matching.local import compact_solution, squared_distance, squared_norm
 from isomerge.matching.streams import choose_frame
+from isomerge.progress import Observer
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import Unit

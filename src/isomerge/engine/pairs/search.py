@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.pairs.midpoint import Midpoint
 from isomerge.engine.pairs.moves import Moves, Trial
 from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.progress import Observer
 
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
-    from isomerge.engine.run import Observer
 
 # Steps of the residual stream in one round, and the share of accepted ones above which more are made.
 STEPS, WORTH = 60, 0.2

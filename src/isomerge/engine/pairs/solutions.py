@@ -23,12 +23,13 @@ from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.places import load_places, save_places
 from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
     from isomerge.engine.learn.learning import LearnSettings
     from isomerge.engine.models import Model
-    from isomerge.engine.run import Observer, StreamWriter
+    from isomerge.engine.run import StreamWriter
 
 
 @dataclass(frozen=True)

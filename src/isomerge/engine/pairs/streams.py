@@ -22,6 +22,7 @@ from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.engine.plan import unit_bytes
 from isomerge.matching.frame import stream_crosses
+from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.run import Observer
     from isomerge.engine.stats.taps import Activations
 
 # A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.

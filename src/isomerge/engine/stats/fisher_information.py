@@ -18,13 +18,13 @@ from isomerge.engine.live.places import places_of, tied_names
 from isomerge.engine.stats.likelihoods import labels_for, log_likelihoods
 from isomerge.engine.stats.linear_layers import is_mobile, plan_linears
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from isomerge.data.examples import Examples
     from isomerge.engine.models import Model
-    from isomerge.engine.run import Observer
 
 # Outputs that no space moves (classes, vocabularies) have a full factor up to this width (128 MB), a diagonal above.
 WIDE = 4096
@@ -53,7 +53,7 @@ def gather_fisher(
     factors: bool = True,
     labels: str | None = None,
     seed: int = 0,
-    observer: Observer = lambda what, done, total: None,
+    observer: Observer = quiet,
 ) -> FisherInformation:
     """Run a module forwards and backwards over examples, one at a time: gradients of batches cannot be told apart.
 

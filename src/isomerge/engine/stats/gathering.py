@@ -24,12 +24,12 @@ from isomerge.engine.stats.taps import (
     unpadded,
 )
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from isomerge.data.examples import Examples
-    from isomerge.engine.run import Observer
 
 BATCH = 16
 DEFAULT_KINDS = ("activations", "regmean")
@@ -72,7 +72,7 @@ def gather(
     kinds: Collection[str] = DEFAULT_KINDS,
     rows: int = ROWS,
     batch_size: int = BATCH,
-    observer: Observer = lambda what, done, total: None,
+    observer: Observer = quiet,
 ) -> Statistics:
     """Run a module over examples once.
 
@@ -149,7 +149,7 @@ class StatsOptions:
     device: str = "cpu"
     dtype: str = "float32"
     force: bool = False
-    observer: Observer = lambda what, done, total: None
+    observer: Observer = quiet
     kinds: tuple[str, ...] = DEFAULT_KINDS
     labels: str | None = None
     seed: int = 0

@@ -22,6 +22,7 @@ from isomerge.engine.transport.settings import TransportSettings
 from isomerge.engine.transport.streams import StreamMaps
 from isomerge.matching.gram import Leaf
 from isomerge.matching.permutations import permutation_spec
+from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import element_key, scope_of
 from isomerge.symmetry.axes import atoms as flat
 from isomerge.symmetry.blocks import Block, leaves
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.run import Observer
     from isomerge.engine.stats.taps import Activations
 
 NOTE = "transport maps do not preserve the source's function: the aligned source is no model of its own"
@@ -51,7 +51,7 @@ class TransportFlow:
         self,
         pair: PairSolver,
         settings: TransportSettings,
-        observer: Observer = lambda what, done, total: None,
+        observer: Observer = quiet,
         activations: tuple[Activations, Activations] | None = None,
         *,
         check: bool = True,

@@ -17,6 +17,7 @@ from isomerge.engine.transport.settings import METHODS, TransportSettings
 from isomerge.errors import IsomergeError
 from isomerge.matching.local import squared_distance, squared_norm
 from isomerge.matching.permutations import in_declared_groups
+from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.units import Unit, elements_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.solutions import Matching
-    from isomerge.engine.run import Observer, StreamWriter
+    from isomerge.engine.run import StreamWriter
     from isomerge.engine.stats.taps import Activations
 
 __all__ = ["METHODS", "TransportSettings", "TransportSolver", "match_by_transport", "transport_solutions"]
@@ -54,7 +55,7 @@ class TransportSolver:
 
     def prepare(
         self,
-        observer: Observer = lambda what, done, total: None,
+        observer: Observer = quiet,
         activations: tuple[Activations, Activations] | None = None,
     ) -> dict[str, Any]:
         """Make the maps, in one pass over both models; returns the report.
@@ -146,7 +147,7 @@ def _beside(path: Path) -> Path:
 def match_by_transport(
     pair: PairSolver,
     settings: TransportSettings = METHODS["otfusion"],
-    observer: Observer = lambda what, done, total: None,
+    observer: Observer = quiet,
     activations: tuple[Activations, Activations] | None = None,
 ) -> tuple[Alignment, dict[str, Any]]:
     """The exact alignment of a transport flow that is one symmetry (``otfusion``), and the report.
