@@ -17,8 +17,8 @@ from isomerge.data.examples import Examples
 from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble
-from isomerge.evidence.losses import batch_loss, divergence, evaluate, logits_of, targets_of
-from isomerge.evidence.predictions import CLASSES
+from isomerge.evidence.losses import divergence, evaluate, logits_of, targets_of
+from isomerge.evidence.predictions import CLASSES, prediction_of
 
 
 class Fixed(nn.Module):
@@ -31,6 +31,12 @@ class Fixed(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> SimpleNamespace:
         """The rows that the first token of every example names."""
         return SimpleNamespace(logits=self.logits[input_ids[:, 0]])
+
+
+def batch_loss(module: nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, int, int | None]:
+    """The sum of a batch's losses, how many predictions it is summed over, and how many of them are right."""
+    kind, logits = prediction_of(module, batch.get("labels")), logits_of(module, batch)
+    return kind.loss(logits, targets_of(batch, logits, kind))
 
 
 IDS = torch.arange(1, 31).reshape(3, 10)

@@ -130,7 +130,7 @@ def finish(
     if inputs.task == "causal":
         tensors = _next_tokens(_spoken(tensors, inputs))
     elif inputs.task == "masked" and "labels" not in tensors:
-        tensors = _hide(tensors, inputs, where, mask, special)
+        tensors = _hide(tensors, where, mask, special)
     elif inputs.task == "seq2seq":
         tensors = _decoded(tensors, inputs, where)
     return Examples(tensors, "labels" in tensors or inputs.task == "causal")
@@ -230,9 +230,7 @@ def _next_tokens(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**tensors, "labels": shifted}
 
 
-def _hide(
-    tensors: dict[str, Tensor], inputs: Inputs, where: str, mask: int | None, special: frozenset[int]
-) -> dict[str, Tensor]:
+def _hide(tensors: dict[str, Tensor], where: str, mask: int | None, special: frozenset[int]) -> dict[str, Tensor]:
     """Masks and labels of a masked language model, row by row."""
     import torch
 

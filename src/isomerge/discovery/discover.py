@@ -76,7 +76,7 @@ def discover(
     errors = proven_again(replace(draft, requires=()), specimens(real, seed + 100, untied=False))
     fixed = [line.name for line in draft.lines if not _acted_on(draft, line)]
     return Discovery(
-        replace(draft, comments=_comments(draft, real, pair[0], fixed)),
+        replace(draft, comments=_comments(real, pair[0], fixed)),
         tuple(court.record),
         tuple(fixed),
         errors,
@@ -142,7 +142,7 @@ def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
     return found
 
 
-def _comments(draft: Draft, real: Any, specimen: Specimen, fixed: list[str]) -> tuple[str, ...]:
+def _comments(real: Any, specimen: Specimen, fixed: list[str]) -> tuple[str, ...]:
     """The head of the text: where it comes from, and what stays as it is."""
     import transformers
 

@@ -67,10 +67,6 @@ class Draft:
         """With more spaces, or others of these names."""
         return replace(self, spaces={**self.spaces, **{s.name: s for s in spaces}})
 
-    def without_space(self, name: str) -> Draft:
-        """Without one space; its axes stay."""
-        return replace(self, spaces={n: s for n, s in self.spaces.items() if n != name})
-
     def with_shift(self, name: str, text: str) -> Draft:
         """With one shift more."""
         return replace(self, shifts={**self.shifts, name: text})

@@ -90,7 +90,7 @@ def prove_experts(draft: Draft, court: Court, stack: str) -> Draft:
     named = [line for line in lines if line.expert]
     if not fused and not named:
         return draft
-    counts = {line.lengths(0) for line in fused} or {(_experts(court, 0, stack), _experts(court, 1, stack))}
+    counts = {line.lengths(0) for line in fused} or {(_experts(court, 0), _experts(court, 1))}
     size = expression(counts.pop(), one, two)
     if size is None:
         return draft
@@ -115,7 +115,8 @@ def _value(expr: str, config: dict[str, object]) -> int:
     return int(evaluate(expr, config))
 
 
-def _experts(court: Court, which: int, stack: str) -> int:
+def _experts(court: Court, which: int) -> int:
+    """How many numbers of experts the names of a specimen have."""
     numbers = {
         int(part)
         for name in court.specimens[which].stored

@@ -154,24 +154,6 @@ def _unfit(labels: Tensor, logits: Tensor) -> IsomergeError:
     )
 
 
-def batch_loss(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, int, int | None]:
-    """The loss of one batch.
-
-    Args:
-        module: a Hugging Face module with a head.
-        batch: what `Examples.batches` yields.
-
-    Returns:
-        The sum of losses (a scalar, with gradients when they are on), how many predictions it is summed over, and how
-        many of them are right; see `isomerge.evidence.predictions.Prediction.loss`.
-
-    Raises:
-        IsomergeError: see `logits_of` and `targets_of`.
-    """
-    kind, logits = prediction_of(module, batch.get("labels")), logits_of(module, batch)
-    return kind.loss(logits, targets_of(batch, logits, kind))
-
-
 @dataclass
 class Tally:
     """Sums over batches."""

@@ -59,7 +59,7 @@ def feed_forward(spec: Spec, blocks: Sequence[Block]) -> Layer | None:
     spaces = {n for n, s in spec.spaces.items() if s.role == "ff" and not spec.batch(s)}
     found: dict[str, dict[str, list[tuple[bool, Block, int]]]] = {}
     for block in blocks:
-        for number, names, duals in _leaves(spec, block):
+        for number, names, duals in _leaves(block):
             here = spaces & set(names)
             if len(here) != 1:
                 continue
@@ -94,7 +94,7 @@ def feed_forward(spec: Spec, blocks: Sequence[Block]) -> Layer | None:
     )
 
 
-def _leaves(spec: Spec, block: Block):
+def _leaves(block: Block):
     """The numbers of a block's leaves with the names of their atoms and whether these are dual; no tensor is needed."""
     from isomerge.symmetry.axes import Atom, Concat, Product
 

@@ -160,13 +160,13 @@ class NestedSolver:
         batch = (*outer, *extra)
         pivot = next((t for t in tops if self.spec.spaces[t].group.compact == "Perm"), None)
         best = None
-        for start, exact in self._starts(tops, crosses, batch, pivot):
+        for start, exact in self._starts(crosses, batch, pivot):
             trial = self._ascend(tops, crosses, batch, start, fixed=pivot if exact else None)
             best = trial if best is None else _better(best, trial, batch)
         assert best is not None
         return Solution(best.score.reduce(outer), best.elements if elements else {})
 
-    def _starts(self, tops: list[str], crosses: Crosses, batch: tuple[str, ...], pivot: str | None):
+    def _starts(self, crosses: Crosses, batch: tuple[str, ...], pivot: str | None):
         """Starting permutations of the pivot, and whether they are all there are."""
         import torch
 

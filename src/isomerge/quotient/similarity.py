@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isomerge.evidence.distance import SAME
-from isomerge.quotient.fingerprint import Fingerprint, Relation
+from isomerge.quotient.fingerprint import Fingerprint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,11 +148,11 @@ def _circuits(f: Fingerprint, names: Mapping[str, Sequence[str]]) -> dict[tuple[
         y = white[left] @ r.data.double()[chosen[left]][:, chosen[right]] @ white[right].mT
         if left == right:
             y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
-        found.setdefault((kind, r.stack, *r.ends), []).append((r.layer, _unit(y, r)))
+        found.setdefault((kind, r.stack, *r.ends), []).append((r.layer, _unit(y)))
     return {key: [x for _, x in sorted(layers, key=lambda p: p[0])] for key, layers in found.items()}
 
 
-def _unit(y: Tensor, r: Relation) -> Tensor:
+def _unit(y: Tensor) -> Tensor:
     return y.flatten() / y.norm().clamp_min(1e-300)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +128,6 @@ def number_of(onto: Any, job: MergeJob) -> int:
     if onto is not None and not found:
         raise IsomergeError(f"--onto {onto}: name one of the models, {', '.join(map(str, job.models))}")
     return found[0] if found else 0
-
-
-def with_notes(job: MergeJob, notes: Sequence[str]) -> MergeJob:
-    """The same merge, with more to tell."""
-    return replace(job, fusion=replace(job.fusion, notes=(*job.fusion.notes, *notes)))
 
 
 def _same(one: Any, two: Any) -> bool:

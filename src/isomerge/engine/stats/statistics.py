@@ -68,10 +68,6 @@ class Statistics:
     linears: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """From every linear layer to the tap whose Gram is that of its input, and which axis of its weight reads it."""
 
-    def covariance(self, key: str) -> Tensor:
-        """Cov x of a tap, float64 [width, width]: additive gauges of biases do not change it."""
-        return self.grams[key] - self.means[key].outer(self.means[key])
-
     def moved(self, alignment: Alignment) -> Statistics:
         """Those of the moved model, exactly; rows up to what shifts of biases add."""
         grams, means = {}, {}

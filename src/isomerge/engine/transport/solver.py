@@ -148,7 +148,6 @@ def match_by_transport(
     pair: PairSolver,
     settings: TransportSettings = METHODS["otfusion"],
     observer: Observer = quiet,
-    activations: tuple[Activations, Activations] | None = None,
 ) -> tuple[Alignment, dict[str, Any]]:
     """The exact alignment of a transport flow that is one symmetry (``otfusion``), and the report.
 
@@ -161,7 +160,7 @@ def match_by_transport(
             "queries shared"
         )
     solver = TransportSolver(pair, settings)
-    report = solver.prepare(observer, activations)
+    report = solver.prepare(observer)
     assert solver.given is not None
     return solver.given, report
 
