@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isomerge.api.opening import destination, dtype_name, recognised
 from isomerge.data.examples import Examples
@@ -14,6 +15,10 @@ from isomerge.engine.arguments import checked
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
+
+if TYPE_CHECKING:
+    from isomerge.engine.merge.job import MergeJob
+    from isomerge.engine.models import Model
 
 
 @checked(rest="isomerge.engine.pairs.solutions.matching_of")
@@ -79,7 +84,6 @@ def merge(
     """
     from isomerge.data.given import check_given
     from isomerge.engine.merge.job import job_of_models, number_of
-    from isomerge.engine.merge.job_models import opened
     from isomerge.engine.merge.merging import run_merge
     from isomerge.engine.pairs.solutions import matching_of
     from isomerge.engine.recipe.job import job_of_recipe
@@ -120,29 +124,30 @@ def merge(
         asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
         options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
         options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
-        refs = opened(job, spec=spec, allow_pickle=allow_pickle)
-        bases = [base for base in job.source_bases if base is not None]
+        unmoved = not how["align"]
         with (
-            recognised([*refs, *bases], spec, allow_pickle, untie, unmoved=not how["align"]) as every,
+            _models_of(job, spec=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved) as (found, origins),
             destination(out, options) as output,
         ):
-            found, rest = every[: len(refs)], iter(every[len(refs) :])
-            origins = [None if base is None else next(rest) for base in job.source_bases]
             named = [
                 str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)
             ]
-            recipe = recipe_text(job, named, asked, matching)
-            report = run_merge(
-                found,
-                output,
-                fusion=job.fusion,
-                matching=match,
-                stats=job.stats,
-                source_bases=origins,
-                recipe=recipe,
-                **how,
-            )
-            return Report(report)
+            how |= {"stats": job.stats, "source_bases": origins, "recipe": recipe_text(job, named, asked, matching)}
+            return Report(run_merge(found, output, fusion=job.fusion, matching=match, **how))
+
+
+@contextmanager
+def _models_of(
+    job: MergeJob, *, spec: str | Path | None, allow_pickle: bool, untie: bool, unmoved: bool
+) -> Iterator[tuple[list[Model], list[Model | None]]]:
+    """The models of a merge, recognised, and what those that are fused were tuned from."""
+    from isomerge.engine.merge.job_models import opened
+
+    refs = opened(job, spec=spec, allow_pickle=allow_pickle)
+    bases = [base for base in job.source_bases if base is not None]
+    with recognised([*refs, *bases], spec, allow_pickle, untie, unmoved=unmoved) as every:
+        rest = iter(every[len(refs) :])
+        yield every[: len(refs)], [None if base is None else next(rest) for base in job.source_bases]
 
 
 def _alone_with_recipe(path: str | Path, said: Mapping[str, Any]) -> None:

@@ -24,24 +24,7 @@ def inspection(model: Model) -> dict[str, Any]:
     streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are folded for it,
     and why it is no larger. ``fixed`` are the parts that alignment leaves as they are (`isomerge.symmetry.fixed`).
     """
-    spec = model.spec
-    elements: dict[str, set[str]] = {}
-    for block in model.blocks:
-        for key, space in elements_of(spec, block).items():
-            elements.setdefault(space.name, set()).add(key)
-    spaces = []
-    for name, keys in elements.items():
-        space, n = spec.spaces[name], spec.sizes[name]
-        count = len(keys) * prod(spec.sizes[i] for i in spec.batch(space))
-        discrete = count * lgamma(n + 1) / log(10) if "Perm" in space.group_name else 0.0
-        spaces.append(
-            {
-                "name": name, "role": space.role, "group": space.group_name, "index": list(space.index), "size": n,
-                "elements": count, "dimension": count * space.group.dimension(n), "log10_permutations": discrete,
-                "matched": name not in spec.residual_names,
-            }
-        )  # fmt: skip
-    streams = _streams(model)
+    spec, spaces = model.spec, _spaces(model)
     shifts = [
         {"name": s.name, "key": key, "dimension": prod(spec.sizes[a.name] for a in shift_atoms(spec, s))}
         for s, key, _ in find_shifts(spec, model.blocks)
@@ -62,7 +45,7 @@ def inspection(model: Model) -> dict[str, Any]:
         "units": len(units),
         "units_matched": sum(bool(u.elements or u.votes) for u in units),
         "spaces": spaces,
-        "streams": streams,
+        "streams": _streams(model),
         "fixed": fixed_parts(spec, model.matches.values()),
         "shifts": {
             name: sum(s["dimension"] for s in shifts if s["name"] == name)
@@ -71,6 +54,28 @@ def inspection(model: Model) -> dict[str, Any]:
         "redundant_dimensions": sum(s["dimension"] for s in spaces if s["matched"])
         + sum(s["dimension"] for s in shifts),
     }
+
+
+def _spaces(model: Model) -> list[dict[str, Any]]:
+    """Every space with elements in the model: how many, and how large its group is."""
+    spec = model.spec
+    elements: dict[str, set[str]] = {}
+    for block in model.blocks:
+        for key, space in elements_of(spec, block).items():
+            elements.setdefault(space.name, set()).add(key)
+    found = []
+    for name, keys in elements.items():
+        space, n = spec.spaces[name], spec.sizes[name]
+        count = len(keys) * prod(spec.sizes[i] for i in spec.batch(space))
+        discrete = count * lgamma(n + 1) / log(10) if "Perm" in space.group_name else 0.0
+        found.append(
+            {
+                "name": name, "role": space.role, "group": space.group_name, "index": list(space.index), "size": n,
+                "elements": count, "dimension": count * space.group.dimension(n), "log10_permutations": discrete,
+                "matched": name not in spec.residual_names,
+            }
+        )  # fmt: skip
+    return found
 
 
 def _streams(model: Model) -> list[dict[str, Any]]:

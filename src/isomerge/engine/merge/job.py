@@ -95,21 +95,16 @@ def job_of_models(
     if at is not None:  # a base that is listed comes first; methods of task vectors take it for the base alone
         order = [k for k in range(len(listed)) if k != at]
         order = order if chosen.base != "none" else [at, *order]
+        for name, value in given.items():
+            if of_every_model(chosen, name, value) and len(value) == len(listed):
+                given[name] = [value[k] for k in order]
         weights = None if weights is None else [weights[k] for k in order]
-        given = {
-            name: [value[k] for k in order]
-            if of_every_model(chosen, name, value) and len(value) == len(listed)
-            else value
-            for name, value in given.items()
-        }
-        listed, files = [listed[k] for k in order], [files[k] for k in order] if files else []
-        origins = [origins[k] for k in order] if origins else []
+        listed, files, origins = ([each[k] for k in order] if each else [] for each in (listed, files, origins))
     named = base_model is not None and (at is None or chosen.base != "none")
     fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
-    order = tuple([base_model, *listed] if named else listed)
     tokenizer = None if tokenizer_source is None else {"source": str(tokenizer_source)}
     return MergeJob(
-        order,
+        tuple([base_model, *listed] if named else listed),
         fusion,
         stats=tuple(files),
         tokenizer=tokenizer,
