@@ -16,8 +16,8 @@ from engine.disguises import single
 from isomerge.data.examples import Examples
 from isomerge.engine.inputs import inputs_key
 from isomerge.engine.models import recognise
+from isomerge.engine.pairs.matching import Matching, matching_of
 from isomerge.engine.pairs.places import load_places, save_places
-from isomerge.engine.pairs.solutions import Matching, matching_of
 from isomerge.errors import IsomergeError
 from toys import CAUSAL, randomise
 

@@ -18,7 +18,7 @@ from isomerge.engine.commands import run_align
 from isomerge.engine.inputs import check_same_data
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import Model, recognise
-from isomerge.engine.pairs.solutions import Matching
+from isomerge.engine.pairs.matching import Matching
 from isomerge.engine.run import Output
 from isomerge.engine.stats.gathering import gather
 from isomerge.engine.stats.statistics import (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from isomerge.engine.models import Model
 
 
-@checked(rest="isomerge.engine.pairs.solutions.matching_of")
+@checked(rest="isomerge.engine.pairs.matching.matching_of")
 def merge(
     models: Sequence[Any] | str | Path,
     *,
@@ -85,7 +85,7 @@ def merge(
     from isomerge.data.given import check_given
     from isomerge.engine.merge.job import job_of_models, number_of
     from isomerge.engine.merge.merging import run_merge
-    from isomerge.engine.pairs.solutions import matching_of
+    from isomerge.engine.pairs.matching import matching_of
     from isomerge.engine.recipe.job import job_of_recipe
     from isomerge.engine.recipe.merge_recipe import recipe_text
     from isomerge.engine.recipe.words import told_in_keys

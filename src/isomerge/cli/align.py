@@ -40,7 +40,7 @@ def align(
     import isomerge
     from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
     from isomerge.cli.dry_run import print_plan
-    from isomerge.engine.pairs.solutions import matching_of
+    from isomerge.engine.pairs.matching import matching_of
     from isomerge.errors import IsomergeError
 
     voice = Voice(quiet, verbose)

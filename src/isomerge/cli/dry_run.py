@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
 
 if TYPE_CHECKING:
-    from isomerge.engine.pairs.solutions import Matching
+    from isomerge.engine.pairs.matching import Matching
     from isomerge.engine.plan import Plan
 
 

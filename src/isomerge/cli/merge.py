@@ -133,7 +133,7 @@ def _prepare(
     from isomerge.engine.many.solutions import check_anchor
     from isomerge.engine.merge.checks import check_aligned, learned_apart
     from isomerge.engine.merge.job_models import opened
-    from isomerge.engine.pairs.solutions import matching_of
+    from isomerge.engine.pairs.matching import matching_of
     from isomerge.evidence.misalignment import misalignment
 
     match, (spec, allow_pickle) = matching_of(**matching), opening

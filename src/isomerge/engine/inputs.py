@@ -16,7 +16,7 @@ from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
     from isomerge.engine.models import Model
-    from isomerge.engine.pairs.solutions import Matching
+    from isomerge.engine.pairs.matching import Matching
 
 
 def open_given(

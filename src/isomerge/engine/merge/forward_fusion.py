@@ -12,8 +12,8 @@ from isomerge.engine.merge.endpoints import Forward, write_endpoints, write_fuse
 from isomerge.engine.merge.fusing import Fuser
 from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
+from isomerge.engine.pairs.matching import Matching
 from isomerge.engine.pairs.pair import PairSolver, UnitResult
-from isomerge.engine.pairs.solutions import Matching
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import StreamWriter
 from isomerge.engine.streaming import stream_units

@@ -9,8 +9,8 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
+    from isomerge.engine.pairs.matching import Matching
     from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.pairs.solutions import Matching
     from isomerge.engine.run import StreamWriter
     from isomerge.engine.transport.solver import TransportSolver
 

@@ -12,7 +12,7 @@ from isomerge.progress import Observer
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
     from isomerge.engine.models import Model
-    from isomerge.engine.pairs.solutions import Matching
+    from isomerge.engine.pairs.matching import Matching
     from isomerge.engine.stats.taps import Activations
 
 
