@@ -14,6 +14,7 @@ import isomerge
 from engine.disguises import single
 from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
+from isomerge.evidence.digits import example_models
 
 
 def surprise(folder: Path, tokens: torch.Tensor) -> float:
@@ -89,6 +90,16 @@ def test_images_are_noise_of_all_scales(toy: Callable, tmp_path: Path) -> None:
     assert (steps < 2 * spread).float().mean() > 0.9  # as much as 2 where neighbours are independent
     assert (steps > 0.1 * spread).all()
     isomerge.stats(folder, data=tmp_path / "x.safetensors", out=tmp_path / "stats.safetensors")
+
+
+def test_white_is_what_the_processor_takes_for_it(tmp_path: Path) -> None:
+    """The example's digits are grey in 16 steps: their noise has the range of digits."""
+    folder, _ = example_models()
+    isomerge.generate([folder], out=tmp_path / "x.safetensors", limit=8)
+    pixels = load_file(tmp_path / "x.safetensors")["pixel_values"]
+    assert float(pixels.min()) == -1
+    assert float(pixels.max()) == 1
+    assert len(pixels.unique()) == 17
 
 
 @pytest.mark.parametrize(

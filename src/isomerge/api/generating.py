@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import quiet, recognised
+from isomerge.api.opening import recognised
 from isomerge.engine.arguments import checked
-from isomerge.engine.run import Observer
 from isomerge.evidence.report.notebook import Report
+from isomerge.progress import Observer, quiet
 
 
 @checked()

@@ -48,6 +48,13 @@ def image_encoder(folder: Path, inputs: Inputs) -> Callable[[Any, str], Tensor]:
     return encode
 
 
+def white_of(folder: Path) -> int:
+    """The pixel value of white, which the checkpoint's image processor scales to 1: 255 unless it says otherwise."""
+    processor = _load(folder) if any((folder / name).is_file() for name in PROCESSORS) else None
+    factor = getattr(processor, "rescale_factor", None)
+    return min(255, round(1 / factor)) if factor and getattr(processor, "do_rescale", True) else 255
+
+
 def _load(folder: Path) -> Any:
     from transformers import AutoImageProcessor
 

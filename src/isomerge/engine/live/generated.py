@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from isomerge.data.inputs import Inputs
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.models import Model
-from isomerge.engine.run import Observer
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ class Generation:
     batch_size: int = 64
     device: str = "cpu"
     force: bool = False
-    observer: Observer = lambda what, done, total: None
+    observer: Observer = quiet
 
     def check(self) -> None:
         """Refuse what cannot work before anything is read.
@@ -94,7 +94,7 @@ def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tenso
     from PIL import Image
     from torch.nn.functional import interpolate
 
-    from isomerge.data.images import image_encoder
+    from isomerge.data.images import image_encoder, white_of
 
     channels, *size = shape = inputs[0].image_shape
     if any(not other.images or other.image_shape != shape for other in inputs):
@@ -102,6 +102,7 @@ def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tenso
             f"{model.ref} sees images of {list(shape)} and another model does not: give models that can be merged"
         )
     encode, rng = image_encoder(model.checkpoint.folder, inputs[0]), torch.Generator().manual_seed(options.seed)
+    white = white_of(model.checkpoint.folder)
     halvings = max(1, (min(size) // COARSEST).bit_length())
     grids = [[max(1, side >> k) for side in size] for k in range(halvings)]
     pictures = []
@@ -111,7 +112,7 @@ def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tenso
         for grid in grids:
             drawn = torch.randn(1, channels, *grid, generator=rng)
             noise += interpolate(drawn, size=size, mode="bilinear")[0] / len(grids) ** 0.5
-        pixels = (127.5 + 127.5 * noise).clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
+        pixels = ((noise + 1) / 2 * white).round().clamp(0, white).to(torch.uint8).permute(1, 2, 0)
         picture = Image.fromarray(pixels.numpy() if channels > 1 else pixels[..., 0].numpy())
         pictures.append(encode(picture, f"image {number}"))
     return torch.stack(pictures)
