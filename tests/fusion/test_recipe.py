@@ -140,6 +140,7 @@ align:
   steps: 12
   permutations: true
   functional: false
+  input_metric: true
   batch_size: 4
   device: cuda
   precision: bfloat16

@@ -36,6 +36,14 @@ def _declared(
             "--functional/--no-functional",
         ),
     ] = True,
+    input_metric: Annotated[
+        bool,
+        _option(
+            "With data or statistics, match inside layers by the change of their outputs: weights count by the covariance of what they "
+            "read.",
+            "--input-metric",
+        ),
+    ] = False,
     search: Annotated[
         float | None, _option("Search forward for so many SECONDS on --data, without gradients.")
     ] = None,
@@ -74,6 +82,7 @@ def _declared(
         "stats_anchor": None if stats_anchor is None else str(stats_anchor),
         "evidence": evidence,
         "functional": functional,
+        "input_metric": input_metric,
         "search": search,
         "learn": learn,
         "learn_effort": learn_effort,

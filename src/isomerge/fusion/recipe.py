@@ -121,6 +121,7 @@ class AlignBlock(_Strict):
     stats: list[str] | None = None
     evidence: str | None = None
     functional: bool | None = None
+    input_metric: bool | None = None
     search: float | None = None
     learn: str | None = None
     learn_effort: str | None = None

@@ -38,6 +38,8 @@ def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
         raise IsomergeError(
             f"--spaces {spaces} matches onto one anchor: leave --anchor none out, or choose other spaces"
         )
+    if matching.input_metric:
+        raise IsomergeError("--input-metric moves one model at a time: leave --anchor none out")
     if matching.search is not None:
         raise IsomergeError("--search moves one model at a time: leave --anchor none out, or learn with --learn")
 

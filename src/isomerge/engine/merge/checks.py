@@ -40,6 +40,7 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, a
     matched_by = {
         "--data": matching.data is not None and not (method.forward or method.statistics),
         "--stats-src": bool(matching.stats) and not method.statistics,
+        "--input-metric": matching.input_metric,
         "--search": matching.search is not None,
         "--learn": matching.learn is not None,
         "--match": matching.match != OURS,

@@ -33,7 +33,10 @@ def check_match(matching: Matching) -> None:
     if matching.match == OURS:
         return
     looks = matching.match in ("ot-acts", "ot-acts-emd")
-    others = {"--stats-src": matching.stats, "--learn": matching.learn, "--search": matching.search}
+    others = {
+        "--stats-src": matching.stats, "--learn": matching.learn, "--search": matching.search,
+        "--input-metric": matching.input_metric,
+    }  # fmt: skip
     if idle := [name for name, value in others.items() if value]:
         raise IsomergeError(f"{idle[0]} does not go with --match {matching.match}: leave one of them out")
     if looks and matching.data is None:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isomerge.engine.inputs import check_same_data, open_given, shown
+from isomerge.errors import IsomergeError
 from isomerge.progress import Observer
 
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.stats.statistics import Statistics
     from isomerge.engine.stats.taps import Activations
 
 
@@ -58,6 +60,37 @@ class MatchEvidence:
             files = (self.matching.stats[0], self.matching.stats[number + 1])
             check_same_data(files, (anchor.fingerprint, found.fingerprint))
         return found
+
+    @cached_property
+    def moments_of_anchor(self) -> Statistics:
+        """The Grams of what the anchor's layers read, from its file or from a run."""
+        return self._moments(self.anchor, 0)
+
+    def moments_of_source(self, source: Model, number: int) -> Statistics:
+        """As `moments_of_anchor`, of the source with this number, the first being 0; not kept."""
+        return self._moments(source, number + 1)
+
+    def _moments(self, model: Model, place: int) -> Statistics:
+        """Of the model whose statistics have this place among the files."""
+        how = self.matching
+        if how.stats:
+            from isomerge.engine.stats.statistics import read_statistics
+
+            found = read_statistics(Path(how.stats[place]), model)
+            if not found.inputs:
+                raise IsomergeError(
+                    f"{how.stats[place]} has no Grams, which --input-metric needs: make it with --kinds activations,regmean"
+                )
+            return found
+        from isomerge.engine.live.modules import load_module
+        from isomerge.engine.stats.gathering import gather
+
+        examples = self.examples
+        assert examples is not None
+        examples = examples.head(min(len(examples), how.rows))
+        return gather(
+            model, load_module(model, device=how.device), examples, kinds=("regmean",), observer=self.observer
+        )
 
     def _activations(self, model: Model, place: int) -> Activations | None:
         """Of the model whose statistics have this place among the files."""

@@ -41,6 +41,8 @@ class Matching:
     """Where data are given, match neurons once more by what averaging a pair would cost."""
     match: str = "isomerge"
     """By what: our own solvers, or a published baseline (`isomerge.engine.pairs.baselines`)."""
+    input_metric: bool = False
+    """Whether layers are matched inside by the change of their outputs (`isomerge.engine.pairs.metric`)."""
 
     def check(self, sources: int, spaces: str = "") -> None:
         """Refuse contradictions before anything is read.
@@ -67,6 +69,10 @@ class Matching:
             raise IsomergeError("--data and --stats-src are two sources of activations: choose one")
         if self.evidence not in SHARES:
             raise IsomergeError(f"--evidence {self.evidence}: choose from {', '.join(SHARES)}")
+        if self.input_metric and not (self.data or self.stats or self.learn):
+            raise IsomergeError(
+                "--input-metric needs what layers read: add --data DATA, or files of isomerge stats"
+            )
         if self.search is not None and not (self.data or self.learn):
             raise IsomergeError("--search needs examples to judge by: add --data DATA")
         if self.search is not None and not (isfinite(self.search) and self.search > 0):
@@ -130,6 +136,7 @@ def matching_of(
     rows: int = 1024,
     seed: int = 0,
     match: str = "isomerge",
+    input_metric: bool = False,
 ) -> Matching:
     """A `Matching` from the options of the command line.
 
@@ -142,6 +149,7 @@ def matching_of(
         learn_effort: ``quick`` or ``thorough``; ``steps`` overrides it.
         learn_target: ``labels``, ``distill`` or ``auto``.
         functional: with data, match neurons once more by what averaging a pair would cost.
+        input_metric: with data or files, match inside layers by the change of their outputs (data-weighted Procrustes).
         permutations: learn permutations as well, by a straight-through assignment.
         batch_size: examples per learning step.
         device: where units are matched and models run.
@@ -173,4 +181,6 @@ def matching_of(
     if learn is None and (idle := [name for name, value in given.items() if value not in (None, False)]):
         raise IsomergeError(f"{idle[0]} is for learning: add --learn DATA")
     stats = (str(stats_anchor), *map(str, sources)) if sources else ()
-    return Matching(data, stats, evidence, learn, settings, search, limit, length, rows, functional, match)
+    return Matching(
+        data, stats, evidence, learn, settings, search, limit, length, rows, functional, match, input_metric
+    )

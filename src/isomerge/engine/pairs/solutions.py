@@ -48,6 +48,9 @@ class Solver:
         search = StreamSolver(self.pair, self.observer, activations, how.evidence)
         found = search.solve()
         self.report = dict(found.report)
+        if how.input_metric:
+            self.report["input_metric"] = self.matched_in_metric(search)
+            found.alignment = search.alignment()
         examples = self.evidence.examples
         if how.functional and examples is not None and how.evidence == "both":
             self.report["functional"] = self.matched_functionally(search, examples)
@@ -65,6 +68,17 @@ class Solver:
         learned = Learner(line, learn, self.state, self.observer).run()
         self.report["learned"] = learned.report
         return search.alignment(learned.elements[0])
+
+    def matched_in_metric(self, solver: StreamSolver) -> list[str]:
+        """Match inside layers again, by the change of their outputs; returns the units that were."""
+        from isomerge.engine.pairs.metric import match_in_metric
+
+        statistics = (
+            self.evidence.moments_of_anchor,
+            self.evidence.moments_of_source(self.pair.source, self.number),
+        )
+        self.observer("matching layers by the change of their outputs", 0, 1)
+        return match_in_metric(solver, statistics, self.evidence.matching.evidence)
 
     def matched_functionally(self, solver: StreamSolver, examples: Examples) -> list[str]:
         """Match feed-forward layers once more, by what averaging their neurons costs; returns the units that were."""

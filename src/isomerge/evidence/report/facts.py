@@ -176,7 +176,9 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         match=str(match.get("name") or ""),
         exact=all(found.get("preserves_function", True) for found in match.get("sources", [])),
         streams=bool(match) or any(found.get("groups") for found in solved),
-        looked_at=tuple(k for k in ("functional", "search", "learned") if any(found.get(k) for found in solved)),
+        looked_at=tuple(
+            k for k in ("input_metric", "functional", "search", "learned") if any(found.get(k) for found in solved)
+        ),
         taught=tuple(_taught(found["learned"]) for found in solved if found.get("learned")),
         notes=tuple(map(str, report.get("notes") or ())),
         kept_from_first=tuple(map(str, report.get("kept_from_first") or ())),
