@@ -51,6 +51,27 @@ def test_windows_are_the_text(sizes: list[int], length: int) -> None:
         assert joined == data
 
 
+@pytest.mark.parametrize(("pad", "read"), [(None, 10), (1, 10), (0, 11)])
+def test_positions_behind_the_padding(bare: Path, tmp_path: Path, pad: int | None, read: int) -> None:
+    """RoBERTa's first token has the position behind the padding's, so that texts are cut before its table ends."""
+    import transformers
+
+    sizes = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4}
+    known = {} if pad is None else {"pad_token_id": pad}
+    live = transformers.RobertaConfig(
+        vocab_size=len(WORDS), max_position_embeddings=12, num_labels=2, **sizes, **known
+    )
+    config = {key: value for key, value in live.to_dict().items() if key != "pad_token_id" or pad is not None}
+    config["architectures"] = ["RobertaForSequenceClassification"]
+    examples = open_data(lines(tmp_path / "x.jsonl", {"text": "a b c " * 9, "label": 1}), bare, config=config)
+    assert examples.tensors["input_ids"].shape == (1, read)
+    with torch.no_grad():
+        transformers.RobertaForSequenceClassification(live)(input_ids=examples.tensors["input_ids"])
+    too_long = lines(tmp_path / "y.jsonl", {"input_ids": [5] * (read + 1), "label": 1})
+    with pytest.raises(IsomergeError, match=f"the checkpoint reads {read}: cut them"):
+        open_data(too_long, bare, config=config)
+
+
 def test_bytes(tmp_path: Path) -> None:
     """Without a tokenizer and with 256 tokens, text is its bytes, even where it is no UTF-8."""
     data = bytes(range(256)) * 2

@@ -20,6 +20,11 @@ DISCRIMINATORS = ("ElectraForPreTraining", "FunnelForPreTraining")
 """Heads with one logit [n, length] per token: whether it was replaced."""
 
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
+BEHIND_PADDING = (
+    "altclip_text_model", "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm",
+    "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+)  # fmt: skip
+"""Model types whose first token stands behind the padding's row of the table of positions: it has fewer tokens than rows."""
 BYTES = 256
 """The vocabulary of a model that reads raw bytes."""
 
@@ -169,7 +174,11 @@ class Inputs:
     @cached_property
     def positions(self) -> int | None:
         """The longest input in tokens, where config.json sets a bound."""
-        return next((int(self.text[k]) for k in POSITIONS if isinstance(self.text.get(k), int)), None)
+        rows = next((int(self.text[k]) for k in POSITIONS if isinstance(self.text.get(k), int)), None)
+        if rows is None or self.text.get("model_type") not in BEHIND_PADDING:
+            return rows
+        pad = self.token("pad_token_id")
+        return rows - (1 if pad is None else pad) - 1
 
     def token(self, name: str) -> int | None:
         """A special token's id in config.json, such as ``pad_token_id``; the first of several."""
