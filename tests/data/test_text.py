@@ -258,6 +258,13 @@ def test_bad_records(record: object, config: dict, words: list[str], folder: Pat
     assert [word for word in ["x.jsonl", *words] if word not in str(caught.value)] == []
 
 
+def test_a_target_without_a_token(bare: Path, tmp_path: Path) -> None:
+    """An encoder-decoder that is to write nothing is told the line."""
+    data = lines(tmp_path / "x.jsonl", {"text": "a", "target": "b"}, {"text": "a", "target": " "})
+    with pytest.raises(IsomergeError, match=r"x\.jsonl, line 2 has an empty target: leave it out"):
+        open_data(data, bare, config=SEQ2SEQ)
+
+
 def test_bad_files(folder: Path, tmp_path: Path) -> None:
     """Damaged or empty files, and text that cannot be read."""
     (tmp_path / "cut.jsonl").write_text('{"text": "a"}\n{"text": ')

@@ -142,6 +142,8 @@ class Reader:
             if target is None:
                 raise IsomergeError(f'{where}: an encoder-decoder needs a field "target", the text to write')
             row["labels"] = self._encoded(target, None, where)["input_ids"]
+            if not row["labels"]:
+                raise IsomergeError(f"{where} has an empty target: leave it out")
         if not row["input_ids"]:
             raise IsomergeError(f"{where} has an empty text: leave it out")
         return row
