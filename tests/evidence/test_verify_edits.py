@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import isomerge
+from engine.disguises import single, turn
 from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.selection import select_spaces
@@ -59,3 +60,17 @@ def test_dead_blocks_are_told(tmp_path: Path) -> None:
     spec = select_spaces(model.spec, "default").spec
     isomerge.apply(random_alignment(spec, model.blocks, torch.Generator().manual_seed(2)), a, out=tmp_path / "twin")
     assert "qk[0]" in isomerge.verify(a, tmp_path / "twin")["dead_blocks"]
+
+
+def test_an_edit_behind_a_turned_stream_is_named(tmp_path: Path) -> None:
+    """Where also the residual stream was turned, what is told is the tensor that was edited, not one in a basis that does not fit."""
+    one = single("llama", tmp_path / "a")
+    two = turn("llama", one, tmp_path / "b", seed=1)
+    found = tensors(two)
+    edited = "model.layers.1.mlp.gate_proj.weight"
+    found[edited][0, 0] += 0.02 * found[edited].norm()
+    overwrite(two, found)
+    told = isomerge.verify(one, two)
+    assert told["same"] is False
+    assert told["residual"]["tensor"] == "layers.1.mlp.gate_proj.weight"
+    assert told["residual"]["largest"] < 0.1

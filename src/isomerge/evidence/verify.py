@@ -92,7 +92,7 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         frame_residual_stream(solver, observer)
         if solver.frames:
             framed = _residual(solver, observer)
-            found = min(found, framed, key=lambda f: (True, None, False).index(f["same"]))
+            found = min(found, framed, key=_favour)
         solver.frames, solver.votes = {}, {}
     same = found.pop("same")
     return {
@@ -103,6 +103,12 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
         "compared": sum(len(unit.blocks) for unit in solver.plan.units),
         "only_in_one": _only_in_one(solver),
     }
+
+
+def _favour(found: dict[str, Any]) -> tuple[int, float]:
+    """The order of comparisons in different bases: what is least certain to differ, then what is left of it, which in a basis that
+    does not fit says nothing about the models."""
+    return (True, None, False).index(found["same"]), found["largest"] / found["tolerance"]
 
 
 def contradiction(same: bool | None, outputs: float, tolerance: float) -> str | None:
