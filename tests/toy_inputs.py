@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from toy_finders import FINDER_INPUTS
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
 from toy_pairs import PAIR_INPUTS
 from toy_pictures import PICTURE_INPUTS
@@ -173,6 +174,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     "cohere2_vision": _placed(4),
     "llava_onevision": _placed(10, tiled=True, sized=True),
     **PICTURE_INPUTS,
+    **FINDER_INPUTS,
     **SENSE_INPUTS,
     **PAIR_INPUTS,
     **SPEECH_INPUTS,

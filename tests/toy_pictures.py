@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers as tf
 
+from toy_finders import FINDER_OUTPUTS
 from toy_towers import PIXELS, WORDS
 
 SHAPE = {k: v for k, v in PIXELS.items() if k != "intermediate_size"}
@@ -217,6 +218,7 @@ PICTURE_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tenso
 """Inputs of those that ask for others than one picture and a text, by ``model_type`` (see `toys.inputs`)."""
 
 PICTURE_OUTPUTS = {
+    **FINDER_OUTPUTS,
     "lxmert": ["prediction_logits", "cross_relationship_score", "question_answering_score"],
     **dict.fromkeys(["pixio", "mlcd_vision_model"], ("last_hidden_state", "pooler_output")),
     "owlvit": ["logits", "pred_boxes"],

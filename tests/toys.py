@@ -28,6 +28,7 @@ from toy_composites import COMPOSITES
 from toy_decoders import COMBINED
 from toy_encoders import WIDER
 from toy_experts import ROUTED
+from toy_finders import FINDERS
 from toy_gemmas import GEMMAS, in_double
 from toy_hybrids import HYBRIDS
 from toy_inputs import OWN_INPUTS
@@ -101,6 +102,7 @@ LATEST = {
     **PAIRS,
     **RECENT,
     **SPOKEN,
+    **FINDERS,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes

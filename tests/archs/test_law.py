@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from archs.finder_families import FINDER_IDLE
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE
@@ -40,6 +41,7 @@ IDLE = {
     *PAIR_IDLE,
     *RECENT_IDLE,
     *SPEECH_IDLE,
+    *FINDER_IDLE,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from archs.composed_mutants import COMPOSED_MUTANTS
 from archs.encoder_mutants import ENCODER_MUTANTS
+from archs.finder_families import FINDER_MUTANTS
 from archs.gemma_mutants import GEMMA_MUTANTS
 from archs.hybrid_mutants import HYBRID_MUTANTS
 from archs.language_mutants import LANGUAGE_MUTANTS
@@ -222,6 +223,7 @@ MUTANTS = [
     *SENSE_MUTANTS,
     *PAIR_MUTANTS,
     *SPEECH_MUTANTS,
+    *FINDER_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

@@ -10,6 +10,7 @@ import pytest
 import transformers as tf
 
 from archs.encoder_families import ENCODER_FAMILIES, ENCODER_HALF
+from archs.finder_families import FINDER_FAMILIES
 from archs.gemma_families import GEMMA_FAMILIES
 from archs.language_families import SPOKEN
 from archs.later_families import LATER
@@ -142,6 +143,7 @@ ALL_FAMILIES = {
     **SPEECH_FAMILIES,
     **NEWEST_FAMILIES,
     **RECENT_FAMILIES,
+    **FINDER_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from archs.finder_families import FINDER_STREAMS
 from archs.gemma_families import GEMMA_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
@@ -105,6 +106,7 @@ STREAMS = {
     **PAIR_STREAMS,
     **RECENT_STREAMS,
     **SPEECH_STREAMS,
+    **FINDER_STREAMS,
 }
 
 
