@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from archs.mutants import mutant
-from toy_finders import FINE, GRIDS, JOINED, OUTLINED, POINTS
+from toy_finders import FINE, GRIDS, GROUNDED, JOINED, MASKED, OUTLINED, POINTS
 
 FOUND = ["Model", "ForObjectDetection"]
 FINDER_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -14,8 +14,15 @@ FINDER_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "DFine": (FINE, FOUND),
     "DeformableDetr": (POINTS, FOUND),
     "ConditionalDetr": ({**OUTLINED, "decoder_layers": JOINED["decoder_layers"]}, [*FOUND, "ForSegmentation"]),
+    "GroundingDino": (GROUNDED, FOUND),
+    "MMGroundingDino": (GROUNDED, FOUND),
+    "Mask2Former": (MASKED, ["Model", "ForUniversalSegmentation"]),
 }
+GRIDDED = {f"vision_res{stage}": "Perm" for stage in range(4)}
 FINDER_STREAMS: dict[str, dict[str, str]] = {
+    **{name: {**GRIDDED, "text_res": "Perm"} for name in ("grounding-dino", "mm-grounding-dino")},
+    "mask2former": GRIDDED,
+    "mask2former-before": {},
     **{key: {"res": "Perm", "mem": "Perm"} for key in ("rt_detr", "rt_detr_v2")},
     **{key: {} for key in ("d_fine", "d_fine-even")},
     "deformable_detr-staged": {"res": "Perm", "pro": "OFixingOnes"},
@@ -45,4 +52,13 @@ FINDER_MUTANTS = [
     mutant("conditional_detr", "queries' positions in the stream", "res", "queries qp => queries res"),
     mutant("conditional_detr", "boxes past the last norm", "nf", "bbox_predictor.layers.0.weight (ba bu) (res nf)' => bbox_predictor.layers.0.weight (ba bu) res'"),
     mutant("conditional_detr-masks", "the last norm before the next layer", "nf", "residual nf: Scale[res] if auxiliary_loss in (None, False) and => residual nf: Scale[res] if"),
+    mutant("grounding-dino", "values of the other side", "ftv", "(channel vs) (fh ftv') => (channel vs) (fh other)", "size level = => size other = encoder_ffn_dim // encoder_attention_heads\nsize level ="),
+    mutant("grounding-dino", "a bias free where both sides are normed", "fkb", "shift ftb: => shift fkb: encoder.layers.{l}.fusion_layer.attn.vision_proj.bias\nshift ftb:"),
+    mutant("grounding-dino", "the gain not divided", "vs", "vision_param (channel vs') => vision_param channel"),
+    mutant("grounding-dino", "stages mistaken", "vision_res3", "input_proj_vision.3.0.weight channel vision_res3' => input_proj_vision.3.0.weight channel other", "size level = => size other = backbone_config.embed_dim * 8\nsize level ="),
+    mutant("mm-grounding-dino", "words past their map", "text_res", "text_projection.weight channel text_res' => text_projection.weight channel rows"),
+    mutant("mask2former", "the scalar product with one side", "mf", "mask_projection.weight mf' => mask_projection.weight rows"),
+    mutant("mask2former", "fused head by head", "xqk", "[xh xqk | xh xqk' | xh xov] => (xh [xqk | xqk' | xov])"),
+    mutant("mask2former", "stages from the first", "vision_res1", "input_projections.2.0.weight channel vision_res1' => input_projections.2.0.weight channel rows"),
+    mutant("mask2former-before", "queries in other coordinates than grids", "query", "size h = => residual query: Perm\nsize h ="),
 ]  # fmt: skip
