@@ -14,6 +14,7 @@ from toy_pictures import PICTURE_INPUTS
 from toy_recent import RECENT_INPUTS
 from toy_seeing import IMAGE
 from toy_sense_inputs import SENSE_INPUTS
+from toy_signals import SIGNAL_INPUTS
 from toy_speech import SPEECH_INPUTS
 from toy_texts import TEXT_INPUTS
 
@@ -175,6 +176,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     "llava_onevision": _placed(10, tiled=True, sized=True),
     **PICTURE_INPUTS,
     **FINDER_INPUTS,
+    **SIGNAL_INPUTS,
     **SENSE_INPUTS,
     **PAIR_INPUTS,
     **SPEECH_INPUTS,

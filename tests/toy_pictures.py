@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
 import transformers as tf
 
 from toy_finders import FINDER_OUTPUTS
+from toy_signals import SIGNAL_OUTPUTS
 from toy_towers import PIXELS, WORDS
 
 SHAPE = {k: v for k, v in PIXELS.items() if k != "intermediate_size"}
@@ -219,6 +221,7 @@ PICTURE_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tenso
 
 PICTURE_OUTPUTS = {
     **FINDER_OUTPUTS,
+    **SIGNAL_OUTPUTS,
     "lxmert": ["prediction_logits", "cross_relationship_score", "question_answering_score"],
     **dict.fromkeys(["pixio", "mlcd_vision_model"], ("last_hidden_state", "pooler_output")),
     "owlvit": ["logits", "pred_boxes"],
@@ -236,6 +239,9 @@ def seen_outputs(kind: str, found: Any) -> torch.Tensor | None:
     """The outputs of a model of pictures in a row, None where its logits are all."""
     if kind not in PICTURE_OUTPUTS:
         return None
-    return torch.cat(
-        [found[name].double().flatten() for name in PICTURE_OUTPUTS[kind] if found.get(name) is not None]
-    )
+    named = [
+        reduce(lambda part, key: part.get(key), name.split("."), found)
+        for name in PICTURE_OUTPUTS[kind]
+        if name.split(".")[0] in found
+    ]
+    return torch.cat([each.double().flatten() for each in named if each is not None])

@@ -41,6 +41,7 @@ from toy_plain import PLAIN, load_plain, plain_outputs
 from toy_recent import RECENT
 from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_senses import SENSES
+from toy_signals import SIGNALS
 from toy_speech import SPOKEN, speaks
 from toy_texts import TEXTS, in_default, in_width, with_caches_by_layer
 from toy_towers import ENCODED
@@ -103,6 +104,7 @@ LATEST = {
     **RECENT,
     **SPOKEN,
     **FINDERS,
+    **SIGNALS,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes

@@ -13,6 +13,7 @@ from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE
 from archs.recent_families import RECENT_IDLE
 from archs.sense_families import SENSE_IDLE
+from archs.signal_families import SIGNAL_IDLE
 from archs.speech_families import SPEECH_IDLE
 from toy_encoders import WIDER_IDLE
 from toy_pictures import PICTURE_IDLE
@@ -42,6 +43,7 @@ IDLE = {
     *RECENT_IDLE,
     *SPEECH_IDLE,
     *FINDER_IDLE,
+    *SIGNAL_IDLE,
 }  # fmt: skip
 
 

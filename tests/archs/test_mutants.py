@@ -23,6 +23,7 @@ from archs.pair_mutants import PAIR_MUTANTS
 from archs.picture_mutants import PICTURE_MUTANTS
 from archs.recent_families import RECENT_MUTANTS
 from archs.sense_mutants import SENSE_MUTANTS
+from archs.signal_families import SIGNAL_MUTANTS
 from archs.speech_families import SPEECH_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
 from isomerge.archs import spec_texts
@@ -224,6 +225,7 @@ MUTANTS = [
     *PAIR_MUTANTS,
     *SPEECH_MUTANTS,
     *FINDER_MUTANTS,
+    *SIGNAL_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

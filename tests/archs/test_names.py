@@ -17,6 +17,7 @@ from archs.later_families import LATER
 from archs.newest_families import NEWEST_FAMILIES
 from archs.recent_families import RECENT_FAMILIES
 from archs.sense_families import SENSE_FAMILIES
+from archs.signal_families import SIGNAL_FAMILIES
 from archs.speech_families import SPEECH_FAMILIES
 from archs.text_families import TEXT_FAMILIES
 from diffusion_models import DIFFUSION
@@ -144,6 +145,7 @@ ALL_FAMILIES = {
     **NEWEST_FAMILIES,
     **RECENT_FAMILIES,
     **FINDER_FAMILIES,
+    **SIGNAL_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text

@@ -17,6 +17,7 @@ from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
 from archs.pair_families import PAIR_STREAMS
 from archs.recent_families import RECENT_STREAMS
 from archs.sense_families import SENSE_STREAMS, WITHOUT_GAINS
+from archs.signal_families import SIGNAL_STREAMS
 from archs.speech_families import SPEECH_STREAMS
 from archs.test_mutants import model_type_of
 from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
@@ -107,6 +108,7 @@ STREAMS = {
     **RECENT_STREAMS,
     **SPEECH_STREAMS,
     **FINDER_STREAMS,
+    **SIGNAL_STREAMS,
 }
 
 
