@@ -22,6 +22,14 @@ TABLE = {
     **WORDS, "num_aggregation_labels": 3, "type_vocab_sizes": [3, 8, 8, 2, 8, 8, 10], "max_num_rows": 4, "max_num_columns": 4, "select_one_column": True,
 }  # fmt: skip
 
+SPECTRA = {
+    "hidden_size": 96, "patch_size": 4, "patch_stride": [4, 4], "num_mel_bins": 32, "spec_size": 64, "patch_embeds_hidden_size": 12,
+    "depths": [2, 1, 1, 1], "num_attention_heads": [3, 4, 6, 8], "window_size": 2, "mlp_ratio": 1.5, "enable_fusion": True,
+    "patch_embed_input_channels": 1, "num_hidden_layers": 4, "aff_block_r": 2,
+}  # fmt: skip
+HEARD = {"text_config": WORDS, "audio_config": SPECTRA, "projection_dim": 20}
+SHORT = {**HEARD, "audio_config": {**SPECTRA, "enable_fusion": False}}
+
 
 def _made(kind: str, head: str, **config: Any) -> Callable[[], Any]:
     return lambda: getattr(tf, f"{kind}{head}")(getattr(tf, f"{kind}Config")(**config))
@@ -33,6 +41,8 @@ SIGNALS: dict[str, tuple[Callable[[], Any], float]] = {
     "vjepa2-labels": (_made("VJEPA2", "ForVideoClassification", **FILM, hidden_act="relu"), 1e-9),
     "decision_transformer": (_made("DecisionTransformer", "Model", **ACTS), 1e-9),
     "tapas": (_made("Tapas", "ForSequenceClassification", **TABLE), 1e-9),
+    "clap": (_made("Clap", "Model", **HEARD), 1e-5),
+    "clap-short": (_made("Clap", "Model", **SHORT), 1e-5),
     "tapas-cells": (_made("Tapas", "ForQuestionAnswering", **TABLE), 1e-5),
 }
 
@@ -56,10 +66,21 @@ def _table(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.randint(1, 60, (3, 11), generator=rng), "token_type_ids": kinds}
 
 
+def _sounds(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    """Texts and spectrograms: long ones as a whole and in three pieces."""
+    pieces = 4 if config.audio_config.enable_fusion else 1
+    return {
+        "input_ids": torch.randint(4, 60, (3, 9), generator=rng),
+        "input_features": torch.randn((3, pieces, 128, 32), generator=rng, dtype=torch.float64),
+        "is_longer": torch.tensor([[True], [False], [True]]),
+    }
+
+
 SIGNAL_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
     "vjepa2": _film,
     "decision_transformer": _acts,
     "tapas": _table,
+    "clap": _sounds,
 }
 """Inputs by ``model_type`` (see `toys.inputs`)."""
 
@@ -67,5 +88,6 @@ SIGNAL_OUTPUTS: dict[str, tuple[str, ...]] = {
     "vjepa2": ("logits", "last_hidden_state", "predictor_output.last_hidden_state"),
     "decision_transformer": ("state_preds", "action_preds", "return_preds"),
     "tapas": ("logits", "logits_aggregation"),
+    "clap": ("logits_per_audio", "audio_embeds", "text_embeds"),
 }
 """The outputs that are compared, by ``model_type`` (see `toy_pictures.seen_outputs`)."""

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from archs.mutants import mutant
-from toy_signals import ACTS, FILM, TABLE
+from toy_signals import ACTS, FILM, HEARD, SPECTRA, TABLE, WORDS
 
 SIGNAL_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "VJEPA2": (FILM, ["Model", "ForVideoClassification"]),
     "DecisionTransformer": (ACTS, ["Model"]),
     "Tapas": (TABLE, ["Model", "ForMaskedLM", "ForQuestionAnswering", "ForSequenceClassification"]),
+    "Clap": (HEARD, ["Model"]),
+    "ClapText": (WORDS, ["Model"]),
+    "ClapAudio": (SPECTRA, ["Model"]),
 }
 SIGNAL_STREAMS: dict[str, dict[str, str]] = {
+    **{
+        name: {"text_res": "Perm", **{f"audio_res{s}": "Perm" for s in range(4)}} for name in ("clap", "clap-short")
+    },
     **{name: {"pres": "OFixingOnes"} for name in ("vjepa2", "vjepa2-labels")},
 }
 """The largest groups of their streams (see `test_streams`)."""
@@ -27,4 +33,9 @@ SIGNAL_MUTANTS = [
     mutant("decision_transformer", "actions past the last norm", "nf", "predict_action.0.weight action (res nf)' => predict_action.0.weight action res'"),
     mutant("tapas", "places in the table forgotten", "res", "token_type_embeddings_{t}.weight types res => token_type_embeddings_{t}.weight types other"),
     mutant("tapas", "labels past the stream", "res", "? classifier.weight labels res' => ? classifier.weight labels rows"),
+    mutant("clap", "texts past their tower", "text_res", "text_projection.linear1.weight (tp tu) text_res' => text_projection.linear1.weight (tp tu) rows", "size tp = => size rows = text_config.hidden_size\nsize tp ="),
+    mutant("clap", "sounds past the last norm", "audio_nf", "(ap au) (audio_res3 audio_nf)' => (ap au) audio_res3'"),
+    mutant("clap", "gates in coordinates of their own", "audio_res0", "local_att.3.weight res0 (fl fv)' 1 1 => local_att.3.weight rows (fl fv)' 1 1", "global_att.4.weight res0 => global_att.4.weight rows", part="clap_audio_model"),
+    mutant("clap", "long sounds in coordinates of their own", "audio_res0", "mel_conv2d.weight res0 => mel_conv2d.weight rows", part="clap_audio_model"),
+    mutant("clap-short", "negative factors through ReLU", "au", "space au as scale: PositiveScale => space au as scale: Scale"),
 ]  # fmt: skip
