@@ -30,6 +30,16 @@ SPECTRA = {
 HEARD = {"text_config": WORDS, "audio_config": SPECTRA, "projection_dim": 20}
 SHORT = {**HEARD, "audio_config": {**SPECTRA, "enable_fusion": False}}
 
+PATCHED = {
+    "patch_length": 4, "context_length": 16, "horizon_length": 6, "num_hidden_layers": 2, "hidden_size": 36, "intermediate_size": 40, "head_dim": 9,
+    "num_attention_heads": 4,
+}  # fmt: skip
+SERIES = {
+    "prediction_length": 4, "context_length": 6, "lags_sequence": [1, 2], "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 24, "num_time_features": 2,
+    "num_static_categorical_features": 1, "cardinality": [3], "embedding_dimension": [5],
+}  # fmt: skip
+
 
 def _made(kind: str, head: str, **config: Any) -> Callable[[], Any]:
     return lambda: getattr(tf, f"{kind}{head}")(getattr(tf, f"{kind}Config")(**config))
@@ -43,6 +53,12 @@ SIGNALS: dict[str, tuple[Callable[[], Any], float]] = {
     "tapas": (_made("Tapas", "ForSequenceClassification", **TABLE), 1e-9),
     "clap": (_made("Clap", "Model", **HEARD), 1e-5),
     "clap-short": (_made("Clap", "Model", **SHORT), 1e-5),
+    "timesfm": (_made("TimesFm", "ModelForPrediction", **PATCHED), 1e-5),
+    "timesfm-placed": (_made("TimesFm", "ModelForPrediction", **PATCHED, use_positional_embedding=True), 1e-5),
+    "time_series_transformer": (
+        _made("TimeSeriesTransformer", "ForPrediction", **SERIES, activation_function="relu"),
+        1e-9,
+    ),
     "tapas-cells": (_made("Tapas", "ForQuestionAnswering", **TABLE), 1e-5),
 }
 
@@ -76,11 +92,28 @@ def _sounds(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
     }
 
 
+def _series(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    return {"past_values": torch.randn((3, 14), generator=rng, dtype=torch.float64).cumsum(1)}
+
+
+def _past_and_future(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
+    past, future = config.context_length + max(config.lags_sequence), config.prediction_length
+    values = torch.randn((3, past + future), generator=rng, dtype=torch.float64)
+    features = torch.randn((3, past + future, config.num_time_features), generator=rng, dtype=torch.float64)
+    return {
+        "past_values": values[:, :past], "future_values": values[:, past:], "past_time_features": features[:, :past],
+        "future_time_features": features[:, past:], "past_observed_mask": torch.ones((3, past), dtype=torch.float64),
+        "static_categorical_features": torch.tensor([[0], [1], [2]]),
+    }  # fmt: skip
+
+
 SIGNAL_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
     "vjepa2": _film,
     "decision_transformer": _acts,
     "tapas": _table,
     "clap": _sounds,
+    "timesfm": _series,
+    "time_series_transformer": _past_and_future,
 }
 """Inputs by ``model_type`` (see `toys.inputs`)."""
 
@@ -89,5 +122,7 @@ SIGNAL_OUTPUTS: dict[str, tuple[str, ...]] = {
     "decision_transformer": ("state_preds", "action_preds", "return_preds"),
     "tapas": ("logits", "logits_aggregation"),
     "clap": ("logits_per_audio", "audio_embeds", "text_embeds"),
+    "timesfm": ("full_predictions",),
+    "time_series_transformer": ("loss",),
 }
 """The outputs that are compared, by ``model_type`` (see `toy_pictures.seen_outputs`)."""

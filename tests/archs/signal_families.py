@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from archs.mutants import mutant
-from toy_signals import ACTS, FILM, HEARD, SPECTRA, TABLE, WORDS
+from toy_signals import ACTS, FILM, HEARD, PATCHED, SERIES, SPECTRA, TABLE, WORDS
 
 SIGNAL_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "VJEPA2": (FILM, ["Model", "ForVideoClassification"]),
@@ -14,8 +14,13 @@ SIGNAL_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Clap": (HEARD, ["Model"]),
     "ClapText": (WORDS, ["Model"]),
     "ClapAudio": (SPECTRA, ["Model"]),
+    "TimesFm": (PATCHED, ["Model", "ModelForPrediction"]),
+    "TimeSeriesTransformer": (SERIES, ["Model", "ForPrediction"]),
 }
 SIGNAL_STREAMS: dict[str, dict[str, str]] = {
+    "timesfm": {"res": "OFixingOnes"},
+    "timesfm-placed": {},
+    "time_series_transformer": {"eres": "Perm", "res": "Perm"},
     **{
         name: {"text_res": "Perm", **{f"audio_res{s}": "Perm" for s in range(4)}} for name in ("clap", "clap-short")
     },
@@ -38,4 +43,10 @@ SIGNAL_MUTANTS = [
     mutant("clap", "gates in coordinates of their own", "audio_res0", "local_att.3.weight res0 (fl fv)' 1 1 => local_att.3.weight rows (fl fv)' 1 1", "global_att.4.weight res0 => global_att.4.weight rows", part="clap_audio_model"),
     mutant("clap", "long sounds in coordinates of their own", "audio_res0", "mel_conv2d.weight res0 => mel_conv2d.weight rows", part="clap_audio_model"),
     mutant("clap-short", "negative factors through ReLU", "au", "space au as scale: PositiveScale => space au as scale: Scale"),
+    mutant("timesfm", "any matrix under gains per coordinate", "t", "space t as qk: Scale[l, h, c] => space t as qk: GL[l, h]", "(h c t) => (h t)", "(h c t') => (h t')", "size c = head_dim => size t = head_dim"),
+    mutant("timesfm", "the softened gain takes the factor", "t", "self_attn.scaling c => self_attn.scaling (c t)", "space t as qk: Scale[l, h, c] => space t as qk: PositiveScale[l, c]", "k_proj.weight (h c t') => k_proj.weight (h c)", "q_proj.weight (h c t) => q_proj.weight (h c t')", "k_proj.bias (h c t') => k_proj.bias (h c)", "q_proj.bias (h c t) => q_proj.bias (h c t')"),
+    mutant("timesfm", "patches past the stream", "res", "input_ff_layer.residual_layer.bias res => input_ff_layer.residual_layer.bias rows"),
+    mutant("timesfm-placed", "the stream of sinusoids permuted", "res", "residual res: Perm folded OFixingOnes if not use_positional_embedding => residual res: Perm"),
+    mutant("time_series_transformer", "queries across not dual", "xqk", "(xh xqk') => (xh xqk)"),
+    mutant("time_series_transformer", "stored sinusoids forgotten", "eres", "encoder.embed_positions.weight pos eres => encoder.embed_positions.weight pos other"),
 ]  # fmt: skip
