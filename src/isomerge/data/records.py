@@ -99,8 +99,10 @@ def _package(ref: str, option: str) -> Any:
     try:
         return importlib.import_module("datasets")
     except ImportError:
+        module = ref.partition(":")[0]
+        function = f", no Python module {module} here or installed" if may_be_function(ref) else ""
         raise IsomergeError(
-            f"{option} {ref}: no such file or folder, and data sets by name need the package datasets: check the path, or "
+            f"{option} {ref}: no such file or folder{function}, and data sets by name need the package datasets: check the path, or "
             "pip install 'isomerge[data]'"
             if not saved_split(ref)[0]
             else f"{option} {ref}: a data set saved by the package datasets needs it: pip install 'isomerge[data]'"
