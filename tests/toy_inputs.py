@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from toy_finders import FINDER_INPUTS
+from toy_added import ADDED_INPUTS
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
 from toy_pairs import PAIR_INPUTS
 from toy_pictures import PICTURE_INPUTS
@@ -155,6 +156,7 @@ def _placed(
 
 OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]] = {
     **TEXT_INPUTS,
+    **ADDED_INPUTS,
     **RECENT_INPUTS,
     "siglip2": _patches,
     "layoutlm": _boxes,

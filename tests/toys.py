@@ -24,6 +24,7 @@ from isomerge.evidence.law import random_alignment
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.ties import without_broken_ties
+from toy_added import ADDED
 from toy_composites import COMPOSITES
 from toy_decoders import COMBINED
 from toy_encoders import WIDER
@@ -105,6 +106,7 @@ LATEST = {
     **SPOKEN,
     **FINDERS,
     **SIGNALS,
+    **ADDED,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes

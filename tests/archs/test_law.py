@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from archs.finder_families import FINDER_IDLE
+from archs.added_families import ADDED_IDLE
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE
@@ -44,6 +45,7 @@ IDLE = {
     *SPEECH_IDLE,
     *FINDER_IDLE,
     *SIGNAL_IDLE,
+    *ADDED_IDLE,
 }  # fmt: skip
 
 

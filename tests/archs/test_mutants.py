@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from archs.added_families import ADDED_MUTANTS
 from archs.composed_mutants import COMPOSED_MUTANTS
 from archs.encoder_mutants import ENCODER_MUTANTS
 from archs.finder_families import FINDER_MUTANTS
@@ -226,6 +227,7 @@ MUTANTS = [
     *SPEECH_MUTANTS,
     *FINDER_MUTANTS,
     *SIGNAL_MUTANTS,
+    *ADDED_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import transformers as tf
 
+from archs.added_families import ADDED_FAMILIES
 from archs.encoder_families import ENCODER_FAMILIES, ENCODER_HALF
 from archs.finder_families import FINDER_FAMILIES
 from archs.gemma_families import GEMMA_FAMILIES
@@ -146,6 +147,7 @@ ALL_FAMILIES = {
     **RECENT_FAMILIES,
     **FINDER_FAMILIES,
     **SIGNAL_FAMILIES,
+    **ADDED_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text
