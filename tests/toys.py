@@ -24,7 +24,7 @@ from isomerge.evidence.law import random_alignment
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.ties import without_broken_ties
-from toy_added import ADDED
+from toy_added import ADDED, says
 from toy_composites import COMPOSITES
 from toy_decoders import COMBINED
 from toy_encoders import WIDER
@@ -269,8 +269,9 @@ def outputs(folder: Path) -> torch.Tensor:
         else {}
     )
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
-    if (said := speaks(folder, config, dtype, given)) is not None:
-        return said
+    for speaking in (speaks, says):
+        if (said := speaking(folder, config, dtype, given)) is not None:
+            return said
     model = in_width(kind.from_pretrained(folder, dtype=dtype, **experts), dtype).eval()
     with torch.no_grad(), in_double(config), in_default(config), with_caches_by_layer(config):
         found = model(**given)

@@ -14,7 +14,7 @@ from isomerge.symmetry.axes import Atom, Product
 from isomerge.symmetry.blocks import gather_blocks, layer_of, stacks_of
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.spec_text import parse_spec
-from isomerge.symmetry.ties import without_broken_ties
+from isomerge.symmetry.ties import says_tied, without_broken_ties
 from isomerge.symmetry.units import elements_of
 
 TEXT = """
@@ -448,3 +448,14 @@ def test_layers_that_are_none(old: str, new: str, says: str) -> None:
     """Nonsense is refused with its place."""
     with pytest.raises(IsomergeError, match=says):
         parse_spec(LENT.replace(old, new), {"kinds": KINDS}, "toy.spec")
+
+
+def test_a_whole_that_does_not_say_whether_its_head_is_tied() -> None:
+    """Asks its parts with a vocabulary, however deep; one that says it is not asked."""
+    apart, tied = ({"vocab_size": 9, "tie_word_embeddings": value} for value in (False, True))
+    assert says_tied({})
+    assert says_tied({"vision_config": {"tie_word_embeddings": False}})
+    assert not says_tied({"thinker_config": {"text_config": apart}})
+    assert says_tied({"text_config": apart, "talker_config": tied})
+    assert says_tied({"tie_word_embeddings": True, "text_config": apart})
+    assert not says_tied({"tie_word_embeddings": False, "text_config": tied})

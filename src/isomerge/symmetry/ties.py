@@ -29,6 +29,21 @@ def has_language_head(config: Mapping[str, Any]) -> bool:
     return "For" not in name or any(mark in name for mark in LANGUAGE_HEADS)
 
 
+def says_tied(config: Mapping[str, Any]) -> bool:
+    """Whether a config ties the head to the embeddings. One of a whole that is silent asks its parts that have a vocabulary; True when they are silent, too."""
+    if "tie_word_embeddings" in config:
+        return bool(config["tie_word_embeddings"])
+    parts = [*(part for part in config.values() if isinstance(part, Mapping))]
+    while parts:
+        found = [
+            part["tie_word_embeddings"] for part in parts if {"tie_word_embeddings", "vocab_size"} <= part.keys()
+        ]
+        if found:
+            return any(found)
+        parts = [below for part in parts for below in part.values() if isinstance(below, Mapping)]
+    return True
+
+
 def tied_lines(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
     """The lines that are absent because another stands in, with that line.
 
@@ -45,7 +60,7 @@ def _declared_ties(spec: Spec, stored: set[str], config: Mapping[str, Any]) -> l
     """The lines that the config ties to a stored one, also where both are stored (as torch's pickles do)."""
     if not has_language_head(config):
         return []
-    tied = config.get("tie_word_embeddings", True)
+    tied = says_tied(config)
     needed = bool(ALWAYS.search(str((config.get("architectures") or [""])[0])))
     by_name = {line.canonical({}): line for line in spec.lines if not line.indices}
     lines = [line for line in spec.lines if line.tied in stored and not line.indices]
