@@ -84,9 +84,49 @@ def says(folder: Path, config: Any, dtype: torch.dtype, given: Inputs) -> torch.
     return torch.cat([found.logits.double().flatten() for found in (thought, said, more, again, after)])
 
 
+CODES: dict[str, Any] = {
+    "embed_dim": 4, "num_embeddings": 11, "latent_channels": 4, "resolution": 8, "base_channels": 32, "channel_multiplier": [1, 2], "num_res_blocks": 1,
+}  # fmt: skip
+CHAMELEON: dict[str, Any] = {
+    **{k: v for k, v in TEXT.items() if k != "head_dim"}, **KNOWN, "vq_config": CODES,
+    "vocabulary_map": {"<image>": IMAGE, **{f"IMGIMG{a}Z": 40 + n for n, a in enumerate([*"ABCDEFGHIJ", "BA"])}},
+}  # fmt: skip
+FILMS: dict[str, Any] = {
+    "text_config": {**TEXT, **KNOWN, "model_type": "llama"},
+    "vision_config": {**TOWER, "model_type": "clip_vision_model", "patch_size": 4, "projection_dim": 20},
+    "image_token_index": IMAGE, "video_token_index": 64, "image_seq_length": 4, "video_seq_length": 10,
+}  # fmt: skip
+TOLD: dict[str, Any] = {
+    "model_type": "t5",
+    "vocab_size": 67,
+    "d_model": 48,
+    "d_kv": 8,
+    "d_ff": 40,
+    "num_layers": 2,
+    "num_heads": 6,
+    "relative_attention_num_buckets": 8,
+}
+PLAYED: dict[str, Any] = {
+    "vocab_size": 29, "hidden_size": 60, "num_hidden_layers": 2, "num_attention_heads": 5, "ffn_dim": 44, "num_codebooks": 2, "max_position_embeddings": 32,
+    "pad_token_id": 29, "bos_token_id": 29,
+}  # fmt: skip
+MUSIC: dict[str, Any] = {
+    "text_encoder": TOLD, "decoder": PLAYED,
+    "audio_encoder": {
+        "model_type": "encodec", "num_filters": 4, "hidden_size": 16, "codebook_size": 16, "codebook_dim": 16, "upsampling_ratios": [2, 2], "sampling_rate": 40,
+        "target_bandwidths": [0.1],
+    },
+}  # fmt: skip
+LOOKING: dict[str, Any] = {**TEXT, **KNOWN, "num_hidden_layers": 3, "cross_attention_layers": [1]}
+
+
 def _phi4(**sound: Any) -> Any:
     config = {**PHI4, "audio_config": {**PHI_SOUND, **sound}}
     return tf.Phi4MultimodalForCausalLM(tf.Phi4MultimodalConfig(**config))
+
+
+def _chameleon(**changes: Any) -> Any:
+    return tf.ChameleonForConditionalGeneration(tf.ChameleonConfig(**CHAMELEON, **changes))
 
 
 # name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm, or softmax, is computed in float32.
@@ -101,11 +141,29 @@ ADDED: dict[str, tuple[Callable[[], Any], float]] = {
         lambda: tf.Qwen3OmniMoeThinkerForConditionalGeneration(tf.Qwen3OmniMoeThinkerConfig(**THINKER)),
         1e-5,
     ),
+    "chameleon": (lambda: _chameleon(attention_bias=True, mlp_bias=True), 1e-5),
+    "chameleon-swin": (lambda: _chameleon(swin_norm=True), 1e-5),
+    "mllama_text_model": (lambda: tf.MllamaForCausalLM(tf.MllamaTextConfig(**LOOKING)), 1e-5),
+    "video_llava": (lambda: tf.VideoLlavaForConditionalGeneration(tf.VideoLlavaConfig(**FILMS)), 1e-5),
+    "musicgen": (lambda: tf.MusicgenForConditionalGeneration(tf.MusicgenConfig(**MUSIC)), 1e-5),
+    "musicgen_decoder": (
+        lambda: tf.MusicgenForCausalLM(tf.MusicgenDecoderConfig(**PLAYED, activation_function="relu")),
+        1e-9,
+    ),
+    "musicgen_melody": (
+        lambda: tf.MusicgenMelodyForConditionalGeneration(tf.MusicgenMelodyConfig(**MUSIC, num_chroma=6)),
+        1e-5,
+    ),
     "qwen3_asr": (lambda: tf.Qwen3ASRForConditionalGeneration(tf.Qwen3ASRConfig(**ASR)), 1e-5),
 }
 
 CONVERTED_ADDED = ["qwen3_omni_moe", "qwen3_omni_moe_thinker"]
 """Those that transformers stores otherwise than it computes with them."""
+
+
+def written(kind: str, found: Any) -> torch.Tensor | None:
+    """What Chameleon writes: codes of images, which it never does, are infinitely improbable. None of others."""
+    return found.logits[..., :40] if kind == "chameleon" else None
 
 
 def _random(rng: torch.Generator, *shape: int) -> torch.Tensor:
@@ -151,10 +209,58 @@ def _with_sounds(config: Any, rng: torch.Generator) -> Inputs:
     return {**seen_and_heard(config, rng), **sound}
 
 
+def _in_codes(_: Any, rng: torch.Generator) -> Inputs:
+    """Images, of which sixteen codes stand in the text."""
+    return {"input_ids": _words(rng, 16), "pixel_values": _random(rng, 3, 3, 8, 8)}
+
+
+def _looking(_: Any, rng: torch.Generator) -> Inputs:
+    """What a model of texts looks at."""
+    return {
+        "input_ids": torch.randint(4, 60, (3, 11), generator=rng),
+        "cross_attention_states": _random(rng, 3, 7, 48),
+    }
+
+
+def _images_and_films(_: Any, rng: torch.Generator) -> Inputs:
+    """Images, and films of two."""
+    ids = torch.randint(4, 60, (3, 20), generator=rng)
+    ids[:, 1:5], ids[:, 6:16] = IMAGE, 64
+    return {
+        "input_ids": ids,
+        "pixel_values": _random(rng, 3, 3, 8, 8),
+        "pixel_values_videos": _random(rng, 3, 2, 3, 8, 8),
+    }
+
+
+def _played(_: Any, rng: torch.Generator) -> Inputs:
+    """Two codes at every moment, and what is told."""
+    codes = torch.randint(0, 29, (6, 7), generator=rng)
+    return {"input_ids": torch.randint(1, 60, (3, 9), generator=rng), "decoder_input_ids": codes}
+
+
+def _of_a_melody(_: Any, rng: torch.Generator) -> Inputs:
+    return {**_played(_, rng), "input_features": _random(rng, 3, 5, 6)}
+
+
+def _codes_alone(_: Any, rng: torch.Generator) -> Inputs:
+    """Two codes at every moment, and what is read by cross-attention."""
+    return {
+        "input_ids": torch.randint(0, 29, (6, 7), generator=rng),
+        "encoder_hidden_states": _random(rng, 3, 5, 60),
+    }
+
+
 ADDED_INPUTS: dict[str, Callable[[Any, torch.Generator], Inputs]] = {
     "phi4_multimodal": _seen_and_heard,
     "qwen3_omni_moe": _with_sounds,
     "qwen3_omni_moe_thinker": _with_sounds,
     "qwen3_asr": _heard,
+    "chameleon": _in_codes,
+    "mllama_text_model": _looking,
+    "video_llava": _images_and_films,
+    "musicgen": _played,
+    "musicgen_melody": _of_a_melody,
+    "musicgen_decoder": _codes_alone,
 }
 """Inputs by ``model_type``."""

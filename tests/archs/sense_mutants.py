@@ -84,6 +84,6 @@ SENSE_MUTANTS = [
     # Llama 3.2 Vision
     mutant("mllama", "layers slow", "vres", "[vres' | vres' mid] => [vres' | mid vres']"),
     mutant("mllama", "places of tiles forgotten", "vres", "shape (tile place vres) => shape rows"),
-    mutant("mllama", "a sign of queries alone", "xs", "(xkv xqk xs') seen' => (xkv xqk) seen'"),
-    mutant("mllama", "values do not turn", "seen", "(xkv xov) seen' => (xkv xov) columns"),
+    mutant("mllama", "a sign of queries alone", "xs", "(xkv xqk xs') seen' => (xkv xqk) seen'", part="mllama_text_model"),
+    mutant("mllama", "values do not turn", "seen", "(xkv xov) seen' => (xkv xov) columns", part="mllama_text_model"),
 ]  # fmt: skip
