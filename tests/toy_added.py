@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers as tf
@@ -118,6 +120,12 @@ MUSIC: dict[str, Any] = {
     },
 }  # fmt: skip
 LOOKING: dict[str, Any] = {**TEXT, **KNOWN, "num_hidden_layers": 3, "cross_attention_layers": [1]}
+SPEECH: dict[str, Any] = {
+    "vocab_size": 67, "hidden_size": 48, "encoder_layers": 2, "encoder_attention_heads": 6, "encoder_ffn_dim": 40, "decoder_layers": 2, "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 36, "conv_dim": [10, 12], "conv_stride": [2, 2], "conv_kernel": [3, 2], "num_conv_pos_embeddings": 5, "num_conv_pos_embedding_groups": 4,
+    "num_mel_bins": 7, "speech_decoder_prenet_units": 20, "speech_decoder_postnet_units": 14, "speaker_embedding_dim": 9, "encoder_max_relative_position": 6,
+    "max_speech_positions": 64, "max_text_positions": 32, "apply_spec_augment": False, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
 
 
 def _phi4(**sound: Any) -> Any:
@@ -154,6 +162,8 @@ ADDED: dict[str, tuple[Callable[[], Any], float]] = {
         lambda: tf.MusicgenMelodyForConditionalGeneration(tf.MusicgenMelodyConfig(**MUSIC, num_chroma=6)),
         1e-5,
     ),
+    "speecht5": (lambda: tf.SpeechT5ForTextToSpeech(tf.SpeechT5Config(**SPEECH)), 1e-9),
+    "speecht5-heard": (lambda: tf.SpeechT5ForSpeechToText(tf.SpeechT5Config(**SPEECH, hidden_act="relu")), 1e-9),
     "qwen3_asr": (lambda: tf.Qwen3ASRForConditionalGeneration(tf.Qwen3ASRConfig(**ASR)), 1e-5),
 }
 
@@ -162,8 +172,19 @@ CONVERTED_ADDED = ["qwen3_omni_moe", "qwen3_omni_moe_thinker"]
 
 
 def written(kind: str, found: Any) -> torch.Tensor | None:
-    """What Chameleon writes: codes of images, which it never does, are infinitely improbable. None of others."""
+    """What Chameleon writes: codes of images, which it never does, are infinitely improbable; what SpeechT5 says. None of others."""
+    if kind == "speecht5" and "spectrogram" in found:
+        return found.spectrogram
     return found.logits[..., :40] if kind == "chameleon" else None
+
+
+def without_chance(config: Any) -> AbstractContextManager[Any]:
+    """SpeechT5 hides neurons in front of its decoder by chance, even when it is not trained: here it hides none."""
+    if config.model_type != "speecht5":
+        return nullcontext()
+    from transformers.models.speecht5.modeling_speecht5 import SpeechT5SpeechDecoderPrenet
+
+    return patch.object(SpeechT5SpeechDecoderPrenet, "_consistent_dropout", lambda _, x, p: x)
 
 
 def _random(rng: torch.Generator, *shape: int) -> torch.Tensor:
@@ -251,10 +272,23 @@ def _codes_alone(_: Any, rng: torch.Generator) -> Inputs:
     }
 
 
+def _read_or_heard(config: Any, rng: torch.Generator) -> Inputs:
+    """Text to be said by someone, or sound to be written down."""
+    if "ForSpeechToText" in config.architectures[0]:
+        return {
+            "input_values": _random(rng, 3, 90),
+            "decoder_input_ids": torch.randint(4, 60, (3, 7), generator=rng),
+        }
+    return {
+        "input_ids": torch.randint(4, 60, (3, 11), generator=rng), "decoder_input_values": _random(rng, 3, 8, 7), "speaker_embeddings": _random(rng, 3, 9),
+    }  # fmt: skip
+
+
 ADDED_INPUTS: dict[str, Callable[[Any, torch.Generator], Inputs]] = {
     "phi4_multimodal": _seen_and_heard,
     "qwen3_omni_moe": _with_sounds,
     "qwen3_omni_moe_thinker": _with_sounds,
+    "speecht5": _read_or_heard,
     "qwen3_asr": _heard,
     "chameleon": _in_codes,
     "mllama_text_model": _looking,

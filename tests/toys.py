@@ -24,7 +24,7 @@ from isomerge.evidence.law import random_alignment
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.ties import without_broken_ties
-from toy_added import ADDED, says, written
+from toy_added import ADDED, says, without_chance, written
 from toy_composites import COMPOSITES
 from toy_decoders import COMBINED
 from toy_encoders import WIDER
@@ -273,7 +273,13 @@ def outputs(folder: Path) -> torch.Tensor:
         if (said := speaking(folder, config, dtype, given)) is not None:
             return said
     model = in_width(kind.from_pretrained(folder, dtype=dtype, **experts), dtype).eval()
-    with torch.no_grad(), in_double(config), in_default(config), with_caches_by_layer(config):
+    with (
+        torch.no_grad(),
+        in_double(config),
+        in_default(config),
+        with_caches_by_layer(config),
+        without_chance(config),
+    ):
         found = model(**given)
     for seeing in (seen_outputs, written):
         if (seen := seeing(config.model_type, found)) is not None:

@@ -17,6 +17,7 @@ from toy_added import (
     PHI_PATCHES,
     PHI_SOUND,
     PLAYED,
+    SPEECH,
     TALKER_TEXT,
     THINKER,
 )
@@ -37,6 +38,7 @@ ADDED_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "MusicgenDecoder": (PLAYED, []),
     "MusicgenMelody": ({**MUSIC, "num_chroma": 6}, ["ForConditionalGeneration"]),
     "MusicgenMelodyDecoder": (PLAYED, []),
+    "SpeechT5": (SPEECH, ["Model", "ForTextToSpeech", "ForSpeechToText", "ForSpeechToSpeech"]),
     "Qwen3ASR": (ASR, ["Model", "ForConditionalGeneration", "ForTokenClassification"]),
     "Qwen3ASREncoder": (LISTENER, []),
 }
@@ -51,6 +53,8 @@ ADDED_STREAMS: dict[str, dict[str, str]] = {
     "musicgen": {"text_res": "O", "told": "O"},
     "musicgen_melody": {"text_res": "O"},
     "musicgen_decoder": {},
+    "speecht5": {"eqk": "O"},
+    "speecht5-heard": {"eqk": "O"},
     **{key: {"res": "O", "vision_res": "OFixingOnes", "sound_res": "Perm"} for key in ["phi4_multimodal", "phi4_multimodal-sound"]},
 }  # fmt: skip
 """The largest groups of their streams (see `test_streams`)."""
@@ -99,5 +103,12 @@ ADDED_MUTANTS = [
     mutant("musicgen_melody", "the text in other coordinates", "text_res", "enc_to_dec_proj.weight res (text_res text_enf)' => enc_to_dec_proj.weight res columns"),
     mutant("musicgen_decoder", "permuted under computed positions", "res", "residual n1: => residual res: Perm\nresidual n1:"),
     mutant("musicgen_decoder", "negative scale under ReLU", "u", "PositiveScale[l, ff] => Scale[l, ff]"),
+    mutant("speecht5", "a matrix per layer under one table", "eqk", "residual eqk: O => space eqk as qk: GL[l]", "distance eqk' => distance distances"),
+    mutant("speecht5", "distances forgotten", "eqk", "distance eqk' => distance distances"),
+    mutant("speecht5", "means not turned with their channels", "s1", "layers.1.batch_norm.running_mean (c1 s1) => layers.1.batch_norm.running_mean c1"),
+    mutant("speecht5", "variances of other channels", "c2", "layers.2.batch_norm.running_var c2 => layers.2.batch_norm.running_var rows"),
+    mutant("speecht5", "neurons in front not permuted back", "p1", "res (p1 u1)' => res other"),
+    mutant("speecht5-heard", "negative scale under ReLU", "du", "du as scale: PositiveScale => du as scale: Scale"),
+    mutant("speecht5-heard", "permuted under computed positions", "res", "space eh as h => residual res: Perm\nspace eh as h"),
 ]  # fmt: skip
 """Plausible wrong specs (see `test_mutants`)."""

@@ -292,6 +292,13 @@ def test_layers_of_other_tensors(toy: Callable[..., Toy]) -> None:
     one_sentence(error.value, "layer 1 would be layer 0", "layers have other tensors")
 
 
+def test_decoders_that_count_their_own_layers(toy: Callable[..., Toy]) -> None:
+    """TrOCR's config counts the layers of its decoder, and no others."""
+    view = stack_layers([(open_checkpoint(toy("trocr").folder), [1, 0, 1])])
+    assert view.config["decoder_layers"] == 3
+    same(view, by_hand("model.decoder.layers.", toy("trocr").stored, [1, 0, 1]))
+
+
 def test_attention_divided_by_the_number(toy: Callable[..., Toy]) -> None:
     """GPT-2 that divides by the layer's number keeps layers at their places, and other GPT-2 does not."""
     base = open_checkpoint(toy("gpt2").folder)

@@ -70,7 +70,7 @@ NUMBERS = Form(_read_numbers, lambda entries, _: [number for number, entry in en
 LEADING = Form(partial(_read_leading, 0), partial(_write_leading, 0))
 LAST = Form(partial(_read_leading, 1), partial(_write_leading, 1))
 
-DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers")
 """How many layers there are."""
 FORMS = {
     "layer_types": EACH,

@@ -57,7 +57,8 @@ def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
     import torch
 
     last = moved[-1]
-    if last < max([SETTLED, *(torch.finfo(tensor.dtype).eps for tensor in tensors.values())]):
+    widths = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if last < max([SETTLED, *(torch.finfo(dtype).eps for dtype in widths)]):
         return True
     return last < NEARLY_SETTLED and len(moved) > PATIENCE and last >= min(moved[-1 - PATIENCE : -1])
 
