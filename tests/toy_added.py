@@ -12,7 +12,7 @@ import torch
 import transformers as tf
 
 from toy_languages import KNOWN
-from toy_models import EXPERTS, SHARED
+from toy_models import BART, BODY, EXPERTS, SHARED
 from toy_seeing import GRID, IMAGE, SECTIONS, TEXT, TOWER
 from toy_sense_inputs import seen_and_heard
 
@@ -57,10 +57,58 @@ ASR: dict[str, Any] = {
     "text_config": {**TEXT, **KNOWN, "model_type": "qwen3"}, "audio_config": LISTENER, "audio_token_id": HEARD, "pad_token_id": 0, "eos_token_id": [2],
     "tie_word_embeddings": False,
 }  # fmt: skip
+JANUS: dict[str, Any] = {
+    "text_config": {**TEXT, **KNOWN, "model_type": "llama"},
+    "vision_config": {**{k: v for k, v in TOWER.items() if k != "intermediate_size"}, "mlp_ratio": 0.75, "projection_dim": 48, "num_image_tokens": 16},
+    "vq_config": {
+        "embed_dim": 4, "num_embeddings": 11, "latent_channels": 4, "base_channels": 32, "channel_multiplier": [1, 2], "num_res_blocks": 1, "num_patches": 4,
+        "projection_dim": 48, "image_token_embed_dim": 48,
+    },
+    "image_token_id": IMAGE, "tie_word_embeddings": False,
+}  # fmt: skip
+EARS: dict[str, Any] = {
+    "hidden_size": 60, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 44, "conv_dim": [10, 12], "conv_stride": [2, 2],
+    "conv_kernel": [3, 2], "num_conv_pos_embeddings": 5, "num_conv_pos_embedding_groups": 4, "apply_spec_augment": False,
+}  # fmt: skip
+WRITER: dict[str, Any] = {**BART, "is_encoder_decoder": False, "is_decoder": True}
+
+
+def _hearing(encoder: str, decoder: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"encoder": {**EARS, "model_type": encoder, **changes}, "decoder": decoder}
+
+
+HEARD_AND_WRITTEN = _hearing("wav2vec2", {**WRITER, "model_type": "bart"})
+HEARD_BY_BERT = _hearing(
+    "hubert", {**BODY, "model_type": "bert", "hidden_size": 60, "is_decoder": True, "add_cross_attention": True}
+)
+
+
+def barks(model: Any, given: Inputs) -> torch.Tensor:
+    """What the three transformers of Bark write."""
+    fine = given["input_ids"][..., None].repeat(1, 1, 4)
+    found = [model.semantic(**given).logits, model.coarse_acoustics(**given).logits]
+    found += [model.fine_acoustics(codebook_idx, fine).logits for codebook_idx in (1, 2, 3)]
+    return torch.cat([x.double().flatten() for x in found])
+
+
+def draws(model: Any, given: Inputs) -> torch.Tensor:
+    """What Janus writes of what it sees, and what it draws."""
+    seen = model(**given, output_hidden_states=True)
+    drawn = model.model.language_model(
+        inputs_embeds=model.prepare_embeddings_for_image_generation(given["input_ids"] % 11)
+    ).last_hidden_state
+    found = [seen.logits, model.model.generation_head(drawn), model.model.generation_head(seen.hidden_states[-1])]
+    return torch.cat([x.double().flatten() for x in found])
 
 
 def says(folder: Path, config: Any, dtype: torch.dtype, given: Inputs) -> torch.Tensor | None:
-    """What Qwen3-Omni writes, says and predicts of further codes: the whole has no forward pass of its own. None of others."""
+    """What Qwen3-Omni writes, says and predicts of further codes: the whole has no forward pass of its own; what Janus writes and draws; what Bark says. None of others."""
+    if config.model_type == "janus" and "For" in config.architectures[0]:
+        with torch.no_grad():
+            return draws(tf.JanusForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval(), given)
+    if config.model_type == "bark":
+        with torch.no_grad():
+            return barks(tf.BarkModel.from_pretrained(folder, dtype=dtype).eval(), given)
     if config.model_type != "qwen3_omni_moe":
         return None
     model = tf.Qwen3OmniMoeForConditionalGeneration.from_pretrained(
@@ -120,6 +168,18 @@ MUSIC: dict[str, Any] = {
     },
 }  # fmt: skip
 LOOKING: dict[str, Any] = {**TEXT, **KNOWN, "num_hidden_layers": 3, "cross_attention_layers": [1]}
+BARKING: dict[str, Any] = {
+    "block_size": 32,
+    "input_vocab_size": 67,
+    "output_vocab_size": 61,
+    "num_layers": 2,
+    "num_heads": 6,
+    "hidden_size": 48,
+}
+BARK: dict[str, Any] = {
+    "semantic_config": BARKING, "coarse_acoustics_config": {**BARKING, "bias": False, "num_heads": 4},
+    "fine_acoustics_config": {**BARKING, "num_heads": 8, "output_vocab_size": 67, "n_codes_total": 4, "n_codes_given": 1}, "codec_config": MUSIC["audio_encoder"],
+}  # fmt: skip
 SPEECH: dict[str, Any] = {
     "vocab_size": 67, "hidden_size": 48, "encoder_layers": 2, "encoder_attention_heads": 6, "encoder_ffn_dim": 40, "decoder_layers": 2, "decoder_attention_heads": 4,
     "decoder_ffn_dim": 36, "conv_dim": [10, 12], "conv_stride": [2, 2], "conv_kernel": [3, 2], "num_conv_pos_embeddings": 5, "num_conv_pos_embedding_groups": 4,
@@ -164,6 +224,17 @@ ADDED: dict[str, tuple[Callable[[], Any], float]] = {
     ),
     "speecht5": (lambda: tf.SpeechT5ForTextToSpeech(tf.SpeechT5Config(**SPEECH)), 1e-9),
     "speecht5-heard": (lambda: tf.SpeechT5ForSpeechToText(tf.SpeechT5Config(**SPEECH, hidden_act="relu")), 1e-9),
+    "janus": (lambda: tf.JanusForConditionalGeneration(tf.JanusConfig(**JANUS)), 1e-5),
+    "speech-encoder-decoder": (
+        lambda: tf.SpeechEncoderDecoderModel(tf.SpeechEncoderDecoderConfig(**HEARD_AND_WRITTEN)),
+        1e-9,
+    ),
+    "speech-encoder-decoder-bert": (
+        lambda: tf.SpeechEncoderDecoderModel(tf.SpeechEncoderDecoderConfig(**HEARD_BY_BERT)),
+        1e-9,
+    ),
+    "ibert": (lambda: tf.IBertForMaskedLM(tf.IBertConfig(**BODY)), 1e-9),
+    "bark": (lambda: tf.BarkModel(tf.BarkConfig(**BARK)), 1e-9),
     "qwen3_asr": (lambda: tf.Qwen3ASRForConditionalGeneration(tf.Qwen3ASRConfig(**ASR)), 1e-5),
 }
 
@@ -284,11 +355,23 @@ def _read_or_heard(config: Any, rng: torch.Generator) -> Inputs:
     }  # fmt: skip
 
 
+def _as_waves(_: Any, rng: torch.Generator) -> Inputs:
+    """Sounds, and the words before."""
+    return {"input_values": _random(rng, 3, 90), "decoder_input_ids": torch.randint(4, 60, (3, 7), generator=rng)}
+
+
+def _words_alone(_: Any, rng: torch.Generator) -> Inputs:
+    return {"input_ids": torch.randint(4, 60, (3, 11), generator=rng)}
+
+
 ADDED_INPUTS: dict[str, Callable[[Any, torch.Generator], Inputs]] = {
     "phi4_multimodal": _seen_and_heard,
     "qwen3_omni_moe": _with_sounds,
     "qwen3_omni_moe_thinker": _with_sounds,
     "speecht5": _read_or_heard,
+    "janus": _in_codes,
+    "bark": _words_alone,
+    "speech-encoder-decoder": _as_waves,
     "qwen3_asr": _heard,
     "chameleon": _in_codes,
     "mllama_text_model": _looking,

@@ -7,8 +7,12 @@ from typing import Any
 from archs.mutants import mutant
 from toy_added import (
     ASR,
+    BARK,
+    BARKING,
     CHAMELEON,
     FILMS,
+    HEARD_AND_WRITTEN,
+    JANUS,
     LISTENER,
     LOOKING,
     MUSIC,
@@ -21,6 +25,7 @@ from toy_added import (
     TALKER_TEXT,
     THINKER,
 )
+from toy_models import BODY
 
 ADDED_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Phi4Multimodal": (PHI4, ["Model", "ForCausalLM"]),
@@ -39,6 +44,16 @@ ADDED_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "MusicgenMelody": ({**MUSIC, "num_chroma": 6}, ["ForConditionalGeneration"]),
     "MusicgenMelodyDecoder": (PLAYED, []),
     "SpeechT5": (SPEECH, ["Model", "ForTextToSpeech", "ForSpeechToText", "ForSpeechToSpeech"]),
+    "Janus": (JANUS, ["Model", "ForConditionalGeneration"]),
+    "SpeechEncoderDecoder": (HEARD_AND_WRITTEN, ["Model"]),
+    "IBert": (
+        BODY,
+        ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"],
+    ),
+    "Bark": (BARK, ["Model"]),
+    "BarkSemantic": (BARKING, ["Model"]),
+    "BarkCoarse": (BARKING, ["Model"]),
+    "BarkFine": (BARK["fine_acoustics_config"], ["Model"]),
     "Qwen3ASR": (ASR, ["Model", "ForConditionalGeneration", "ForTokenClassification"]),
     "Qwen3ASREncoder": (LISTENER, []),
 }
@@ -53,13 +68,20 @@ ADDED_STREAMS: dict[str, dict[str, str]] = {
     "musicgen": {"text_res": "O", "told": "O"},
     "musicgen_melody": {"text_res": "O"},
     "musicgen_decoder": {},
+    "bark": {"semantic_res": "OFixingOnes", "coarse_res": "OFixingOnes", "fine_res": "Perm"},
+    "janus": {"res": "O", "vres": "OFixingOnes", "drawn": "O"},
+    "speech-encoder-decoder": {"res": "Perm", "read_res": "O"},
+    "speech-encoder-decoder-bert": {"res": "Perm"},
     "speecht5": {"eqk": "O"},
     "speecht5-heard": {"eqk": "O"},
     **{key: {"res": "O", "vision_res": "OFixingOnes", "sound_res": "Perm"} for key in ["phi4_multimodal", "phi4_multimodal-sound"]},
 }  # fmt: skip
 """The largest groups of their streams (see `test_streams`)."""
+ADDED_WITHOUT_GAINS = {"speech-encoder-decoder"}
+"""Of these, toys whose only stream that turns lies between linear maps."""
 ADDED_IDLE = {
-    *((toy, "vb") for toy in ("chameleon-swin", "video_llava", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen3_asr")),
+    *((toy, "vb") for toy in ("janus", "chameleon-swin", "video_llava", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen3_asr")),
+    *(("bark", name) for name in ("coarse_kb", "coarse_vb")),
     *(("qwen3_omni_moe", name) for name in ("talk_vb", "talk_cvb")),
     *((toy, f"text_dn{n}") for toy in ("musicgen", "musicgen_melody") for n in "123f"),
 }  # fmt: skip
@@ -110,5 +132,20 @@ ADDED_MUTANTS = [
     mutant("speecht5", "neurons in front not permuted back", "p1", "res (p1 u1)' => res other"),
     mutant("speecht5-heard", "negative scale under ReLU", "du", "du as scale: PositiveScale => du as scale: Scale"),
     mutant("speecht5-heard", "permuted under computed positions", "res", "space eh as h => residual res: Perm\nspace eh as h"),
+    mutant("janus", "past the tower's last gain", "vnf", "(project pu) (vres vnf)' => (project pu) vres'"),
+    mutant("janus", "embeddings of codes not turned back", "drawn", "pencil drawn' => pencil other"),
+    mutant("janus", "what is drawn read past the last gain", "nf", "stroke (res nf)' => stroke res'"),
+    mutant("janus", "neurons of the head forgotten", "stroke", "codes stroke' => codes other"),
+    mutant("speech-encoder-decoder", "what is heard turned in its map alone", "read_res", "enc_to_dec_proj.bias read_res => enc_to_dec_proj.bias rows"),
+    mutant("speech-encoder-decoder", "permuted behind a convolution in groups", "heard_res", "residual read_res => residual heard_res: Perm\nresidual read_res"),
+    mutant("speech-encoder-decoder-bert", "what is heard turned where nothing maps it", "read_res", "residual read_res: O if projected => residual read_res: O"),
+    mutant("ibert", "key not dual", "qk", "(h qk') res' => (h qk) res'"),
+    mutant("ibert", "query bias forgotten", "h", "self.query.bias (h qk) => self.query.bias rows"),
+    mutant("bark", "heads of another part", "coarse_h", "include coarse_acoustics_config as coarse => include semantic_config as coarse"),
+    mutant("bark", "heads of the next part", "semantic_h", "include semantic_config as semantic => include coarse_acoustics_config as semantic"),
+    mutant("bark", "fused head by head", "semantic_h", "[h qk | h qk' | h ov] => (h [qk | qk' | ov])", part="semantic"),
+    mutant("bark", "values before keys", "coarse_ov", "[h qk | h qk' | h ov] => [h qk | h ov | h qk']", part="coarse_acoustics"),
+    mutant("bark", "the last gain folded past tied heads", "fine_nf", "residual nf: Scale[res] if not tied => residual nf: Scale[res]", part="fine_acoustics"),
+    mutant("bark", "the last gain kept from the head", "semantic_nf", "lm_head.weight words (res nf)' => lm_head.weight words res'", part="semantic"),
 ]  # fmt: skip
 """Plausible wrong specs (see `test_mutants`)."""

@@ -12,6 +12,7 @@ import torch
 
 from archs.finder_families import FINDER_STREAMS
 from archs.added_families import ADDED_STREAMS
+from archs.added_families import ADDED_STREAMS, ADDED_WITHOUT_GAINS
 from archs.gemma_families import GEMMA_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
@@ -146,7 +147,7 @@ def test_turned_stream(name: str, groups: str, gains: bool, toy: Callable[..., T
         2
         if gains
         and {wanted[n] for n in wanted.keys() - WITHOUT_GAINS} & {"O", "OFixingOnes"}
-        and name not in STREAMS_WITHOUT_GAINS
+        and name not in {*STREAMS_WITHOUT_GAINS, *ADDED_WITHOUT_GAINS}
         else 1
     )
     new = turned(model, element)

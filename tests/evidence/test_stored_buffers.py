@@ -23,7 +23,7 @@ from isomerge.engine.plan import make_plan
 from isomerge.evidence.losses import evaluate, outputs_of
 from isomerge.evidence.plane import loss_plane
 from isomerge.evidence.stored_weights import put_mean, weights_of
-from toys import TOYS, randomise
+from toys import TOYS, overwrite, randomise, save_toy, tensors
 
 STORED = {"deepseek_v3": "correction_bias", "marian": "final_logits_bias", "gemma4_text": "layer_scalar"}
 
@@ -102,3 +102,11 @@ def test_matched_lines_have_the_source_at_their_end(name: str, tmp_path: Path) -
         assert float((logits - wanted).abs().max()) <= 1e-4 * float(wanted.abs().max())
     if name != "marian":  # its sinusoids are computed, so that no file has them
         assert any(STORED[name] in key for key in state_of(load_module(b), b))
+
+
+def test_masks_of_truth_values_are_compared(tmp_path: Path) -> None:
+    """Causal masks that older files carry do not stand in the way of a verdict."""
+    one = save_toy("gpt2", tmp_path / "one")
+    stored = tensors(one)
+    overwrite(one, {**stored, "transformer.h.0.attn.bias": torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()})
+    assert isomerge.verify(one, one)["same"]

@@ -63,8 +63,8 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
             "size": max(a[block].numel(), 1),
             "residual": squared_distance(a[block], b[block]),
             "norm": squared_norm(whole(block, a[block])),
-            "peak_residual": peak(a[block] - b[block]),
-            "peak": peak(whole(block, a[block])),
+            "peak_residual": peak(numbers(a[block]) - numbers(b[block])),
+            "peak": peak(numbers(whole(block, a[block]))),
         }
         for block in unit.blocks
     ]
@@ -74,6 +74,11 @@ def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], lis
 def whole(block: Block, a: Tensor) -> Tensor:
     """What a difference is measured against: a gain that is stored less one is zero when it is folded."""
     return a + block.line.less if block.line.less else a
+
+
+def numbers(a: Tensor) -> Tensor:
+    """A tensor that can be subtracted from: masks are stored as truth values."""
+    return a if a.is_floating_point() or a.is_complex() else a.double()
 
 
 def peak(a: Tensor) -> float:
