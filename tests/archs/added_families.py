@@ -72,8 +72,8 @@ ADDED_STREAMS: dict[str, dict[str, str]] = {
     "janus": {"res": "O", "vres": "OFixingOnes", "drawn": "O"},
     "speech-encoder-decoder": {"res": "Perm", "read_res": "O"},
     "speech-encoder-decoder-bert": {"res": "Perm"},
-    "speecht5": {"eqk": "O"},
-    "speecht5-heard": {"eqk": "O"},
+    "speecht5": {},
+    "speecht5-heard": {},
     **{key: {"res": "O", "vision_res": "OFixingOnes", "sound_res": "Perm"} for key in ["phi4_multimodal", "phi4_multimodal-sound"]},
 }  # fmt: skip
 """The largest groups of their streams (see `test_streams`)."""
@@ -125,8 +125,8 @@ ADDED_MUTANTS = [
     mutant("musicgen_melody", "the text in other coordinates", "text_res", "enc_to_dec_proj.weight res (text_res text_enf)' => enc_to_dec_proj.weight res columns"),
     mutant("musicgen_decoder", "permuted under computed positions", "res", "residual n1: => residual res: Perm\nresidual n1:"),
     mutant("musicgen_decoder", "negative scale under ReLU", "u", "PositiveScale[l, ff] => Scale[l, ff]"),
-    mutant("speecht5", "a matrix per layer under one table", "eqk", "residual eqk: O => space eqk as qk: GL[l]", "distance eqk' => distance distances"),
-    mutant("speecht5", "distances forgotten", "eqk", "distance eqk' => distance distances"),
+    mutant("speecht5", "a matrix per layer under one table", "eqk", "space eh as h => space eqk as qk: GL[l]\nspace eh as h", "distance eqk' => distance distances"),
+    mutant("speecht5", "distances forgotten", "eqk", "space eh as h => residual eqk: O\nspace eh as h", "distance eqk' => distance distances"),
     mutant("speecht5", "means not turned with their channels", "s1", "layers.1.batch_norm.running_mean (c1 s1) => layers.1.batch_norm.running_mean c1"),
     mutant("speecht5", "variances of other channels", "c2", "layers.2.batch_norm.running_var c2 => layers.2.batch_norm.running_var rows"),
     mutant("speecht5", "neurons in front not permuted back", "p1", "res (p1 u1)' => res other"),

@@ -23,7 +23,10 @@ SEEDS = {
     "exaone4_5": 1, "exaone4_5-ahead": 1, "flaubert-before": 1, "gemma4_unified": 1, "colmodernvbert": 1,
 }  # fmt: skip
 
-OPEN = {"got_ocr2", "hunyuan_vl", "qwen2_5_omni", "qwen2_5_omni_thinker", "qwen4_exp_text", "swinv2", "zaya"}
+OPEN = {
+    "got_ocr2", "hunyuan_vl", "phi4_multimodal", "phi4_multimodal-sound", "qwen2_5_omni", "qwen2_5_omni_thinker", "qwen3_omni_moe", "qwen3_omni_moe_thinker",
+    "qwen4_exp_text", "swinv2", "zaya",
+}  # fmt: skip
 """Toys with parts of which nothing decides the signs or the order, and the report says so."""
 
 
