@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from toy_finders import FINDER_INPUTS
 from toy_added import ADDED_INPUTS
+from toy_finders import FINDER_INPUTS
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
 from toy_pairs import PAIR_INPUTS
 from toy_pictures import PICTURE_INPUTS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from archs.finder_families import FINDER_IDLE
 from archs.added_families import ADDED_IDLE
+from archs.finder_families import FINDER_IDLE
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE

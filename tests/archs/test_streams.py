@@ -10,9 +10,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from archs.finder_families import FINDER_STREAMS
-from archs.added_families import ADDED_STREAMS
 from archs.added_families import ADDED_STREAMS, ADDED_WITHOUT_GAINS
+from archs.finder_families import FINDER_STREAMS
 from archs.gemma_families import GEMMA_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
