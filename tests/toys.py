@@ -182,7 +182,8 @@ TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
 TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
 # Kin of a toy beside them, with other biases, heads or activations.
 KIN = {
-    "bert-relu", "xlm-roberta", "deberta-unshared", "deberta-c2p", "deit", "llama-mha", "mistral", "qwen2", "qwen3-biased", "t5-relu",
+    "bert-relu", "roberta", "xlm-roberta", "distilbert", "deberta-unshared", "deberta-c2p", "vit-plain", "deit", "dinov2", "llama-biased",
+    "llama-tied", "llama-mha", "mistral", "qwen2", "qwen3-biased", "t5-relu", "mt5",
 }  # fmt: skip
 SAMPLE = [n for n in TRIED if EVERY or n not in {**FAMILIES, **LATEST} | dict.fromkeys(KIN) or n in REPRESENTATIVE]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from depth import more
 from discovery.specs import found
 from discovery.test_discover import shown
 from isomerge.discovery.composites import shrunk_whole
@@ -76,7 +77,7 @@ def test_towers_that_meet() -> None:
     assert (sizes["res"], sizes["h"], sizes["head"], sizes["res2"], sizes["h2"]) == (640, 10, 64, 768, 12)
 
 
-@pytest.mark.parametrize("kind", ["gemma", "deepseek_v2"])
+@pytest.mark.parametrize("kind", ["gemma", *more("deepseek_v2")])
 def test_gains_less_one_and_latents(kind: str) -> None:
     """Gains that are stored as w of 1 + w scale, so that the stream turns; latent attention is found whole."""
     discovery = found(kind)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import isomerge
+from depth import more
 from engine.disguises import disguise, single
 from toy_gemmas import GEMMAS
 from toys import SAMPLE, STREAMS_ALONE, outputs, relative, save_toy
@@ -40,9 +41,8 @@ def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
 FAR = [
     ("gpt2", torch.float32),
     ("llama", torch.float32),
-    ("bert", torch.float32),
     ("gpt2", torch.float64),
-    ("bert", torch.float64),
+    *more(("bert", torch.float32), ("bert", torch.float64)),
 ]
 
 

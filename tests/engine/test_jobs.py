@@ -30,7 +30,7 @@ def weights_of(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in files_of(folder).items() if name != "isomerge.json"}
 
 
-@pytest.mark.parametrize("name", [n for n in MERGES if EVERY or n not in ("gpt2", "t5-gated")])
+@pytest.mark.parametrize("name", [n for n in MERGES if EVERY or n not in ("bert", "gpt2", "t5-gated")])
 def test_the_number_of_jobs_does_not_matter(name: str, tmp_path: Path) -> None:
     """Merging and aligning by one job, two and four: byte by byte."""
     a = single(name, tmp_path / "a")

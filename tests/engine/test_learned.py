@@ -143,7 +143,7 @@ def test_a_resumed_run_is_the_same_run(
     assert whole.report == found.report
 
 
-@pytest.mark.parametrize("change", [{"checkpointing": True}, {"precision": "bfloat16"}])
+@pytest.mark.parametrize("change", [{"checkpointing": True}, *more({"precision": "bfloat16"})])
 def test_cheaper_ways_learn_alike(change: dict[str, Any], tokens: torch.Tensor, tmp_path: Path) -> None:
     """Recomputed activations change nothing; mixed precision only what half precision rounds."""
     a, b = single("llama", tmp_path / "a", 0), single("llama", tmp_path / "b", 1)

@@ -145,6 +145,7 @@ def test_cycles_close(tmp_path: Path) -> None:
     assert gaps["first"] > 0.1
 
 
+@thorough
 def test_elements_compose_around_cycles(tmp_path: Path) -> None:
     """Exactly, with residual streams: the alignments between all models are one model's element undone by another's."""
     folders = [single("llama", tmp_path / f"m{k}", k) for k in range(3)]
@@ -222,6 +223,7 @@ def test_the_mean_of_others_leaves_one_out() -> None:
     assert graph.couples([0, 2])
 
 
+@thorough
 def test_streamed_equals_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that do not fit into the cache are read again in every pass, with the same bytes as the result."""
     folders = family("bert", tmp_path)
@@ -264,6 +266,7 @@ def test_layers_stay_in_bounds(tmp_path: Path) -> None:
     assert {key.partition("[")[2] for key in found} == {"0]"}
 
 
+@thorough
 def test_stack_wide_heads(tmp_path: Path) -> None:
     """T5: one permutation of heads per stack and model, which comes back from a disguise; the functions are kept."""
     base = single("t5-gated", tmp_path / "base")

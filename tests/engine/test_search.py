@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers as tf
 
+from depth import more
 from engine.disguises import perturb, single, turn
 from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
@@ -103,7 +104,7 @@ def _examples(judged: Any) -> Examples:
     return Examples({k: torch.cat([b[k] for b in judged.batches]) for k in judged.batches[0]}, False)
 
 
-@pytest.mark.parametrize("evidence", ["data", "weights"])
+@pytest.mark.parametrize("evidence", ["data", *more("weights")])
 def test_heads_in_a_wrong_order_are_repaired(evidence: str, tmp_path: Path) -> None:
     """A planted start: a twin whose heads were exchanged after the match."""
     a = four_heads(tmp_path / "a")

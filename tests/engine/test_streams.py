@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import isomerge
+from depth import thorough
 from engine.disguises import files_of, perturb, single, turn
 from isomerge.engine.canonical import units
 from isomerge.engine.pairs import streams
@@ -240,6 +241,7 @@ def test_layers_limit_the_local_spaces_alone(tmp_path: Path) -> None:
     assert relative(outputs(tmp_path / "out"), outputs(b)) <= 1e-5
 
 
+@thorough
 def test_diff_matches_the_stream(tmp_path: Path) -> None:
     """diff --spaces all measures after turning, and says what it found; without it unrelated models are sent there."""
     a, other = single("llama", tmp_path / "a"), single("llama", tmp_path / "b", 5)
