@@ -114,15 +114,7 @@ def align(row: str, family: str, a: Path, b: Path, width: int | None, seed: int)
     out = DATA / "aligned" / family / f"{a.name}--{b.name}--{row}"
     began = time.perf_counter()
     options = options_of(row, family, width)
-    if row in (
-        "learned",
-        "learned-quick",
-        "distilled-quick",
-        "distilled",
-        "thorough",
-        "search",
-        "generated-distilled",
-    ):
+    if options.keys() & {"learn", "search"}:
         options["seed"] = seed
     if row.startswith("generated"):
         options["data" if row == "generated" else "learn"] = generated(family, a, b)

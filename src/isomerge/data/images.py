@@ -28,7 +28,7 @@ def image_encoder(folder: Path, inputs: Inputs) -> Callable[[Any, str], Tensor]:
         IsomergeError: a processor that transformers cannot load; from the function: an image that cannot be read, of
             more than 8 bits a channel, or one that the processor does not bring to the checkpoint's size.
     """
-    processor = _load(folder) if any((folder / name).is_file() for name in PROCESSORS) else None
+    processor = _load(folder)
     channels = inputs.image_shape[0]
     if channels not in MODES:
         raise IsomergeError(
@@ -50,12 +50,15 @@ def image_encoder(folder: Path, inputs: Inputs) -> Callable[[Any, str], Tensor]:
 
 def white_of(folder: Path) -> int:
     """The pixel value of white, which the checkpoint's image processor scales to 1: 255 unless it says otherwise."""
-    processor = _load(folder) if any((folder / name).is_file() for name in PROCESSORS) else None
+    processor = _load(folder)
     factor = getattr(processor, "rescale_factor", None)
     return min(255, round(1 / factor)) if factor and getattr(processor, "do_rescale", True) else 255
 
 
 def _load(folder: Path) -> Any:
+    """The checkpoint's image processor; None where it has none."""
+    if not any((folder / name).is_file() for name in PROCESSORS):
+        return None
     from transformers import AutoImageProcessor
 
     try:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.disk import flush
+from isomerge.checkpoint.disk import write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,13 +17,11 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
     """Write parts as a safetensors file, complete or not at all.
 
     Args:
-        path: the file; one beside it with the suffix ``.new`` is written first.
+        path: the file.
         parts: tensors by name, by part; names of tensors have no slash. Empty parts leave no trace. One tensor may be there
             several times, as elements that a whole stack shares.
         about: what JSON can tell.
     """
-    from safetensors.torch import save_file
-
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for part, found in parts.items():
@@ -33,10 +30,7 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
             # the format has no tensors that share memory
             tensors[f"{part}/{key}"] = x.clone().contiguous() if place in seen else x.contiguous()
             seen.add(place)
-    beside = path.with_suffix(".new")
-    save_file(tensors, str(beside), metadata={"isomerge": json.dumps(about)})
-    flush(beside)  # a power cut must not leave an empty file under the name
-    os.replace(beside, path)
+    write_tensors(path, tensors, about)
 
 
 def load_parts(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:

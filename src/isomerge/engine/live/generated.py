@@ -122,29 +122,21 @@ def _texts(models: Sequence[Model], inputs: Sequence[Inputs], options: Generatio
     """Token ids int64 [n, length], a text of each model in turn; shorter where the models read less."""
     import torch
 
-    writers = [_Writer(model, its, options) for model, its in zip(models, inputs, strict=True)]
+    writers = [_Writer(model, its) for model, its in zip(models, inputs, strict=True)]
     for writer in writers:
         writer.check(writers[0])
     length = min([options.length, *(its.positions for its in inputs if its.positions)])
     share = -(-options.count // len(models))
-    written = []
-    for number, writer in enumerate(writers):
-        rng = torch.Generator().manual_seed(options.seed + number)
-        parts = []
-        for start in range(0, share, options.batch_size):
-            options.observer(f"{writer.model.ref} writes", number * share + start, len(models) * share)
-            parts.append(writer.write(min(options.batch_size, share - start), length, rng))
-        written.append(torch.cat(parts))
-        writer.close()
+    written = [writer.write(number, len(writers), share, length, options) for number, writer in enumerate(writers)]
     return torch.stack(written, 1).flatten(0, 1)[: options.count].contiguous()
 
 
+@dataclass(frozen=True)
 class _Writer:
-    """A causal language model that writes; it is in memory from its first text until it is closed."""
+    """A causal language model that writes; in memory while it does."""
 
-    def __init__(self, model: Model, inputs: Inputs, options: Generation) -> None:
-        self.model, self.inputs, self.device = model, inputs, options.device
-        self.module: Any = None
+    model: Model
+    inputs: Inputs
 
     def check(self, first: _Writer) -> None:
         """Refuse a model that does not write, or not the first one's tokens."""
@@ -159,19 +151,29 @@ class _Writer:
                 f"{ref} has {its.vocabulary} tokens, {first.model.ref} has {first.inputs.vocabulary}: give models of one vocabulary"
             )
 
-    def write(self, count: int, length: int, rng: torch.Generator) -> Tensor:
-        """Texts int64 [count, length]. The end of one does not stop it: another one begins there."""
+    def write(self, number: int, models: int, count: int, length: int, options: Generation) -> Tensor:
+        """This model's share of the texts, int64 [count, length]; it is the one with this ``number`` of so many ``models``."""
+        import torch
+
+        module = self._module(options.device)
+        rng, parts = torch.Generator().manual_seed(options.seed + number), []
+        for start in range(0, count, options.batch_size):
+            options.observer(f"{self.model.ref} writes", number * count + start, models * count)
+            first = self._begin(min(options.batch_size, count - start), rng).to(options.device)
+            parts.append(self._continued(module, first, length, int(torch.randint(2**31, (), generator=rng))))
+        return torch.cat(parts)
+
+    def _continued(self, module: Any, first: Tensor, length: int, seed: int) -> Tensor:
+        """Texts int64 [n, length] from their first tokens. The end of one does not stop it: another one begins there."""
         import torch
         from transformers import GenerationConfig
 
-        module = self._module()
         drawn = GenerationConfig(
             do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=length - 1, pad_token_id=0,
             suppress_tokens=self._media() or None,
         )  # fmt: skip
-        first = self._begin(count, rng).to(self.device)
         with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(int(torch.randint(2**31, (), generator=rng)))
+            torch.manual_seed(seed)
             try:
                 found = module.generate(first, attention_mask=torch.ones_like(first), generation_config=drawn)
             except RuntimeError as error:
@@ -181,24 +183,18 @@ class _Writer:
                 ) from error
         return found.cpu()
 
-    def close(self) -> None:
-        """Let the module go."""
-        self.module = None
-
-    def _module(self) -> Any:
+    def _module(self, device: str) -> Any:
         from transformers import GenerationConfig
 
         from isomerge.engine.live.modules import load_module
 
-        if self.module is None:
-            module: Any = load_module(self.model, device=self.device)
-            if not module.can_generate():
-                raise IsomergeError(
-                    f"{self.model.ref}: transformers cannot let {type(module).__name__} write: give data of your own"
-                )
-            module.generation_config = GenerationConfig()  # not the checkpoint's temperature and penalties
-            self.module = module
-        return self.module
+        module: Any = load_module(self.model, device=device)
+        if not module.can_generate():
+            raise IsomergeError(
+                f"{self.model.ref}: transformers cannot let {type(module).__name__} write: give data of your own"
+            )
+        module.generation_config = GenerationConfig()  # not the checkpoint's temperature and penalties
+        return module
 
     def _begin(self, count: int, rng: torch.Generator) -> Tensor:
         """The token that begins texts; any, where the checkpoint has none: int64 [count, 1]."""
