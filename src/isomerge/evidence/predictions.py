@@ -60,6 +60,13 @@ class Prediction(ABC):
     def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
         """How far logits are from those of a target (of `mean`), per position: [n] or [n, length]; 0 where they are equal."""
 
+    def rounding(self, target: Tensor) -> float:
+        """What a float32 `divergence` from a target may be, of either sign, where there is none: the terms of a KL cancel, and
+        each is as large as a probability."""
+        import torch
+
+        return torch.finfo(torch.float32).eps
+
 
 class Classes(Prediction):
     """One class or token of several."""
@@ -163,6 +170,12 @@ class Values(Prediction):
     def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
         """The squared difference, the mean over outputs."""
         return self.gap(logits, target)
+
+    def rounding(self, target: Tensor) -> float:
+        """That of the largest value, squared: nothing cancels."""
+        import torch
+
+        return (torch.finfo(torch.float32).eps * float(target.abs().max())) ** 2
 
 
 CLASSES, LABELS, VALUES = Classes(), Labels(), Values()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STEPS, WORTH = 60, 0.2
 # The search ends after so many accepted moves that did not lower the divergence on the held-out half.
 PATIENCE = 60
-# A move must lower the divergence by this fraction: less is rounding.
+# A move must lower the divergence by this fraction (and by more than rounding does): less is not worth a move.
 GAIN = 1e-5
 # Rounds in which nothing is accepted, after which the search has settled: random steps deserve a second chance.
 IDLE = 2
@@ -83,6 +83,7 @@ class Search:
         first, second = examples.split(0.5, seed=seed)
         self.judge, self.guard = (self.midpoint.judged(part) for part in (first, second))
         self.sums = self.midpoint.divergence(self.judge)
+        self.rounding = self.judge.count * max(map(self.judge.kind.rounding, self.judge.targets))
         self.history = [(sum(self.sums) / self.judge.count, self.guarded())]
         self.best = (self.history[0], solver.turn, dict(solver.inner))
         self.moves = Moves(self.midpoint, self.judge, seed)
@@ -167,7 +168,8 @@ class Search:
         old = {key: self.midpoint.placed[key] for key in trial.placed}
         self.midpoint.replace(trial.placed)
         sums = self.midpoint.divergence(self.judge, self.sums)
-        if len(sums) < len(self.sums) or not sum(sums) < sum(self.sums) * (1 - GAIN):
+        least = max(GAIN * sum(self.sums), self.rounding)
+        if len(sums) < len(self.sums) or not sum(sums) < sum(self.sums) - least:
             self.midpoint.replace(old)
             return False
         self.accepted[trial.kind] = self.accepted.get(trial.kind, 0) + 1
