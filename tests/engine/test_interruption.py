@@ -69,16 +69,14 @@ def test_killed_and_run_again(name: str, what: str, at: int, tmp_path: Path) -> 
 
 def test_finished_units_are_not_solved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal spares the work that was done, and only that."""
-    from isomerge.engine.pairs.pair import PairSolver
+    from isomerge.engine.unit_work import UnitWork
 
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
     assert run("merge", a, b, tmp_path / "out", 9) == -signal.SIGKILL
     solved = []
-    original = PairSolver.solve
+    original = UnitWork.solve
     with monkeypatch.context() as watched:
-        watched.setattr(
-            PairSolver, "solve", lambda self, unit, *rest: [solved.append(unit.key), original(self, unit, *rest)][1]
-        )
+        watched.setattr(UnitWork, "solve", lambda self, unit: [solved.append(unit.key), original(self, unit)][1])
         isomerge.merge([a, b], out=tmp_path / "out", shard_size=60_000)
     units = []
     isomerge.merge([a, b], out=tmp_path / "whole", shard_size=60_000, observer=lambda u, *_: units.append(u))

@@ -339,7 +339,7 @@ def fuse(
     solver = TransportSolver(PairSolver(pair.anchor, pair.source, pair.plan, torch.float32, guard=False), settings)
     output = Output(out) if observer is None else Output(out, observer=observer)
 
-    def mean(unit: Unit, found: list[Blocks], by: Any) -> Blocks:
+    def mean(unit: Unit, found: list[Blocks], by: Any, first: Any) -> Blocks:
         return {block: (found[0][block] + found[1][block]) / 2 for block in unit.blocks}
 
     with StreamWriter(pair.anchor, output, f"test {settings}") as stream:

@@ -14,7 +14,8 @@ from engine.disguises import disguise, single
 from isomerge.evidence.law import random_alignment
 from isomerge.matching import alternation, experts
 from isomerge.matching.alternation import trees
-from isomerge.matching.local import compact_solution, distance
+from isomerge.matching.distances import distance
+from isomerge.matching.local import compact_solution
 from isomerge.symmetry.units import plan_units
 from toys import Toy
 

@@ -10,7 +10,7 @@ import torch
 from isomerge.evidence.law import random_alignment
 from isomerge.matching import balance
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.local import distance
+from isomerge.matching.distances import distance
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import leaves

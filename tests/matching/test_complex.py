@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
+from isomerge.matching.distances import distance
 from isomerge.matching.joint import joint_optimum
-from isomerge.matching.local import distance
 from isomerge.matching.refine import refine
 from isomerge.matching.rescale import complex_optimum, complex_scale
 from isomerge.symmetry.groups import GROUPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isomerge.matching.local import squared_distance, squared_distance_and_norm, squared_norm
+from isomerge.matching.distances import squared_distance, squared_distance_and_norm, squared_norm
 from isomerge.pieces import PIECE
 
 

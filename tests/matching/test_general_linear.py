@@ -10,6 +10,7 @@ from torch import Tensor
 
 from depth import EVERY
 from isomerge.evidence.law import random_alignment
+from isomerge.matching.distances import distance
 from isomerge.matching.general_linear import (
     Sides,
     balanced,
@@ -20,7 +21,7 @@ from isomerge.matching.general_linear import (
     squared_distance,
 )
 from isomerge.matching.joint import joint_optimum
-from isomerge.matching.local import distance, match_unit
+from isomerge.matching.local import match_unit
 from isomerge.matching.refine import refine
 from isomerge.matching.rescale import quartic_scale
 from isomerge.matching.selection import select_spaces

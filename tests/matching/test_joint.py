@@ -13,8 +13,9 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from isomerge.matching.certified import certified_scale
+from isomerge.matching.distances import distance
 from isomerge.matching.joint import JointOptimum, joint_optimum
-from isomerge.matching.local import distance, match_unit
+from isomerge.matching.local import match_unit
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from isomerge.evidence.law import random_alignment
 from isomerge.matching import neuron_scale
-from isomerge.matching.local import distance, match_unit
+from isomerge.matching.distances import distance
+from isomerge.matching.local import match_unit
 from isomerge.matching.neuron_scale import neuron_candidate, neuron_optimum, scaled_pairs
 from isomerge.matching.rescale import positive_root, quartic_scale, quartic_value
 from isomerge.matching.selection import select_spaces

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from isomerge.evidence.law import random_alignment
 from isomerge.matching import experts
-from isomerge.matching.local import compact_solution, distance
+from isomerge.matching.distances import distance
+from isomerge.matching.local import compact_solution
 from isomerge.matching.nested import NestedSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec

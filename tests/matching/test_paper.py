@@ -10,7 +10,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from isomerge.matching.local import distance, match_unit
+from isomerge.matching.distances import distance
+from isomerge.matching.local import match_unit
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec

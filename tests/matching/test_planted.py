@@ -9,7 +9,8 @@ import torch
 
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.local import distance, match_unit, vote
+from isomerge.matching.distances import distance
+from isomerge.matching.local import match_unit, vote
 from isomerge.matching.selection import Selection, select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit, plan_units, voted

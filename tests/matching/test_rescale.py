@@ -11,7 +11,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from isomerge.evidence.law import random_alignment
-from isomerge.matching.local import distance
+from isomerge.matching.distances import distance
 from isomerge.matching.refine import refine
 from isomerge.matching.rescale import complex_scale, quartic_scale
 from matching.drawn import draw, moved, small_spec

@@ -96,6 +96,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         beside.unlink(missing_ok=True)
 
 
+@contextmanager
+def open_fd(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """A file descriptor, closed at the end. Raises OSError."""
+    fd = os.open(path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def read_into(fd: int, buffer: memoryview, offset: int) -> int:
     """Fills ``buffer`` (bytes) from byte ``offset`` of ``fd``; returns the bytes read, fewer at file end."""
     done = 0
@@ -152,8 +162,5 @@ def write_from(fd: int, buffer: memoryview, offset: int) -> None:
 
 def flush(path: Path) -> None:
     """Waits until the file or folder ``path`` is on the device. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
+    with open_fd(path) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)

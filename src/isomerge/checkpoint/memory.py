@@ -27,7 +27,7 @@ class MemoryCheckpoint(Checkpoint):
     (and the ``file`` of a tensor, in messages) is only what it is called.
     """
 
-    def _read(self, info: TensorInfo, *, mapped: bool) -> torch.Tensor:
+    def _read(self, info: TensorInfo) -> torch.Tensor:
         import torch
 
         assert self._pickled is not None

@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
-from isomerge.checkpoint.disk import map_private, read_ahead, read_into
+from isomerge.checkpoint.disk import map_private, open_fd, read_ahead, read_into
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.stamps import Stamp, stamps_here
@@ -156,34 +156,52 @@ class Checkpoint:
         Raises IsomergeError when there is no such tensor, when its file changed since it was opened, when
         it cannot be read, or when torch has no such dtype.
         """
+        info = self._info(name)
+        if name in self.recipes:
+            return _as_described(self.recipes[name](), info)
+        pages = self.pages(name) if mapped else None
+        if pages is None:
+            return self._read(info)
+        self._sum(info, pages)
+        return as_tensor(pages, info)
+
+    def pages(self, name: str) -> memoryview | None:
+        """The stored bytes of the tensor ``name`` in pages of its file, which are copied only when they are written to.
+
+        They are not summed: whoever reads all of them tells `summed`, and asks `check_unchanged` then. None where the tensor
+        is not stored as it is read: computed, pickled, without entries, or at an odd place.
+
+        Raises IsomergeError as `read` does.
+        """
+        info = self._info(name)
+        if name in self.recipes or self._pickled is not None or not info.nbytes:
+            return None
+        if info.offset % _stored_dtype(info).itemsize:
+            return None
+        with _read_errors(info), open_fd(info.file) as fd:
+            self._check_unchanged(info, os.fstat(fd))
+            return map_private(fd, info.offset, info.nbytes)
+
+    def summed(self, name: str, crc32: int) -> None:
+        """Take over the checksum of a tensor whose `pages` were read."""
+        info = self.tensors[name]
+        self._sums.setdefault(tensor_place(info), Checksum(info.nbytes, crc32))
+
+    def _info(self, name: str) -> TensorInfo:
         info = self.tensors.get(name)
         if info is None:
             near = difflib.get_close_matches(name, self.tensors, n=1)
             hint = f"did you mean {near[0]!r}" if near else "its tensors are those that its headers list"
             raise IsomergeError(f"{self.ref} ({self.folder}) has no tensor {name!r}; {hint}")
-        if name in self.recipes:
-            return _as_described(self.recipes[name](), info)
-        try:
-            return self._read(info, mapped=mapped)
-        except OSError as error:
-            if error.errno == errno.ENOMEM:
-                raise MemoryError(f"reading {info.file}") from error
-            raise IsomergeError(
-                f"{info.file}: tensor {name!r} cannot be read ({error.strerror}); "
-                "check that the file is still there"
-            ) from error
+        return info
 
     def expect(self, name: str) -> None:
         """Has the system begin to read the tensor from the disk, if it is not in memory; returns at once."""
         info = self.tensors[name]
         if name in self.recipes or self._pickled is not None:
             return
-        with suppress(OSError):  # reading it will say what is wrong
-            fd = os.open(info.file, os.O_RDONLY)
-            try:
-                read_ahead(fd, info.offset, info.nbytes)
-            finally:
-                os.close(fd)
+        with suppress(OSError), open_fd(info.file) as fd:  # reading it will say what is wrong
+            read_ahead(fd, info.offset, info.nbytes)
 
     def check_unchanged(self, name: str) -> None:
         """Raises IsomergeError when the tensor's file is not as it was when the checkpoint was opened."""
@@ -194,26 +212,19 @@ class Checkpoint:
             except OSError:
                 raise _changed(info) from None
 
-    def _read(self, info: TensorInfo, *, mapped: bool) -> torch.Tensor:
+    def _read(self, info: TensorInfo) -> torch.Tensor:
         import torch
 
-        fd = os.open(info.file, os.O_RDONLY)
-        try:
+        with _read_errors(info), open_fd(info.file) as fd:
             self._check_unchanged(info, os.fstat(fd))
             if self._pickled is not None:
                 return self._pickled[info.name].clone(memory_format=torch.contiguous_format)
             dtype = _stored_dtype(info)
-            if mapped and info.nbytes and info.offset % dtype.itemsize == 0:
-                pages = map_private(fd, info.offset, info.nbytes)
-                self._sum(info, pages)
-                return torch.frombuffer(pages, dtype=dtype).reshape(info.shape)
             raw = torch.empty(info.nbytes, dtype=torch.uint8)
             if read_into(fd, raw.numpy().data, info.offset) < info.nbytes:
                 raise _changed(info)
             self._check_unchanged(info, os.fstat(fd))
-            self._sum(info, raw.numpy().data)
-        finally:
-            os.close(fd)
+        self._sum(info, raw.numpy().data)
         return raw.view(dtype).reshape(info.shape)
 
     def _sum(self, info: TensorInfo, content: memoryview) -> None:
@@ -262,6 +273,25 @@ class Checkpoint:
     def _check_unchanged(self, info: TensorInfo, now: os.stat_result) -> None:
         if Stamp.of(now) != self._stamps[info.file]:
             raise _changed(info)
+
+
+def as_tensor(pages: memoryview, info: TensorInfo) -> torch.Tensor:
+    """A stored tensor whose bytes are in memory, which it keeps."""
+    import torch
+
+    return torch.frombuffer(pages, dtype=_stored_dtype(info)).reshape(info.shape)
+
+
+@contextmanager
+def _read_errors(info: TensorInfo) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise MemoryError(f"reading {info.file}") from error
+        raise IsomergeError(
+            f"{info.file}: tensor {info.name!r} cannot be read ({error.strerror}); check that the file is still there"
+        ) from error
 
 
 def _as_described(tensor: torch.Tensor, info: TensorInfo) -> torch.Tensor:

@@ -11,6 +11,7 @@ from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
 from isomerge.checkpoint.disk import disk_errors, flush, write_from
 from isomerge.checkpoint.dtypes import dtype_code, torch_dtype
 from isomerge.checkpoint.extras import check_extras, write_extras
+from isomerge.checkpoint.flush_behind import FlushBehind
 from isomerge.checkpoint.journal import Journal
 from isomerge.checkpoint.partial import PartialFolder
 from isomerge.checkpoint.place import PlacedTensor, TensorPlace
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["CheckpointWriter", "OutTensor", "Shard", "parse_size", "shard_plan"]
-
-
-# Bytes after which files are flushed while there is other work: the device writes then, and `finish` waits for less.
-FLUSH_AFTER = 1 << 28
 
 
 class CheckpointWriter:
@@ -68,7 +65,7 @@ class CheckpointWriter:
         self.out = Path(os.path.realpath(out))
         self._pending: dict[str, int] = {}
         self._pending_blobs: set[Path] = set()
-        self._unflushed: dict[Path, int] = {}
+        self._flushing = FlushBehind()
         self._partial = PartialFolder(self.out, force=force, reads=reads)
         self._spans = file_spans(self.shards, self._partial.model)
         self._journal = Journal(self._partial.journal)
@@ -154,19 +151,11 @@ class CheckpointWriter:
                 raise IsomergeError(
                     f"{self.out}: the record of unit {unit!r} has no JSON form ({error}); use plain values only"
                 ) from error
-            self._flush_much()
-        self._pending.clear()
-        self._pending_blobs.clear()
-
-    def _flush_much(self) -> None:
-        """Flushes the files of the pending tensors, if much was written since they were flushed. Raises OSError."""
         for name in self._pending:
             path, _, nbytes = self._spans[name]
-            self._unflushed[path] = self._unflushed.get(path, 0) + nbytes
-        if sum(self._unflushed.values()) >= FLUSH_AFTER:
-            for path in self._unflushed:
-                flush(path)
-            self._unflushed.clear()
+            self._flushing.written(path, nbytes)
+        self._pending.clear()
+        self._pending_blobs.clear()
 
     def blob(self, name: str) -> Path:
         """The path for a side file ``name`` (a plain file name) that is kept across a resume.
@@ -208,6 +197,7 @@ class CheckpointWriter:
         extras = dict(files)
         if len(self.shards) > 1:
             extras[self._index] = index_bytes(self.shards)
+        self._flushing.wait()
         with disk_errors(self.out):
             for file in sorted(weights):
                 flush(self._partial.model / file)
@@ -236,6 +226,7 @@ class CheckpointWriter:
     def close(self) -> None:
         """Releases the lock; an unfinished partial folder stays for a later run with the same key."""
         self._open = False
+        self._flushing.close()
         self._partial.release()
 
     def _check_open(self) -> None:

@@ -17,7 +17,7 @@ from isomerge.engine.streaming import elements_of_results, prepare_votes, stream
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
-from isomerge.matching.local import squared_distance, squared_norm
+from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.units import Unit, elements_of, plan_units
@@ -60,7 +60,9 @@ def run_align(
         streams = prepare_solutions(stream, [solver], matching)
         if not streams:
             prepare_votes(stream, [solver])
-        results = stream_units(stream, [solver], plan, lambda unit, blocks, by: blocks[1], anchor, guard=True)
+        results = stream_units(
+            stream, [solver], plan, lambda unit, blocks, by, first: blocks[1], anchor, guard=True
+        )
         write_alone(stream, plan, source, dtype, solver.given)
         alignment = solver.alignment(elements_of_results(results[0]))
         more: dict[str, Any] = {"streams": streams}

@@ -82,9 +82,13 @@ class Model:
         if not tensor.is_floating_point():
             return tensor
         if not all_finite(tensor) and not meant(self.spec, name, tensor):
-            file = self.checkpoint.tensors[name].file
-            raise IsomergeError(f"{file}: tensor {name} has NaN or infinite values: this checkpoint is damaged")
+            raise self.damaged(name)
         return tensor.to(dtype or tensor.dtype)
+
+    def damaged(self, name: str) -> IsomergeError:
+        """What is said of a stored tensor that is not finite."""
+        file = self.checkpoint.tensors[name].file
+        return IsomergeError(f"{file}: tensor {name} has NaN or infinite values: this checkpoint is damaged")
 
     def expect(self, block: Block) -> None:
         """Has the system begin to read a block that will be assembled soon."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from isomerge.checkpoint.place import PlacedTensor
 from isomerge.engine.accelerator import CPU
+from isomerge.engine.first_reading import FirstReadings, first_readings
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pairs.pair import Blocks, UnitResult
+from isomerge.matching.distances import squared_distance_and_norm
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
 
     from isomerge.engine.stored_form import StoredForm
 
-Fuse = Callable[[Unit, "list[Blocks]", "list[Alignment | None]"], "Mapping[Block, Tensor | PlacedTensor]"]
+Fuse = Callable[
+    [Unit, "list[Blocks]", "list[Alignment | None]", FirstReadings], "Mapping[Block, Tensor | PlacedTensor]"
+]
 """From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the anchor), to
-those that are written."""
+those that are written; and which of the blocks are to be read first."""
 Solved = tuple[list[UnitResult], dict[str, "Tensor | PlacedTensor"]]
 """What every solver found for a unit, and the tensors that are written, by name."""
 
@@ -40,8 +44,8 @@ class UnitSolver(Protocol):
         """Where units are solved."""
         ...
 
-    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
-        """A unit's blocks of one model in the working dtype, or as they are stored."""
+    def load(self, model: Model, unit: Unit) -> Blocks:
+        """A unit's blocks of one model in the working dtype."""
         ...
 
     def moves(self, unit: Unit) -> bool:
@@ -50,6 +54,10 @@ class UnitSolver(Protocol):
 
     def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         """What was found for a unit, and its blocks moved."""
+        ...
+
+    def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
+        """What is told of a unit that nothing moves, from squared distances and the anchor's squared norms."""
         ...
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment | None:
@@ -93,6 +101,8 @@ class UnitWork:
         Raises:
             IsomergeError: a damaged tensor, or weights whose products overflow.
         """
+        if self.solvers and not self.moves(unit):
+            return self._passed(unit)
         base, *sources = self._load(unit)
         found, moved = [], []
         for solver, source in zip(self.solvers, sources, strict=True):
@@ -100,15 +110,39 @@ class UnitWork:
             found.append(result)
             moved.append(there)
         elements = [s.alignment(r.elements) for s, r in zip(self.solvers, found, strict=True)]
-        fused, donor = dict(self.fuse(unit, [base, *moved], [None, *elements])), self.form.donor
-        named: dict[str, Tensor | PlacedTensor] = {}
+        return found, self._named(dict(self.fuse(unit, [base, *moved], [None, *elements], {})))
+
+    def _passed(self, unit: Unit) -> Solved:
+        """A unit that nothing moves: what is fused piece by piece is read, summed and measured by the way."""
+        models = self.models
+        first = first_readings(unit, models)
+        blocks = [
+            {b: first[b].tensors[k] if b in first else model.assemble(b, None) for b in unit.blocks}
+            for k, model in enumerate(models)
+        ]
+        by = [None, *(solver.alignment({}) for solver in self.solvers)]
+        named = self._named(dict(self.fuse(unit, blocks, by, first)))
+        found = []
+        for k, solver in enumerate(self.solvers):
+            squares = {
+                block: first[block].squares[k]
+                if block in first
+                else squared_distance_and_norm(blocks[0][block], blocks[k + 1][block])
+                for block in unit.blocks
+            }
+            found.append(solver.still(unit, squares))
+        return found, named
+
+    def _named(self, fused: dict[Block, Tensor | PlacedTensor]) -> dict[str, Tensor | PlacedTensor]:
+        """What is written, by its names; the blocks are let go."""
+        donor, named = self.form.donor, dict[str, "Tensor | PlacedTensor"]()
         for block in list(fused):  # one by one: what is converted is let go
             tensor = fused.pop(block)
             if isinstance(tensor, PlacedTensor):
                 named[donor.names[block.canonical[0]]] = tensor
             else:
                 named |= self.form.named(donor, {block: tensor})
-        return found, named
+        return named
 
     def check_unchanged(self, unit: Unit) -> None:
         """Raises IsomergeError when a file changed that a unit was read from: its tensors may be pages of it."""
@@ -117,10 +151,8 @@ class UnitWork:
                 model.check_unchanged(block)
 
     def _load(self, unit: Unit) -> list[Blocks]:
-        """A unit's blocks of the anchor and of every source; what nothing moves, as it is stored: half as large."""
+        """A unit's blocks of the anchor and of every source, in the working dtype."""
         if not self.solvers:  # one model alone
             dtype = working_dtype([self.anchor])
             return [{block: self.anchor.assemble(block, dtype) for block in unit.blocks}]
-        stored = not self.moves(unit)
-        found = [self.solvers[0].load(self.anchor, unit, stored=stored)]
-        return found + [solver.load(solver.source, unit, stored=stored) for solver in self.solvers]
+        return [self.solvers[0].load(self.anchor, unit), *(s.load(s.source, unit) for s in self.solvers)]

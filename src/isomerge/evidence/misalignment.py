@@ -72,7 +72,7 @@ def apart(solver: PairSolver, units: Sequence[Unit]) -> float:
     """The distance of two models as a share of the norm, over one tensor of each unit: the smallest matrix that symmetries
     move; nothing is solved."""
     from isomerge.engine.plan import block_size
-    from isomerge.matching.local import squared_distance, squared_norm
+    from isomerge.matching.distances import squared_distance, squared_norm
     from isomerge.symmetry.units import elements_of
 
     spec, gap, norm = solver.plan.selection.spec, 0.0, 0.0

@@ -21,9 +21,10 @@ from isomerge.engine.plan import gives_out_streams, make_plan
 from isomerge.engine.run import Output
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.distances import squared_norm
 from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_gains
 from isomerge.matching.gram import along
-from isomerge.matching.local import Blocks, squared_norm, unit_keys
+from isomerge.matching.local import Blocks, unit_keys
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.representative import (
     CHOSEN,

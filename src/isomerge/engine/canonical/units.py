@@ -16,9 +16,10 @@ from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan
 from isomerge.engine.stats.taps import Activations, Tap
 from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import WeightedLeaf, has_shared_meaning
 from isomerge.matching.gram import Leaf
-from isomerge.matching.local import compact_solution, squared_distance, squared_norm, vote
+from isomerge.matching.local import compact_solution, vote
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves

@@ -98,7 +98,7 @@ def within(output: Output, folder: Path) -> Output:
 def _write_one(solver: PairSolver, anchor: Model, output: Output, settings: Any) -> list[UnitResult]:
     key = run_key("aligned", [anchor, solver.source], *settings)
     with StreamWriter(solver.source, output, key) as own:
-        results = stream_units(own, [solver], solver.plan, lambda unit, blocks, by: blocks[1], anchor)
+        results = stream_units(own, [solver], solver.plan, lambda unit, blocks, by, first: blocks[1], anchor)
         write_alone(own, solver.plan, solver.source, solver.dtype, solver.given)
         own.finish({"command": "align"}, {}, "")
     return results[0]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
+from isomerge.engine.first_reading import FirstReading, FirstReadings
 from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.pair import Blocks
@@ -22,6 +25,14 @@ if TYPE_CHECKING:
 
     from isomerge.engine.merge.fusion_statistics import FusionStatistics
     from isomerge.engine.stored_form import StoredForm
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a block's pieces pass through: where they go, and the first reading that they come from (None: read already)."""
+
+    form: StoredForm | None
+    reading: FirstReading | None
 
 
 class Fuser:
@@ -53,10 +64,13 @@ class Fuser:
         unit: Unit,
         blocks: list[Blocks],
         by: list[Alignment | None],
+        first: FirstReadings,
         *,
         form: StoredForm | None = None,
     ) -> dict[Block, Tensor | PlacedTensor]:
         """The blocks that are written of one unit, from those of every model in the run's order and what moved them.
+
+        Those of ``first`` are read here, piece by piece as they are fused where that can be.
 
         Those that are fused piece by piece go to their places in the files that ``form`` knows, or come in the dtype that it
         gives, rounded once; others, and those that do not fit into it, in the working dtype.
@@ -64,6 +78,9 @@ class Fuser:
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
         found: dict[Block, Tensor | PlacedTensor] = {}
+        apart = [block for block in first if not self._reads(block, len(blocks))]
+        for block in apart:
+            first[block].read()
         if self.fusion.method.unit:
             blocks = [{block: self._working(t) for block, t in part.items()} for part in blocks]
             found |= self._by_unit(unit, blocks)
@@ -72,8 +89,14 @@ class Fuser:
             if not tensors[0].is_floating_point():
                 found[block] = tensors[0]
             elif block not in found:
-                found[block] = self._by_block(block, tensors, by, form)
+                way = Way(form, None if block in apart else first.get(block))
+                found[block] = self._by_block(block, tensors, by, way)
         return found
+
+    def _reads(self, block: Block, count: int) -> bool:
+        """Whether a block's tensors of all models are fused piece by piece, so that they are read by the way."""
+        fused = [self.fusion.start + self.count(block, number) for number in range(len(block.canonical))]
+        return self.fusion.method.elementwise and self.fusion.first != "donor" and set(fused) == {count}
 
     def _working(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
@@ -95,7 +118,7 @@ class Fuser:
         return self.fusion.parameters.count(layer_of(block, number)[1], after=block.line.name in self._after)
 
     def _by_block(
-        self, block: Block, tensors: list[Tensor], by: list[Alignment | None], form: StoredForm | None
+        self, block: Block, tensors: list[Tensor], by: list[Alignment | None], way: Way
     ) -> Tensor | PlacedTensor:
         """A block: each of its stored tensors for itself, as mergekit does; all at once where that is the same."""
         import torch
@@ -109,10 +132,10 @@ class Fuser:
             or method.statistics
             or (method.elementwise and not method.random and alike)
         ):
-            return self._by_tensor(block, given[0], tensors, by, form)
+            return self._by_tensor(block, given[0], tensors, by, way)
         each, out = [t.flatten(0, len(block.lead) - 1) for t in tensors], None
         for k in numbers:
-            part = self._by_tensor(block, given[k], [t[k] for t in each], by, form, k)
+            part = self._by_tensor(block, given[k], [t[k] for t in each], by, way, k)
             if out is None:
                 out = torch.empty((len(numbers), *part.shape), dtype=part.dtype, device=part.device)
             elif part.dtype != out.dtype:  # one that does not fit into what is written: told by whoever writes
@@ -127,7 +150,7 @@ class Fuser:
         given: dict[str, Any],
         tensors: list[Tensor],
         by: list[Alignment | None],
-        form: StoredForm | None,
+        way: Way,
         number: int = 0,
     ) -> Any:
         """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was written."""
@@ -135,7 +158,7 @@ class Fuser:
         here = tensors[fusion.start :][: self.count(block, number)]
         base = tensors[0] if fusion.first == "base" else None
         if fusion.method.piecewise:
-            return self._in_pieces(block, given, here, base, form)
+            return self._in_pieces(block, given, here, base, way)
         here, base = list(map(self._working, here)), None if base is None else self._working(base)
         seen = None
         if self.statistics is not None and fusion.method.statistics is not None:
@@ -155,35 +178,39 @@ class Fuser:
         return method.fuse(tensors, given, base=base, rng=rng, statistics=statistics)
 
     def _in_pieces(
-        self,
-        block: Block,
-        given: dict[str, Any],
-        tensors: list[Tensor],
-        base: Tensor | None,
-        form: StoredForm | None,
+        self, block: Block, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, way: Way
     ) -> Tensor | PlacedTensor:
         """A method that needs no more than a piece of every model in the working dtype."""
         import torch
 
-        shape, device = tensors[0].shape, tensors[0].device
+        shape, device, form = tensors[0].shape, tensors[0].device, way.form
         narrow = None if form is None else form.written_dtype(block)
         place = None if form is None else form.place(block, finite=narrow != self.dtype)
+        fill = partial(self._fill, given, tensors, base, way.reading)
         if place is not None and place.shape == shape:
             with suppress(NotFiniteError):
-                self._fill(given, tensors, base, place)
+                fill(place)
                 return place.placed()
         elif narrow is not None:
-            out = self._fill(given, tensors, base, torch.empty(shape, dtype=narrow, device=device))
+            out = fill(torch.empty(shape, dtype=narrow, device=device))
             if narrow == self.dtype or all_finite(out):
                 return out
         # what does not fit is left to whoever tells what is wrong
-        return self._fill(given, tensors, base, torch.empty(shape, dtype=self.dtype, device=device))
+        return fill(torch.empty(shape, dtype=self.dtype, device=device))
 
-    def _fill(self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, out: Any) -> Any:
+    def _fill(
+        self,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        base: Tensor | None,
+        first: FirstReading | None,
+        out: Any,
+    ) -> Any:
         """The method's result, in a tensor or at its place in a file."""
         if self.fusion.method.widening:
             return self.fusion.method.fuse(tensors, given, base=base, out=out)
-        for parts, place in pieces([*tensors, *([] if base is None else [base])], out, self.dtype):
+        read = pieces if first is None else first.pieces
+        for parts, place in read([*tensors, *([] if base is None else [base])], out, self.dtype):
             origin = None if base is None else parts.pop()
             place.copy_(self.fusion.method.fuse(parts, given, base=origin))
         return out

@@ -7,11 +7,13 @@ your transformer to the latest release: re-basin of task vectors".)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
@@ -39,9 +41,9 @@ class TransplantSolver:
         """Where the bases' units are matched."""
         return self.pair.device
 
-    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
-        """A unit's blocks of one model in the working dtype, or as they are stored."""
-        return self.pair.load(model, unit, stored=stored)
+    def load(self, model: Model, unit: Unit) -> Blocks:
+        """A unit's blocks of one model in the working dtype."""
+        return self.pair.load(model, unit)
 
     def moves(self, unit: Unit) -> bool:
         """Every unit: its task vector is put on the target."""
@@ -60,6 +62,10 @@ class TransplantSolver:
             if source[block].is_floating_point():
                 found[block] = anchor[block] + (source[block] - base[block])
         return result, found
+
+    def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
+        """As of the pair; no unit is still (see `moves`)."""
+        return self.pair.still(unit, squares)
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """What moves the source base, and the fine-tune with it."""

@@ -13,7 +13,8 @@ from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, unit_layer
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.local import move_unit, squared_distance, squared_distance_and_norm, vote
+from isomerge.matching.distances import squared_distance, squared_distance_and_norm
+from isomerge.matching.local import move_unit, vote
 from isomerge.matching.products import close_orbits
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
@@ -77,13 +78,8 @@ class PairSolver:
         """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
         functions; no alignment follows."""
 
-    def load(self, model: Model, unit: Unit, *, stored: bool = False, dtype: torch.dtype | None = None) -> Blocks:
-        """A unit's blocks of one model in the working dtype, or another (integers as they are).
-
-        With ``stored``, in their stored dtype: for units that nothing moves.
-        """
-        if stored:
-            return {block: model.assemble(block, None) for block in unit.blocks}
+    def load(self, model: Model, unit: Unit, *, dtype: torch.dtype | None = None) -> Blocks:
+        """A unit's blocks of one model in the working dtype, or another (integers as they are)."""
         if dtype is not None:
             return {block: read_moved(model, block, dtype, self.frames.get(model)) for block in unit.blocks}
         return {block: self.load_block(model, block) for block in unit.blocks}
@@ -133,9 +129,8 @@ class PairSolver:
             return result, on(CPU, moved)
 
     def _solved(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
-        spec = self.plan.selection.spec
-        result = UnitResult(unit.key, unit_layer(unit))
         squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
+        result = self.still(unit, squares)
         moved, gaps = source, None
         if self.given is not None:
             self._given_there(self.given).act(source)
@@ -147,20 +142,23 @@ class PairSolver:
             moved, gaps, result.dead = found.blocks, found.gaps, found.dead
             result.elements = dict(found.alignment.elements)
             source.clear()  # the caller holds the dictionary: two copies of a unit would stay
-        shifts = find_shifts(spec, list(unit.blocks))
-        shown = self.given.spec if self.given is not None else spec
+        if self.moves(unit):
+            for block, row in zip(unit.blocks, result.blocks, strict=True):
+                row["after"] = squared_distance(anchor[block], moved[block]) if gaps is None else gaps[block]
+        return result, moved
+
+    def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
+        """What is told of a unit that nothing moves, from its blocks' squared distances and the anchor's squared norms."""
+        shown = self.given.spec if self.given is not None else self.plan.selection.spec
+        shifts = find_shifts(self.plan.selection.spec, list(unit.blocks))
+        result = UnitResult(unit.key, unit_layer(unit))
         for block in unit.blocks:
             spaces = [space.name for space in elements_of(shown, block).values()]
             spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
             before, norm = squares[block]
-            after = before
-            if gaps is not None:
-                after = gaps[block]
-            elif self.moves(unit):
-                after = squared_distance(anchor[block], moved[block])
-            row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": after}
+            row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": before}
             result.blocks.append(row)
-        return result, moved
+        return result
 
     def _given_there(self, given: Alignment) -> Alignment:
         """The given element where units are moved; it is sent to a device once."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from isomerge.engine.pairs.residuals import peak, whole
 from isomerge.matching.balance import canonical_gauge
-from isomerge.matching.local import Blocks, compact_solution, squared_norm
+from isomerge.matching.distances import squared_norm
+from isomerge.matching.local import Blocks, compact_solution
 from isomerge.matching.products import ROOM, Difference, close_orbits, differences, roundings, tied
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves

@@ -19,7 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.canonical.units import CACHE
-from isomerge.matching.local import compact_solution, squared_norm, vote
+from isomerge.matching.distances import squared_norm
+from isomerge.matching.local import compact_solution, vote
 from isomerge.matching.permutations import in_declared_groups, permutation_spec
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment

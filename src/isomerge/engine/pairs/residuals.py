@@ -15,8 +15,9 @@ from isomerge.engine.pairs.pair import PairSolver, overflow_told
 from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.plan import gives_out_streams, unit_bytes
 from isomerge.errors import IsomergeError
+from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import lonely_gains
-from isomerge.matching.local import compact_solution, squared_distance, squared_norm
+from isomerge.matching.local import compact_solution
 from isomerge.matching.streams import choose_frame
 from isomerge.progress import Observer
 from isomerge.symmetry.blocks import Block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from isomerge.engine.transport.flow import TransportFlow
 from isomerge.engine.transport.parts import Step
 from isomerge.engine.transport.settings import METHODS, TransportSettings
 from isomerge.errors import IsomergeError
-from isomerge.matching.local import squared_distance, squared_norm
+from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.permutations import in_declared_groups
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.blocks import Blocks
+from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.units import Unit, elements_of
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ class TransportSolver:
             self.given = in_declared_groups(self.anchor.spec, flow.permutations())
         return report
 
-    def load(self, model: Model, unit: Unit, *, stored: bool = False) -> Blocks:
-        """A unit's blocks of one model in the working dtype, or as they are stored."""
-        return self.pair.load(model, unit, stored=stored)
+    def load(self, model: Model, unit: Unit) -> Blocks:
+        """A unit's blocks of one model in the working dtype."""
+        return self.pair.load(model, unit)
 
     def moves(self, unit: Unit) -> bool:
         """Every unit: it is transported."""
@@ -107,6 +107,10 @@ class TransportSolver:
             }
             result.blocks.append(row)
         return result, found
+
+    def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
+        """As of the pair; no unit is still (see `moves`)."""
+        return self.pair.still(unit, squares)
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment | None:
         """The maps as an element of the symmetry group; None where they are none and the function is not preserved."""
