@@ -53,15 +53,10 @@ format: $(VENV)/.developer
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Train the models of the barrier benchmarks (hours on two cores; resumable), measure them, write docs/measured-barriers.md.
+# The barrier benchmarks' results, as far as they are missing: trains what they need, measures, and writes docs/measured-barriers.md
+# (resumable). `python -m benchmarks.barrier --list` tells each one's commands and hours; one that is removed is measured again.
 barrier: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/train.py all
-	for family in vit-digits vit-fashion llama gpt2; do OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/run.py $$family; done
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/many.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/cost.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/diagnose.py vit-fashion
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/barrier/diagnose.py llama
-	$(BIN)/python benchmarks/barrier/tables.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.barrier
 
 # All real data and checkpoints of the benchmarks, checked and converted (about 425 MB, into benchmarks/data; resumable).
 fetch: $(VENV)/.developer

@@ -6,11 +6,17 @@ python benchmarks/barrier/tables.py
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.barrier import reach
+from benchmarks.barrier.measurements import MEASUREMENTS, RESULTS
+
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "barrier"
 PAGE = ROOT / "docs" / "measured-barriers.md"
 NAMES = {
     "stored": "no matching",
@@ -27,17 +33,12 @@ NAMES = {
     "generated": "no data: activations on generated examples",
     "generated-distilled": "no data: learned from generated examples",
 }
-DATA_FREE = {
-    "all": "data-free",
-    "generated": "data-free, activations on generated examples",
-    "generated-distilled": "data-free, learned from generated examples",
-}
 HEAD = """# Measured barriers
 
 Models of one architecture, trained from scratch from different seeds; the second is aligned onto the first in each way, and
 the loss is measured on test data along the line between them, in the original architecture. Barrier: the largest excess over
-the straight line between the endpoints' losses (Entezari et al.), in nats (per byte for language models), over the whole path.
-Made by `benchmarks/barrier/train.py` (models), `run.py`, `many.py` and `cost.py` on CPU cores shared with other work: seconds
+the straight line between the endpoints' losses (Entezari et al.), in nats (per byte for language models), at the points of the line that each section counts.
+Made by `python -m benchmarks.barrier` ([its commands](#how-to-measure-again)) on CPU cores shared with other work: seconds
 are an upper bound. Generated examples are texts that the two models write, or noise (`isomerge generate`). Those of width 512 take their products in bfloat16, in training and while a match is learned. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
 """
 
@@ -54,12 +55,13 @@ def family(path: Path) -> list[str]:
     ends = [end for entry in pairs.values() for end in entry["pair"]["ends"]]
     together = [entry["pair"]["ensemble"] for entry in pairs.values()]
     examples = next(iter(pairs.values()))["pair"]["examples"]
+    points = " or ".join(map(str, sorted({len(entry["points"]) for entry in pairs.values()})))
     loss = sum(e["loss"] for e in ends) / len(ends)
     accuracy = sum(e["accuracy"] for e in ends) / len(ends)
     lines = [
         f"## {found['family']}",
         "",
-        f"Pairs of seeds: {', '.join(pairs)}. {examples} test examples. Endpoints on average: loss {loss:.4f}, "
+        f"Pairs of seeds: {', '.join(pairs)}. {examples} test examples, {points} points of the line. Endpoints on average: loss {loss:.4f}, "
         f"accuracy {100 * accuracy:.2f} %; ensemble (mean of probabilities): loss "
         f"{sum(e['loss'] for e in together) / len(together):.4f}, accuracy "
         f"{100 * sum(e['accuracy'] for e in together) / len(together):.2f} %.",
@@ -131,73 +133,6 @@ def cost(path: Path) -> list[str]:
     return [*lines, ""]
 
 
-LEARNED = ("thorough", "distilled", "learned", "distilled-quick", "learned-quick")
-
-
-def best_learned(found: dict[str, Any]) -> str | None:
-    """The learned row of the lowest barrier among those measured on most pairs."""
-    rows = {row: found["summary"][row] for row in LEARNED if row in found["summary"]}
-    most = max((s["pairs"] for s in rows.values()), default=0)
-    return min(
-        (row for row, s in rows.items() if s["pairs"] == most), key=lambda r: rows[r]["barrier"], default=None
-    )
-
-
-def reach(paths: list[Path]) -> list[str]:
-    """What was aimed at, and what was measured: the sentences say by how much it falls short."""
-    lines = [
-        "## What was aimed at",
-        "",
-        "Means over the pairs measured. *Short by* is measured minus aim; a dash where the aim is met.",
-        "",
-        "| models | aim | measured | short by |",
-        "|---|---|---|---|",
-    ]
-    for path in paths:
-        found = json.loads(path.read_text())
-        if "family" not in found:
-            continue
-        pairs: dict[str, Any] = {k: e for k, e in found["pairs"].items() if e.get("rows")}
-        if not pairs:
-            continue
-        name, row = found["family"], best_learned(found)
-        for free, how in DATA_FREE.items():
-            if free in found["summary"]:
-                share = 100 * found["summary"][free]["barrier"] / _unmatched(pairs, free)
-                lines.append(_aim(name, f"{how}: barrier at most 20 % of the unmatched", share, 20, " %"))
-        if row is None:
-            continue
-        best, label = found["summary"][row], named(found, row)
-        here = [entry for entry in pairs.values() if row in entry["rows"]]
-        if name.startswith("vit"):
-            lines.append(_aim(name, f"{label}: barrier at most 0.02 nats", best["barrier"], 0.02, " nats"))
-            ends = [end["accuracy"] for entry in here for end in entry["pair"]["ends"]]
-            lost = 100 * (sum(ends) / len(ends) - best["midpoint_accuracy"])
-            lines.append(
-                _aim(name, f"{label}: midpoint at most 0.3 points below the endpoints' mean", lost, 0.3, " points")
-            )
-            top = [max(end["accuracy"] for end in entry["pair"]["ends"]) for entry in here]
-            above = 100 * (sum(top) / len(top) - best["midpoint_accuracy"])
-            lines.append(
-                _aim(name, f"{label}: midpoint above both endpoints", above, 0, " points below the better")
-            )
-        else:
-            share = 100 * best["barrier"] / _unmatched(pairs, row)
-            lines.append(_aim(name, f"{label}: barrier at most 5 % of the unmatched", share, 5, " %"))
-    return [*lines, ""]
-
-
-def _unmatched(pairs: dict[str, Any], row: str) -> float:
-    """The mean unmatched barrier of the pairs that have a row."""
-    here = [entry["rows"]["stored"]["barrier"]["entezari"] for entry in pairs.values() if row in entry["rows"]]
-    return sum(here) / len(here)
-
-
-def _aim(name: str, aim: str, measured: float, most: float, unit: str) -> str:
-    short = "–" if measured <= most else f"{measured - most:.3g}{unit.partition(' below')[0]}"
-    return f"| {name} | {aim} | {measured:.3g}{unit} | {short} |"
-
-
 def diagnosis(path: Path) -> list[str]:
     """The section of what limits a learned barrier."""
     lines = [
@@ -230,10 +165,35 @@ def _largest(parts: dict[str, Any]) -> str:
     return f"{most} ({parts[most]['midpoint']:.3f}; everything {parts['all']['midpoint']:.3f})"
 
 
-def main() -> None:
-    """Write the page."""
-    lines = [HEAD, *reach(sorted(RESULTS.glob("*.json")))]
-    for path in sorted(RESULTS.glob("*.json")):
+def aims(paths: list[Path]) -> list[str]:
+    """The section of what was aimed at, and by how much it is missed."""
+    families = [found for path in paths if (found := json.loads(path.read_text())).get("summary")]
+    return [*reach.HEAD, *(row for found in families for row in reach.reach(found, named)), ""]
+
+
+def commands() -> list[str]:
+    """The section of what each file of results is made by."""
+    lines = [
+        "## How to measure again",
+        "",
+        "`python -m benchmarks.barrier` (`make barrier`) trains and measures what is missing in the results, and goes on where it was "
+        "stopped; a file of results that was removed is measured whole. *Hours* are those of matching and merging that the file "
+        "tells, on one thread. Training (`train.py`, many hours for all models) and measuring the lines come on top; both were not kept.",
+        "",
+        "| results | models to train | commands, in `benchmarks/barrier` | hours |",
+        "|---|---|---|---|",
+    ]
+    for m in MEASUREMENTS:
+        told = "<br>".join(f"`{shlex.join(command)}`" for command in m.commands)
+        lines.append(f"| {m.name} | {len(m.models)} | {told} | {m.seconds() / 3600:.2f} |")
+    return [*lines, ""]
+
+
+def page() -> str:
+    """The whole page."""
+    paths = sorted(RESULTS.glob("*.json"))
+    lines = [HEAD, *aims(paths)]
+    for path in paths:
         if path.name == "many.json":
             lines += many(path)
         elif path.name == "cost.json":
@@ -242,8 +202,8 @@ def main() -> None:
             lines += diagnosis(path)
         elif json.loads(path.read_text()).get("pairs"):
             lines += family(path)
-    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+    return "\n".join([*lines, *commands()]).rstrip() + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page())

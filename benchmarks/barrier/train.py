@@ -1,6 +1,6 @@
 """Train the endpoints of the loss-barrier benchmark: small transformers, from scratch, from different seeds.
 
-    python benchmarks/barrier/train.py all                    # everything missing, one core, about four hours
+    python benchmarks/barrier/train.py all                    # every model of the committed results, one core, many hours
     python benchmarks/barrier/train.py all --list             # what that is, and what is done
     python benchmarks/barrier/train.py llama --seed 0         # one model
     python benchmarks/barrier/train.py vit-digits --seed 0 --width 128
@@ -48,6 +48,7 @@ from transformers.utils import logging
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.barrier.data import BARRIER, WINDOW, held_out_windows, load_images, load_text, windows
+from benchmarks.barrier.measurements import MEASUREMENTS
 from examples import train_digits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -289,15 +290,7 @@ FAMILIES = {
         width=128, steps=5000, warmup=0.03, peak_lr=4e-3, build=gpt2, task=lambda run: Text(run.half, 8)
     ),
 }
-ALL = [  # (family, seed, width or None for the usual one, half)
-    *(("vit-digits", seed, None, None) for seed in range(5)),
-    *((family, seed, None, None) for family in ("llama", "gpt2", "vit-fashion") for seed in (0, 1)),
-    *((family, 2, None, None) for family in ("llama", "gpt2", "vit-fashion")),
-    *(("vit-digits", half, width, half) for width in (None, 256) for half in (0, 1)),
-    *(("vit-digits", seed, width, None) for width in (32, 128, 256) for seed in (0, 1)),
-    *(("llama", seed, 256, None) for seed in (0, 1, 2)),
-    *(("vit-fashion", seed, 256, None) for seed in (0, 1)),
-]
+ALL = tuple(dict.fromkeys(model for measurement in MEASUREMENTS for model in measurement.models))
 EXAMPLES = {0: "vit-a", 1: "vit-b"}  # seed of vit-digits -> the model of the demo, made by the same steps
 
 
