@@ -1,7 +1,9 @@
 """Is `verify` ever wrong? Twins and near-twins of every small model of the tests.
 
-    python -m benchmarks.verify                   # ten thousand pairs, hours; writes results/verify.json; resumable
-    python -m benchmarks.verify --each 120        # thirty thousand
+    python -m benchmarks.verify                   # forty pairs of each (19,000 of 475), hours; resumable
+    python -m benchmarks.verify --each 120        # 57,000
+
+Writes results/verify.json and the sentence about it in docs/same-model.md.
 
 A twin is the model moved by a random element of every space, streams and gains included, stored in float32: `verify` must say
 `same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say `different`, unless the change
@@ -32,6 +34,8 @@ from isomerge.engine.models import recognise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "verify.json"
+PAGE = ROOT / "docs" / "same-model.md"
+MARKS = "<!-- verify: begin -->\n", "<!-- verify: end -->"
 SAME_OUTPUTS = 1e-4
 """Of the largest output: what rounding to float32 behind gauges of condition 4 leaves; measured at 3e-5 and less."""
 
@@ -126,6 +130,34 @@ def judge(name: str, pairs: int) -> dict[str, Any]:
     }
 
 
+def sentence(found: dict[str, Any]) -> str:
+    """What the page says of the results."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for model in found["models"].values():
+        for key, count in model["counts"].items():
+            kind, _, said = key.partition(": ")
+            counts["twin" if kind == "twin" else "near-twin", said] += count
+    twins, near = (sum(n for (kind, _), n in counts.items() if kind == k) for k in ("twin", "near-twin"))
+    rightly, unsure = (
+        counts["near-twin", "same, rightly"],
+        sum(n for (_, s), n in counts.items() if s == "cannot tell"),
+    )
+    told = (
+        f"Of [{found['pairs']:,} pairs](../benchmarks/results/verify.json) over {len(found['models'])} test models, "
+        f"{counts['twin', 'same']} of {twins} twins are called *same* and {counts['near-twin', 'different']} of {near} "
+        "near-twins *different*"
+    )
+    told += f", {rightly} near-twins rightly *same* (the change is a symmetry)" if rightly else ""
+    told += f", {unsure} pairs *cannot tell*" if unsure else ""
+    return f"{told}; {found['wrong'] or 'none'} {'are' if found['wrong'] > 1 else 'is'} wrong."
+
+
+def said(page: str, found: dict[str, Any]) -> str:
+    """The page with the sentence of these results between its marks."""
+    before, _, rest = page.partition(MARKS[0])
+    return f"{before}{MARKS[0]}{sentence(found)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
+
+
 def main() -> None:
     """Judge every architecture that is not judged yet, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,7 +178,9 @@ def main() -> None:
             "pairs": sum(d["pairs"] for d in here.values()),
             "wrong": sum(len(d["wrong"]) for d in here.values()),
         }
-        RESULTS.write_text(json.dumps({**total, "models": here}, indent=2) + "\n")
+        found = {**total, "models": here}
+        RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+        PAGE.write_text(said(PAGE.read_text(), found))
     print(total)
 
 

@@ -1,0 +1,30 @@
+"""What the page says of `verify`'s benchmark is what its results say."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.verify import PAGE, RESULTS, said, sentence
+
+
+def test_the_page_has_the_numbers_of_the_results() -> None:
+    """As `python -m benchmarks.verify` writes them."""
+    page = PAGE.read_text()
+    assert page == said(page, json.loads(RESULTS.read_text()))
+
+
+def test_the_sentence_counts_every_answer() -> None:
+    """Twins that are not called the same, near-twins that are, and what nothing can tell."""
+    counts = {
+        "twin: same": 18,
+        "twin: different": 2,
+        "a sign turned: different": 15,
+        "a sign turned: cannot tell": 1,
+        "two rows exchanged: same, rightly": 4,
+    }
+    told = sentence({"pairs": 1040, "wrong": 2, "models": {"one": {"counts": counts}}})
+    assert "1,040 pairs](../benchmarks/results/verify.json) over 1 test models, 18 of 20 twins" in told
+    assert (
+        "18 of 20 twins are called *same* and 15 of 20 near-twins *different*, 4 near-twins rightly *same*" in told
+    )
+    assert told.endswith("1 pairs *cannot tell*; 2 are wrong.")
