@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import isomerge
 from depth import EVERY
 from engine.disguises import disguise, files_of, perturb, single
-from isomerge.engine.cost import LIBRARIES
+from isomerge.engine.cost import LIBRARIES, memory_needed
 from isomerge.engine.memory import free_memory
+from isomerge.engine.models import recognise
+from isomerge.engine.pairs.streams import StreamSolver
+from isomerge.engine.plan import make_plan
 from isomerge.engine.unit_work import UnitWork
 from toys import save_toy
 
@@ -82,7 +86,7 @@ def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
     a = single("gpt2", tmp_path / "a")
     b = disguise("gpt2", a, tmp_path / "b", 3)
     with pytest.raises(
-        isomerge.IsomergeError, match=r"--max-memory 0\.3GB is too little: the unit of .* needs about 0\.35 GB"
+        isomerge.IsomergeError, match=r"--max-memory 0\.3GB is too little: the unit of .* needs about 0\.36 GB"
     ):
         isomerge.merge([a, b], out=tmp_path / "out", max_memory="300MB")
     assert not (tmp_path / "out").exists()
@@ -91,6 +95,34 @@ def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
     assert weights_of(tmp_path / "out") == weights_of(tmp_path / "alone")
     with pytest.raises(isomerge.IsomergeError, match="--jobs 0"):
         isomerge.merge([a, b], out=tmp_path / "none", jobs=0)
+
+
+def test_a_budget_bounds_what_passes_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The residual streams' passes keep the units that the budget leaves room for, and read the others again: the same bytes."""
+    a = single("llama", tmp_path / "a")
+    b = disguise("llama", a, tmp_path / "b", 3)
+    plan = make_plan(recognise(b), [recognise(a)], "all")
+    need, largest = memory_needed(plan, [recognise(b), recognise(a)], guard=True)
+    assert largest in plan.units
+    kept: list[int] = []
+    begin = StreamSolver.begin
+    monkeypatch.setattr(
+        StreamSolver, "begin", lambda self, *how: [begin(self, *how), kept.append(len(self.units._cache))][0]
+    )
+    found = []
+    half = 4 * sum(t.numel() for t in load_file(a / "model.safetensors").values())  # of both models, in float32
+    for more in (0, half, None):
+        limit = None if more is None else int(need) + 1 + more
+        kept.clear()
+        isomerge.align(b, onto=a, out=tmp_path / f"out-{more}", spaces="all", max_memory=limit)
+        found.append(kept[0])
+    assert 0 == found[0] < found[1] < found[2] == len(plan.units)
+    assert (
+        weights_of(tmp_path / "out-0") == weights_of(tmp_path / f"out-{half}") == weights_of(tmp_path / "out-None")
+    )
+    with pytest.raises(isomerge.IsomergeError, match=r"--max-memory .* is too little"):
+        isomerge.align(b, onto=a, out=tmp_path / "none", spaces="all", max_memory=int(need) - 1)
+    assert not list(tmp_path.glob("*none*"))
 
 
 def test_free_memory_is_what_the_narrower_of_system_and_group_leaves(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 
 from depth import more, thorough
 from engine.disguises import disguise, files_of, perturb, single, turn
-from isomerge.engine.canonical import units
 from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.learn.simplex import judged_points, random_point
 from isomerge.engine.many import solver as many
@@ -228,7 +227,7 @@ def test_streamed_equals_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Models that do not fit into the cache are read again in every pass, with the same bytes as the result."""
     folders = family("bert", tmp_path)
     merge(folders, tmp_path / "cached", spaces="all")
-    monkeypatch.setattr(units, "CACHE", 0)
+    monkeypatch.setattr("isomerge.engine.cost.CACHE", 0)
     merge(folders, tmp_path / "streamed", spaces="all")
     assert files_of(tmp_path / "cached") == files_of(tmp_path / "streamed")
 

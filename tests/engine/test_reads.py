@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from engine.disguises import single, turn
-from isomerge.engine.canonical import units
 from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.pairs import streams
 from isomerge.engine.pairs.pair import PairSolver
@@ -29,8 +28,7 @@ def test_a_sweep_reads_every_tensor_once(name: str, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Model, "read", counted)
     for room, wanted in ((0, 1), (1 << 30, 0)):
-        monkeypatch.setattr(units, "CACHE", room)
-        pair = PairSolver(a, b, make_plan(b, [a], "all"), working_dtype([a, b]), guard=True)
+        pair = PairSolver(a, b, make_plan(b, [a], "all"), working_dtype([a, b]), guard=True, room=room)
         solver = streams.StreamSolver(pair, lambda *told: None)
         solver.begin("identity")
         solver.sweep()

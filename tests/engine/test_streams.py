@@ -13,7 +13,6 @@ from torch import Tensor
 import isomerge
 from depth import thorough
 from engine.disguises import files_of, perturb, single, turn
-from isomerge.engine.canonical import units
 from isomerge.engine.pairs import streams
 from isomerge.errors import IsomergeError
 from toys import outputs, relative, save_toy, tensors
@@ -113,7 +112,7 @@ def test_streamed_equals_cached(name: str, tmp_path: Path, monkeypatch: pytest.M
     """Models that do not fit into the cache are read again in every sweep, with the same bytes as the result."""
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)
     isomerge.align(b, onto=a, out=tmp_path / "cached", spaces="all")
-    monkeypatch.setattr(units, "CACHE", 0)
+    monkeypatch.setattr("isomerge.engine.cost.CACHE", 0)
     isomerge.align(b, onto=a, out=tmp_path / "streamed", spaces="all")
     assert files_of(tmp_path / "cached") == files_of(tmp_path / "streamed")
 

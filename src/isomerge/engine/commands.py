@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.cost import room_for_units
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pairs.baselines import OURS, SOFT
 from isomerge.engine.pairs.matching import WEIGHTS, Matching
@@ -45,7 +46,8 @@ def run_align(
     matching.check_files([anchor, source])
     plan = make_plan(source, [anchor], spaces, layers)
     dtype = working_dtype([anchor, source])
-    solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device)
+    room = room_for_units(plan, [source, anchor], output.max_memory, guard=True)
+    solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
     key = run_key(
         "align",
         [source, anchor],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
+from typing import Any
 
-from isomerge.engine.canonical.units import CACHE
 from isomerge.engine.many.effort import mean_effort
+from isomerge.engine.memory import CACHE
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, block_size
+from isomerge.errors import IsomergeError
 from isomerge.pieces import PIECE
 from isomerge.symmetry.units import Unit
 
@@ -38,25 +41,66 @@ def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool,
     return 4.0 * ((len(models) + (5 if guard else 3)) * numel + 2 * _widest(plan, unit) ** 2)
 
 
-def estimate(
+def memory_needed(
     plan: Plan, models: Sequence[Model], *, guard: bool, piecewise: bool = False, anchor: str = "first"
+) -> tuple[float, Unit | None]:
+    """Bytes without which a run cannot be, from shapes alone, and the unit that takes most of them: the libraries, the largest
+    unit (`unit_memory`) and the cross-Grams of the residual streams. With ``anchor`` none, all models of a unit are in memory.
+    """
+
+    def memory(unit: Unit) -> float:
+        return unit_memory(plan, unit, models, guard=guard, piecewise=piecewise)
+
+    largest = max(plan.units, key=memory, default=None)
+    need, wide = 0.0 if largest is None else memory(largest), _stream_width(plan)
+    if anchor == "none" and any(map(plan.is_matched, plan.units)):
+        # where models were and where they are tried, and the cross-Grams of all pairs
+        return LIBRARIES + 2 * need + 4.0 * wide**2 * len(models) * (len(models) + 1), largest
+    return LIBRARIES + need + 48.0 * wide**2, largest
+
+
+def room_for_units(plan: Plan, models: Sequence[Model], limit: int | None, **how: Any) -> int:
+    """How many bytes of units passes over whole models may keep: what a limit leaves, and no more than `CACHE`.
+
+    Args:
+        limit: bytes for the whole run; None: no limit.
+        how: see `memory_needed`.
+
+    Raises:
+        IsomergeError: the limit is less than what the run cannot be without.
+    """
+    if limit is None:
+        return CACHE
+    need, largest = memory_needed(plan, models, **how)
+    if need > limit:
+        named = "this run" if largest is None else f"the unit of {largest.key}"
+        raise IsomergeError(
+            f"--max-memory {limit / 1e9:.3g}GB is too little: {named} needs about {ceil(need / 1e7) / 100:g} GB, libraries included; "
+            "give that, or match fewer spaces"
+        )
+    return min(CACHE, int(limit - need))
+
+
+def estimate(
+    plan: Plan, models: Sequence[Model], *, anchor: str = "first", limit: int | None = None, **how: bool
 ) -> dict[str, float]:
     """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
 
-    Memory: the largest unit's (see `unit_memory`). Time: reading and writing at 1 GB/s, and the multiplications at 50 GFLOP/s;
-    a rule of thumb. ``seconds`` expects neurons of which all pairs must be compared, as unrelated models need it;
-    ``seconds_related`` those that the sketch pairs, as in fine-tunes of one model and in twins. With ``anchor`` none, all
-    models of a unit are in memory, and every model is matched again and again (see `mean_effort`).
+    Memory: see `memory_needed`; and the units that passes keep, within ``limit``. Time: reading and writing at 1 GB/s, and
+    the multiplications at 50 GFLOP/s; a rule of thumb. ``seconds`` expects neurons of which all pairs must be compared, as
+    unrelated models need it; ``seconds_related`` those that the sketch pairs, as in fine-tunes of one model and in twins. With
+    ``anchor`` none, every model is matched again and again (see `mean_effort`).
+
+    Raises:
+        IsomergeError: see `room_for_units`.
     """
-    donor, sources = models[0], len(models) - 1
-    largest = max((unit_memory(plan, u, models, guard=guard, piecewise=piecewise) for u in plan.units), default=0.0)
-    flops, matched = _matching(plan, models, guard=guard)
+    donor, sources, wide = models[0], len(models) - 1, _stream_width(plan)
+    room = room_for_units(plan, models, limit, anchor=anchor, **how)
+    memory = memory_needed(plan, models, anchor=anchor, **how)[0]
+    flops, matched = _matching(plan, models, guard=how["guard"])
     stored = sum(m.checkpoint.nbytes for m in models) + donor.checkpoint.nbytes
     numel = sum(block_size(donor, block) for unit in plan.units for block in unit.blocks)
-    streams, wide = 0.0, 0
-    if plan.selection.frame is not None:
-        wide = max(plan.selection.spec.sizes[name] for name in plan.selection.frame.streams)
-        streams = sources * PASSES * (4 * wide * numel + 20 * wide**3) / FLOPS
+    streams = sources * PASSES * (4 * wide * numel + 20 * wide**3) / FLOPS
     more = related = 1.0
     kept, passes = (8.0 * numel, 2.0 * PASSES) if wide else (0.0, 0.0)
     if anchor == "none" and matched:
@@ -64,19 +108,20 @@ def estimate(
         once = sources * (PASSES if wide else 1)
         more, related = effort.matchings / once, effort.related / once
         kept, passes = 4.0 * numel * len(models), effort.passes
-        # where models were and where they are tried, and the cross-Grams of all pairs
-        largest = 2 * largest + 4.0 * wide**2 * len(models) * (len(models) + 1)
-    else:
-        largest += 48.0 * wide**2
     if kept:
-        largest += min(CACHE, kept)
-        stored += sources * (2 if kept <= CACHE else passes) * donor.checkpoint.nbytes
+        stored += sources * (2 if kept <= room else passes) * donor.checkpoint.nbytes
     return {
-        "memory": largest + LIBRARIES,
+        "memory": memory + min(room, kept),
         "seconds": stored / 1e9 + more * (streams + flops / FLOPS),
         "seconds_related": stored / 1e9 + related * (streams + min(flops / FLOPS, RELATED * matched)),
         "read": float(stored),
     }
+
+
+def _stream_width(plan: Plan) -> int:
+    """The width of the widest residual stream that is matched; 0 without."""
+    frame = plan.selection.frame
+    return 0 if frame is None else max(plan.selection.spec.sizes[name] for name in frame.streams)
 
 
 def _matching(plan: Plan, models: Sequence[Model], *, guard: bool) -> tuple[float, int]:

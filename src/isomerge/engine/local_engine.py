@@ -11,7 +11,6 @@ from isomerge.engine.cost import LIBRARIES
 from isomerge.engine.memory import free_memory
 from isomerge.engine.pipeline import ahead, beside, expected, libraries_frozen, one_thread_each, spread, within
 from isomerge.engine.unit_work import Solved, UnitWork
-from isomerge.errors import IsomergeError
 from isomerge.pieces import scratch_kept
 from isomerge.symmetry.units import Unit
 
@@ -34,22 +33,6 @@ class Demand:
     """That of the unfinished output."""
     jobs: int | None = None
     max_memory: int | None = None
-
-    def check(self) -> None:
-        """Refuse a limit that one unit alone goes beyond.
-
-        Raises:
-            IsomergeError: naming the unit, and what it needs.
-        """
-        largest = max(self.memory, key=self.memory.__getitem__, default=None)
-        if largest is None or self.max_memory is None:
-            return
-        if self.memory[largest] + LIBRARIES > self.max_memory:
-            need = (self.memory[largest] + LIBRARIES) / 1e9
-            raise IsomergeError(
-                f"--max-memory {self.max_memory / 1e9:.3g}GB is too little: the unit of {largest.key} needs about "
-                f"{need:.2g} GB, libraries included; give that, or match fewer spaces"
-            )
 
 
 class Engine(Protocol):

@@ -9,6 +9,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+CACHE = 2_000_000_000
+"""Bytes of units that passes over whole models keep from one pass to the next, where nothing sets a limit; others are read again."""
 M_MMAP_THRESHOLD = -3
 """glibc's mallopt parameter: blocks at least this large are mapped, and unmapped when freed."""
 LARGE = 1 << 21

@@ -41,9 +41,6 @@ def stream_units(
 
     The output's engine works on the units (see `isomerge.engine.local_engine`); what it gives is written and journalled here.
     ``piecewise`` is whether ``fuse`` needs no more than a piece of every model at a time.
-
-    Raises:
-        IsomergeError: the largest unit needs more than the output's ``max_memory``.
     """
     work = UnitWork(plan.units, anchor, tuple(solvers), fuse, stream.form)
     sizes = {unit: sum(unit_bytes(m, unit) for m in work.models) for unit in plan.units}
@@ -55,7 +52,6 @@ def stream_units(
         for unit in left
     }
     demand = Demand(left, sizes, memory, stream.writer.folder, output.jobs, output.max_memory)
-    demand.check()
     if any(map(work.moves, left)):
         import_ahead()
     results: dict[Unit, list[UnitResult]] = {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.engine.accelerator import CPU, at_home, on
 from isomerge.engine.canonical.frame import folding, read_moved
+from isomerge.engine.memory import CACHE
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan
 from isomerge.engine.stats.taps import Activations, Tap
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 Key = Block | Tap
 Tensors = dict[Key, "Tensor"]
 """One unit of one model; not to be changed."""
-# Units are kept between passes while they fit into this many bytes, else read again.
-CACHE = 2_000_000_000
 # How much weights and activations count. Weights decide where activations leave a choice.
 SHARES = {"weights": (1.0, 0.0), "activations": (1e-3, 1.0), "both": (1.0, 1.0)}
 
@@ -76,6 +75,7 @@ class CanonicalUnits:
             the anchor.
         activations: centred ones of every model, each in its own coordinates.
         evidence: with activations, what counts: a key of `SHARES`.
+        room: bytes of units that are kept between passes; others are read again.
         to_gauge: brings blocks to their gauge in place, as `canonical_gauge` does.
     """
 
@@ -88,6 +88,7 @@ class CanonicalUnits:
         activations: Sequence[Activations] | None = None,
         evidence: str = "both",
         *,
+        room: int = CACHE,
         to_gauge: Callable[[Spec, Blocks], tuple[Alignment, list[str]]] = canonical_gauge,
     ) -> None:
         self.models, self.plan, self.dtype, self.shares = tuple(models), plan, dtype, tuple(shares)
@@ -106,7 +107,7 @@ class CanonicalUnits:
         """Where units are given; `go` changes it."""
         self._gauges: dict[str, list[Alignment]] = {}
         self._cache: dict[str, list[Tensors]] = {}
-        self._room = CACHE
+        self._room = room
 
     def go(self, device: str) -> None:
         """Take all that is kept to a device; what is read from now on goes there as well."""

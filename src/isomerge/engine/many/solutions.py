@@ -87,7 +87,9 @@ def _solve(
     evidence = MatchEvidence(matching, first.anchor, observer)
     every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
     known = [found for found in every if found is not None]
-    units = CanonicalUnits(models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence)
+    units = CanonicalUnits(
+        models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence, room=first.room
+    )
     with computing_on(first.device, "the common mean"):
         units.go(first.device)
         solver = ManySolver(units, observer)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from isomerge.engine.cost import room_for_units
 from isomerge.engine.inputs import shown
 from isomerge.engine.many.solutions import prepare_mean
 from isomerge.engine.merge.checks import (
@@ -130,6 +131,10 @@ class _Merge:
         self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
         tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
         self.origins = [tuned_from[id(source)] for source in self.sources]
+        piecewise = self.fusion.method.piecewise
+        room = room_for_units(
+            self.plan, self.models, self.output.max_memory, guard=False, piecewise=piecewise, anchor=options.anchor
+        )
         # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
         self.solvers = [
             PairSolver(
@@ -139,6 +144,7 @@ class _Merge:
                 self.dtype,
                 guard=False,
                 device=options.matching.matching_device,
+                room=room,
             )
             for source, origin in zip(self.sources, self.origins, strict=True)
         ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU, computing_on, on
 from isomerge.engine.canonical.frame import read_moved
+from isomerge.engine.memory import CACHE
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, unit_layer
 from isomerge.errors import IsomergeError, is_overflow_error
@@ -61,13 +62,22 @@ class PairSolver:
         dtype: the working dtype.
         guard: see `isomerge.matching.local.move_unit`.
         device: where units are matched; what is given and found is in main memory.
+        room: bytes of units that passes over both models may keep (`isomerge.engine.cost.room_for_units`).
     """
 
     def __init__(
-        self, anchor: Model, source: Model, plan: Plan, dtype: torch.dtype, *, guard: bool, device: str = CPU
+        self,
+        anchor: Model,
+        source: Model,
+        plan: Plan,
+        dtype: torch.dtype,
+        *,
+        guard: bool,
+        device: str = CPU,
+        room: int = CACHE,
     ) -> None:
         self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
-        self.device = device
+        self.device, self.room = device, room
         self.votes: dict[str, Tensor] = {}
         self._there: tuple[Alignment, Alignment] | None = None
         self.frames: dict[Model, Alignment] = {}

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.canonical.units import CACHE
 from isomerge.matching.distances import squared_norm
 from isomerge.matching.local import compact_solution, vote
 from isomerge.matching.permutations import in_declared_groups, permutation_spec
@@ -73,7 +72,7 @@ class WeightMatching:
         self.shared: dict[str, Tensor] = {}
         """Elements of streams and of whole stacks."""
         self._cache: dict[str, tuple[Blocks, Blocks]] = {}
-        self._room = CACHE
+        self._room = pair.room
 
     def solve(self, sweeps: int = SWEEPS) -> tuple[Alignment, dict[str, Any]]:
         """Descend until a sweep changes nothing; returns the alignment and the report.

@@ -67,7 +67,7 @@ class StreamSolver:
         self.pair, self.observer = pair, observer
         models, by_anchor = (pair.anchor, pair.source), (1.0, 0.0)
         self.units = CanonicalUnits(
-            models, pair.plan, pair.dtype, by_anchor, activations, evidence, to_gauge=pair.to_gauge
+            models, pair.plan, pair.dtype, by_anchor, activations, evidence, to_gauge=pair.to_gauge, room=pair.room
         )
         self.frame, self.local = self.units.frame, self.units.local
         self.turn = Alignment(self.frame)
