@@ -105,10 +105,8 @@ def test_a_budget_bounds_what_passes_keep(tmp_path: Path, monkeypatch: pytest.Mo
     need, largest = memory_needed(plan, [recognise(b), recognise(a)], guard=True)
     assert largest in plan.units
     kept: list[int] = []
-    begin = StreamSolver.begin
-    monkeypatch.setattr(
-        StreamSolver, "begin", lambda self, *how: [begin(self, *how), kept.append(len(self.units._cache))][0]
-    )
+    solve = StreamSolver.solve
+    monkeypatch.setattr(StreamSolver, "solve", lambda self: [solve(self), kept.append(len(self.units._cache))][0])
     found = []
     half = 4 * sum(t.numel() for t in load_file(a / "model.safetensors").values())  # of both models, in float32
     for more in (0, half, None):
