@@ -1,15 +1,97 @@
-"""Orders of spaces that nothing matches are told in a sentence."""
+"""Bases with fibres over them: what bounds prove is what all pairs give; orders that nothing matches are told in a sentence."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import isomerge
 from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
+from isomerge.evidence.law import beside_streams, random_alignment
+from isomerge.matching.gram import Cross, Crosses, cross_grams, paired_leaves
+from isomerge.matching.nested import NestedSolver
+from isomerge.symmetry.groups.discrete import Permutation
+from matching.drawn import draw, moved, small_spec
 from toys import save_toy
+
+HEADS = {
+    "bert": {"hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 5, "num_hidden_layers": 1},
+    "llama": {
+        "hidden_size": 256, "head_dim": 8, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 5, "num_hidden_layers": 1,
+    },
+}  # fmt: skip
+"""Rotations of heads; phases and rotations of heads."""
+Problem = tuple[NestedSolver, str, Crosses]
+
+
+def problem(name: str, seed: int, noise: float) -> Problem:
+    """The heads of a layer and of a moved copy with noise of its own: the solver, the base's name and the cross-Grams."""
+    spec = small_spec(name, **HEADS[name])
+    a, other = (draw(spec, number, "att") for number in (seed, seed + 1))
+    b = {block: t + noise * other[block] for block, t in a.items()}
+    rng = torch.Generator().manual_seed(seed)
+    g = random_alignment(spec, list(b), rng, set(beside_streams(spec)) & spec.spaces.keys(), condition=1.0)
+    spec = spec.restrict(name for name in spec.spaces if name not in spec.residual_names)
+    crosses = cross_grams(spec, paired_leaves(spec, a, moved(g, b)))
+    solver = NestedSolver(spec)
+    ((tops, here),) = (part for part in solver.components(crosses) if any(len(sig) > 1 for sig in part[1]))
+    return solver, tops[0], here
+
+
+@pytest.mark.parametrize("name", HEADS)
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([0.01, 0.3, 1.0, 3.0]))
+def test_bounds_prove_only_what_is_optimal(name: str, seed: int, noise: float) -> None:
+    """No pair scores more than its bound; where bounds prove an assignment, all pairs give the same one."""
+    solver, top, crosses = problem(name, seed, noise)
+    profit, bound = solver.profit(top, crosses), solver._bound(top, crosses, ())
+    assert bool((profit <= bound * (1 + 1e-9)).all())
+    assert bool((profit > bound / 10).any())
+    p, score = Permutation().solve(profit)
+    if (proven := solver._proven(top, crosses, ())) is not None:
+        assert torch.equal(proven[0], p)
+        assert float(proven[1]) == pytest.approx(float(score), rel=1e-9)
+    else:
+        assert noise > 0.1
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_related_heads_are_not_all_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the copies are close, no other pairs are solved, and the elements are those that all pairs would give."""
+    solver, _, crosses = problem(name, 3, 0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr(NestedSolver, "_proven", lambda *_: None)
+        slow = solver.solve(crosses)
+    monkeypatch.setattr(NestedSolver, "profit", lambda *_: pytest.fail("all pairs were compared"))
+    fast = solver.solve(crosses)
+    assert fast.elements.keys() == slow.elements.keys()
+    assert len(fast.elements) >= 2
+    assert all(torch.equal(fast.elements[k].data, slow.elements[k].data) for k in slow.elements)
+    assert float(fast.score.data) == pytest.approx(float(slow.score.data), rel=1e-9)
+
+
+@pytest.mark.parametrize("second", [0.9, 1.1])
+def test_a_pair_that_only_a_bound_favours_is_not_proven(second: float) -> None:
+    """A cross-Gram whose norm is spread scores its bound, one whose norm is in one entry a part of it: bounds mislead then."""
+    solver, top, crosses = problem("bert", 0, 0.1)
+    sig = next(sig for sig in crosses if len(sig) > 1)
+    cross = crosses[sig]
+    n = cross.data.shape[-1]
+    data = torch.zeros(4, 4, n, n, dtype=torch.float64)
+    data[range(4), range(4), 0, 0] = n**0.5  # its bound is n, its score the root of n
+    data[range(4), [1, 2, 3, 0]] = (
+        second * torch.eye(n, dtype=torch.float64) / n**0.5
+    )  # both are `second` times the root of n
+    misled = {sig: Cross((f"{top}+", f"{top}-", *(d for d in cross.dims if d not in (f"{top}+", f"{top}-"))), data)}
+    proven = solver._proven(top, misled, ())
+    p, _ = Permutation().solve(solver.profit(top, misled))
+    assert p.tolist() == ([0, 1, 2, 3] if second < 1 else [1, 2, 3, 0])
+    assert (proven is None) == (second > 1)
 
 
 def test_a_fibre_over_spaces_that_meet_is_refused(tmp_path: Path) -> None:

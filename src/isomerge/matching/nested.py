@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import permutations
-from math import factorial
+from math import factorial, prod
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
@@ -103,15 +103,65 @@ class NestedSolver:
     def _base(self, name: str, crosses: Crosses, outer: tuple[str, ...], elements: bool) -> Solution:
         """A permuted base with fibres over it: score every pair, assign, then solve the fibres of the pairs."""
         batch = (*outer, *self.own(name, outer))
-        fibres = {sig[1:]: c for sig, c in crosses.items() if len(sig) > 1}
-        p, score = self._element(name, self.profit(name, crosses, batch))
+        proven = self._proven(name, crosses, batch) if elements else None
+        if proven is None:
+            p, score = self._element(name, self.profit(name, crosses, batch))
+            inner = self.solve(self._chosen(name, crosses, p, batch), (*batch, name)).elements if elements else {}
+        else:
+            p, score, inner = proven
         found = Solution(Cross(batch, score).reduce(outer))
         if elements:
-            chosen = {sig: self._pick(c, name, p, batch) for sig, c in fibres.items()}
-            inner = self.solve(chosen, (*batch, name)).elements
             found.elements = {name: Cross((*batch, "*"), p)}
             found.elements |= {k: self._to_source_labels(v, name, p, batch) for k, v in inner.items()}
         return found
+
+    def _chosen(self, name: str, crosses: Crosses, p: Tensor, batch: tuple[str, ...]) -> Crosses:
+        """The cross-Grams of what lies over a base, of its assigned pairs."""
+        return {sig[1:]: self._pick(c, name, p, batch) for sig, c in crosses.items() if len(sig) > 1}
+
+    def _proven(
+        self, name: str, crosses: Crosses, batch: tuple[str, ...]
+    ) -> tuple[Tensor, Tensor, dict[str, Cross]] | None:
+        """The assignment of a base, its score and what lies over it, where bounds prove it: of related models they do.
+
+        Every block of the anchor goes with the one of the highest bound. Where these are all different, and each pair scores
+        what no other pair of its block can, the assignment is optimal, and no other pair is solved.
+        """
+        import torch
+
+        if name in self.given or self.spec.spaces[name].group.compact != "Perm":
+            return None
+        bound = self._bound(name, crosses, batch)
+        p = bound.argmax(-1)
+        n = bound.shape[-1]
+        if not torch.equal(p.sort(-1).values, torch.arange(n).expand(p.shape)):
+            return None
+        inner = self.solve(self._chosen(name, crosses, p, batch), (*batch, name))
+        score = inner.score.arrange((*batch, name)).double()
+        if (name,) in crosses:
+            own = crosses[(name,)].arrange((*batch, f"{name}+", f"{name}-")).double()
+            score = score + own.gather(-1, p[..., None])[..., 0]
+        others = bound.scatter(-1, p[..., None], -torch.inf).amax(-1)
+        return (p, score.sum(-1), inner.elements) if bool((score >= others).all()) else None
+
+    def _bound(self, name: str, crosses: Crosses, batch: tuple[str, ...]) -> Tensor:
+        """What no pair of a base's blocks can score more than, [*batch, n, n] float64.
+
+        Compact elements are orthogonal matrices, so that ``<C, g>`` is at most ``|C|_F`` times the root of their size.
+        """
+        pair = (*batch, f"{name}+", f"{name}-")
+        total = None
+        for sig, cross in crosses.items():
+            sides = [f"{space}{end}" for space in sig[1:] for end in "+-"]
+            rest = [dim for dim in cross.dims if dim not in pair and dim not in sides]
+            data = cross.arrange((*pair, *rest, *sides)).double()
+            if sides:
+                size = prod(data.shape[-len(sides) :: 2])
+                data = data.flatten(-len(sides)).norm(dim=-1) * size**0.5
+                data = data.flatten(len(pair)).sum(-1) if rest else data
+            total = data if total is None else total + data
+        assert total is not None
+        return total
 
     def profit(self, name: str, crosses: Crosses, batch: tuple[str, ...] = ()) -> Tensor:
         """The score [*batch, n, n] of sending the source's block j to the anchor's place i, fibres included."""
