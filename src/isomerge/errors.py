@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import re
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 """An option of the command line in a sentence."""
@@ -56,6 +58,17 @@ class Stopped(BaseException):
 
 class UnfinishedError(IsomergeError):
     """Not the input's fault: what has been written stays, and the same command goes on once the cause is gone."""
+
+
+@contextmanager
+def unfinished() -> Iterator[None]:
+    """Where all work is done and only its last step can fail: an IsomergeError of the block becomes an UnfinishedError."""
+    try:
+        yield
+    except UnfinishedError:
+        raise
+    except IsomergeError as error:
+        raise UnfinishedError(f"{error.sentence}; {RESUMABLE}") from error
 
 
 class DiskFullError(UnfinishedError):

@@ -241,3 +241,14 @@ def test_refusals(tmp_path: Path) -> None:
     assert (tmp_path / "there" / "file").read_text() == "kept"
     extract_lora(tuned, base, tmp_path / "there", force=True)
     assert {p.name for p in (tmp_path / "there").iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+
+
+def test_overwrite_never_removes_what_is_read(tmp_path: Path) -> None:
+    """A fine-tune or a base in a folder of the output, as a trainer leaves its checkpoints."""
+    project = save_toy("llama", tmp_path / "project")
+    inner = tune(project, project / "checkpoint-500", 2)
+    other = tune(project, tmp_path / "other", 3)
+    for pair in ((inner, other), (other, inner)):
+        with pytest.raises(IsomergeError, match=r"project holds .*checkpoint-500.*, which is read"):
+            extract_lora(*pair, project, force=True)
+    assert (inner / "model.safetensors").is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,11 @@ from safetensors.torch import load_file, save_file
 import isomerge
 from depth import more
 from engine.disguises import files_of, single
+from isomerge.checkpoint.partial import PartialFolder
+from isomerge.checkpoint.writer import CheckpointWriter
+from isomerge.engine.merge.fusing import Fuser
+from isomerge.engine.models import recognise
+from isomerge.engine.run import Output, StreamWriter
 from isomerge.errors import IsomergeError
 
 KILLED = textwrap.dedent("""
@@ -189,6 +195,50 @@ def test_bad_input_leaves_nothing_where_out_is_a_link(tmp_path: Path) -> None:
     with pytest.raises(IsomergeError, match="NaN"):
         isomerge.merge([a, b], out=tmp_path / "out")
     assert list(there.parent.iterdir()) == [there]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_output_that_was_filled_meanwhile(force: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All work is done: it is kept, and the same command does no more than publish it."""
+    a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
+    out = tmp_path / "out"
+
+    def fill(unit: str, done: int, total: int) -> None:
+        out.mkdir(exist_ok=True)
+        (out / "precious.txt").write_text("keep")
+
+    with pytest.raises(IsomergeError, match="exists and is not an empty folder.*the same command goes on"):
+        isomerge.merge([a, b], out=out, observer=fill)
+    assert files_of(out) == {"precious.txt": b"keep"}
+    if not force:
+        (out / "precious.txt").unlink()
+    monkeypatch.setattr(Fuser, "fuse", lambda *_, **__: pytest.fail("a unit is fused again"))
+    isomerge.merge([a, b], out=out, force=force)
+    assert (out / "model.safetensors").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "out"}
+
+
+def test_an_unfinished_folder_is_removed_under_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else another process may have begun its own there; and once the lock is given up nothing is removed."""
+    donor = recognise(single("gpt2", tmp_path / "a"))
+    remove, refused = shutil.rmtree, []
+
+    def removed(path: Path, **how: bool) -> None:
+        if path.name == ".out.partial":
+            with pytest.raises(IsomergeError, match="another process is writing"):
+                PartialFolder(tmp_path / "out", force=False)
+            refused.append(path)
+        remove(path, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    with pytest.raises(IsomergeError, match="bad"), StreamWriter(donor, Output(tmp_path / "out"), "k"):
+        raise IsomergeError("bad")
+    assert len(refused) == 1
+    with pytest.raises(IsomergeError, match="bad"), StreamWriter(donor, Output(tmp_path / "out"), "k") as stream:
+        stream.writer.close()
+        with CheckpointWriter(tmp_path / "out", [], key="another process"):
+            raise IsomergeError("bad")
+    assert (tmp_path / ".out.partial").is_dir()
 
 
 def test_another_spec_starts_anew(tmp_path: Path) -> None:

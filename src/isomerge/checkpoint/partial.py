@@ -171,7 +171,10 @@ class PartialFolder:
             if os.path.lexists(self._replaced):
                 # Under another name first: a half-deleted folder must never be taken for one to restore.
                 os.rename(self._replaced, self.root / "trash")
-        # The checkpoint is complete: a leftover that resists is no reason to call the run a failure.
+        self.discard()  # the checkpoint is complete: a leftover that resists is no reason to call the run a failure
+
+    def discard(self) -> None:
+        """Removes the folder, as far as it can be, and keeps the lock."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def release(self) -> None:

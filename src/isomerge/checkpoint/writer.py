@@ -19,7 +19,7 @@ from isomerge.checkpoint.plan import OutTensor, Shard, file_spans, index_bytes, 
 from isomerge.checkpoint.size import parse_size
 from isomerge.checkpoint.starting import start
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, unfinished
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
@@ -181,8 +181,8 @@ class CheckpointWriter:
         copied. ``links`` maps further names to weights files of this checkpoint, which are hard links where the file
         system has them, else copies. ``last`` makes the very last files from the checksums of all others, by name.
         Raises IsomergeError, leaving the partial folder to be resumed, when tensors are missing, a
-        name of ``files`` leaves the folder or is a weights file, a source is missing, the disk is full, or
-        ``out`` was filled meanwhile.
+        name of ``files`` leaves the folder or is a weights file, a source is missing; and UnfinishedError, as that is
+        no fault of the input, when a file cannot be written, the disk is full, or ``out`` was filled meanwhile.
         """
         self._check_open()
         missing = [name for name in self._tensors if name not in self._written]
@@ -197,16 +197,17 @@ class CheckpointWriter:
         extras = dict(files)
         if len(self.shards) > 1:
             extras[self._index] = index_bytes(self.shards)
-        self._flushing.wait()
-        with disk_errors(self.out):
-            for file in sorted(weights):
-                flush(self._partial.model / file)
-            sums = write_extras(self._partial.model, extras, keep=weights, links=linked)
-        sums |= {shard.file: self._checksum(shard) for shard in self.shards}
-        if last is not None:
-            sums |= {name: sums[file] for name, file in (links or {}).items()}
-            self._write_last(last(sums), sums.keys() | {self._index})
-        self._partial.publish()
+        with unfinished():
+            self._flushing.wait()
+            with disk_errors(self.out):
+                for file in sorted(weights):
+                    flush(self._partial.model / file)
+                sums = write_extras(self._partial.model, extras, keep=weights, links=linked)
+            sums |= {shard.file: self._checksum(shard) for shard in self.shards}
+            if last is not None:
+                sums |= {name: sums[file] for name, file in (links or {}).items()}
+                self._write_last(last(sums), sums.keys() | {self._index})
+            self._partial.publish()
         self.close()
         return self.out
 
@@ -222,6 +223,12 @@ class CheckpointWriter:
                 path.write_bytes(content)
                 flush(path)
             flush(self._partial.model)
+
+    def discard(self) -> None:
+        """Removes the partial folder, while it is still locked: once it is not, it may be another process's."""
+        if self._open:
+            self._partial.discard()
+        self.close()
 
     def close(self) -> None:
         """Releases the lock; an unfinished partial folder stays for a later run with the same key."""

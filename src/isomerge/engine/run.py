@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,17 +88,17 @@ class StreamWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        self.writer.close()
         if isinstance(error, KeyboardInterrupt) and self.writer.folder.exists():
             error.add_note(RESUMABLE)
         # bad input leaves nothing behind; a full disk, a lost machine or a kill leaves a folder to resume from
         overflow = isinstance(error, Exception) and is_overflow_error(error)
         if overflow or (isinstance(error, IsomergeError) and not isinstance(error, UnfinishedError)):
-            shutil.rmtree(self.writer.folder, ignore_errors=True)
-            if overflow:
-                raise IsomergeError(f"{self.output.out} was not made: {OVERFLOW}") from None
-        elif isinstance(error, Exception):  # the disk may be full for files that libraries write, too
-            with disk_errors(self.output.out):
+            self.writer.discard()
+        self.writer.close()
+        if overflow:
+            raise IsomergeError(f"{self.output.out} was not made: {OVERFLOW}") from None
+        if isinstance(error, Exception) and not isinstance(error, IsomergeError):
+            with disk_errors(self.output.out):  # the disk may be full for files that libraries write, too
                 raise error
 
     def done(self, unit: str) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ def extract_lora(
     _check_options(choice.cut)
     one, two = (m if isinstance(m, Model) else recognise(m) for m in (finetuned, base))
     pairs = list(_pairs(one, two))
-    folder = PartialFolder(Path(out).absolute(), force=force)
+    folder = PartialFolder(Path(out).absolute(), force=force, reads=[*one.checkpoint.files, *two.checkpoint.files])
     try:
         folder.begin()
         writer = AdapterWriter(one, two, choice, GrowingFile(folder.blobs / "tensors"))
@@ -92,7 +91,7 @@ def extract_lora(
             (folder.model / ADAPTER_CONFIG).write_text(json.dumps(writer.config(), indent=2) + "\n")
         folder.publish()
     finally:
-        shutil.rmtree(folder.root, ignore_errors=True)  # nothing in it can be gone on with
+        folder.discard()  # nothing in it can be gone on with
         folder.release()
     return writer.report()
 
