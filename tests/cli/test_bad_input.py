@@ -805,12 +805,13 @@ def test_damaged_patch(kind: str, patch: Path, stored: Callable, isomerge: Calla
 
 
 def test_save_alignment_nowhere(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
-    """--save-alignment into a folder that is not there."""
+    """--save-alignment into a folder that is not there, or in a folder's place: told before anything is aligned."""
     a, b = stored("gpt2", 0), stored("gpt2", 5)
-    where = tmp_path / "no" / "x.safetensors"
-    said = isomerge("align", b, "--onto", a, "-o", tmp_path / "out", "--save-alignment", where)
-    assert said.code == 2
-    assert str(where) in said.err
+    for where in (tmp_path / "no" / "x.safetensors", tmp_path):
+        said = isomerge("align", b, "--onto", a, "-o", tmp_path / "out", "--save-alignment", where)
+        assert said.code == 2
+        assert f"--save-alignment {where}" in said.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_json_nowhere(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

@@ -141,5 +141,5 @@ def test_alignments_that_cannot_be_saved(place: Callable[[Path], Path], tmp_path
     """A folder, or none."""
     models = [single("gpt2", tmp_path / name, seed) for seed, name in enumerate("ab")]
     alignment, _ = isomerge.align(models[0], onto=models[1], spaces="ff")
-    with pytest.raises(IsomergeError, match="the alignment cannot be written there"):
+    with pytest.raises(IsomergeError, match=r"is a folder: name a file|no such folder"):
         alignment.save(place(tmp_path))

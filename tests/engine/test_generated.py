@@ -123,3 +123,10 @@ def test_refused(names: list[str], options: dict, says: str, toy: Callable, tmp_
     with pytest.raises(IsomergeError, match=says):
         isomerge.generate([toy(name).folder for name in names], out=out, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_are_not_replaced_by_what_is_made_of_them(toy: Callable, tmp_path: Path) -> None:
+    """By whatever name, and with --overwrite."""
+    (link := tmp_path / "x.safetensors").symlink_to(toy("gpt2").folder / "model.safetensors")
+    with pytest.raises(IsomergeError, match="is read, and would be replaced"):
+        isomerge.generate([toy("gpt2").folder], out=link, limit=1, length=4, force=True)

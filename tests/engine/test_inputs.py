@@ -161,6 +161,7 @@ def test_contradictions() -> None:
             matching_of(**options)
     for options, spaces, says in (
         ({"data": "x"}, "paper-joint", "--spaces paper-joint is an algorithm of weights"),
+        ({"data": "x", "rows": 0}, "all", "--rows 0: at least 1"),
         ({"data": "x", "search": float("nan")}, "all", "--search nan"),
         ({"learn": "x", "device": "abacus"}, "all", "--device abacus"),
     ):

@@ -207,7 +207,7 @@ def test_an_output_that_was_filled_meanwhile(force: bool, tmp_path: Path, monkey
         out.mkdir(exist_ok=True)
         (out / "precious.txt").write_text("keep")
 
-    with pytest.raises(IsomergeError, match="exists and is not an empty folder.*the same command goes on"):
+    with pytest.raises(IsomergeError, match=r"exists and is not an empty folder.*the same command goes on"):
         isomerge.merge([a, b], out=out, observer=fill)
     assert files_of(out) == {"precious.txt": b"keep"}
     if not force:
@@ -234,10 +234,14 @@ def test_an_unfinished_folder_is_removed_under_its_lock(tmp_path: Path, monkeypa
     with pytest.raises(IsomergeError, match="bad"), StreamWriter(donor, Output(tmp_path / "out"), "k"):
         raise IsomergeError("bad")
     assert len(refused) == 1
-    with pytest.raises(IsomergeError, match="bad"), StreamWriter(donor, Output(tmp_path / "out"), "k") as stream:
-        stream.writer.close()
-        with CheckpointWriter(tmp_path / "out", [], key="another process"):
-            raise IsomergeError("bad")
+    stream = StreamWriter(donor, Output(tmp_path / "out"), "k")
+    stream.writer.close()
+    with (
+        CheckpointWriter(tmp_path / "out", [], key="another process"),
+        pytest.raises(IsomergeError, match="bad"),
+        stream,
+    ):
+        raise IsomergeError("bad")
     assert (tmp_path / ".out.partial").is_dir()
 
 

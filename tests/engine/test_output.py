@@ -252,6 +252,28 @@ def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["outer", "work"]
 
 
+def test_overwrite_never_removes_what_is_read_beside_models(pair: Callable, tmp_path: Path) -> None:
+    """Data and alignments in folders of the output."""
+    a, b = pair("gpt2")
+    outer = tmp_path / "outer"
+    shutil.copytree(a, outer)
+    (outer / "inner").mkdir()
+    (outer / "inner" / "data.jsonl").write_text('{"text": "one"}\n')
+    isomerge.align(b, onto=a, spaces="ff")[0].save(patch := outer / "inner" / "patch.safetensors")
+    before, how = files_of(outer), {"out": outer, "force": True}
+    for run in (
+        lambda: isomerge.merge([a, b], data=outer / "inner", **how),
+        lambda: isomerge.merge([a, b], repair=outer / "inner" / "data.jsonl", align=False, **how),
+        lambda: isomerge.align(b, onto=a, search=1.0, data=outer / "inner" / "data.jsonl", **how),
+        lambda: isomerge.apply(patch, b, **how),
+    ):
+        with pytest.raises(
+            IsomergeError, match=r"outer holds .*inner.*, which is read: --overwrite would remove it"
+        ):
+            run()
+    assert files_of(outer) == before
+
+
 def test_without_room_for_a_thread_pictures_are_drawn_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is imported ahead is no reason to fail."""
 

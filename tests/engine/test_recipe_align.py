@@ -69,3 +69,11 @@ def test_a_kept_recipe_names_no_function_for_repair() -> None:
     text = recipe_text(job_of_models(["a", "b"]), ["a", "b"], {**how, "heads": "average", "repair": "m:f"}, {})
     assert "run this one with --repair m:f." in text
     assert "\nalign: true" in text
+
+
+def test_a_kept_recipe_says_how_many_rows_were_asked_for() -> None:
+    """As it says every option of a match that is not its default."""
+    how = {"align": True, "anchor": "first", "onto": 0, "spaces": None, "layers": None, "untie": False}
+    how |= {"heads": "average", "repair": None}
+    text = recipe_text(job_of_models(["a", "b"]), ["a", "b"], how, {"data": "x.jsonl", "rows": 7})
+    assert "rows: 7" in text

@@ -279,6 +279,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert all(len(x) == 16 for x in read_activations(tmp_path / "s.safetensors", recognise(a)).values.values())
     with pytest.raises(IsomergeError, match="exists"):
         isomerge.stats(a, data=examples, out=tmp_path / "s.safetensors")
+    before = (a / "model.safetensors").read_bytes()
+    with pytest.raises(IsomergeError, match="is read, and would be replaced"):
+        isomerge.stats(a, data=examples, out=tmp_path / "." / "a" / "model.safetensors", force=True)
+    assert (a / "model.safetensors").read_bytes() == before
     with pytest.raises(IsomergeError, match="no such folder"):
         isomerge.stats(a, data=examples, out=tmp_path / "no" / "s.safetensors")
     with pytest.raises(IsomergeError, match="--rows 0"):

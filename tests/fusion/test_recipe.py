@@ -147,6 +147,7 @@ align:
   gradient_checkpointing: true
   limit: 100
   length: 64
+  rows: 512
   seed: 3
   match: otfusion
 """
@@ -156,12 +157,20 @@ def test_every_option_of_the_match(tmp_path: Path) -> None:
     """The block has each option that `isomerge.align` takes beside the weights, by its name there."""
     block = read_recipe(write(tmp_path, f"{MODELS}merge_method: linear\n{EVIDENCE}")).align
     found = block.matching()
-    wanted = set(signature(matching_of).parameters) - {"rows"}
+    wanted = set(signature(matching_of).parameters)
     assert set(found) == wanted
     assert found["stats_anchor"] == "a.safetensors"
     assert found["stats_src"] == ["b.safetensors"]
     assert (found["search"], found["steps"], found["permutations"], found["seed"]) == (20.0, 12, True, 3)
     assert set(type(block).model_fields) == {*wanted - {"stats_src", "stats_anchor"}, "stats", *OWN}
+
+
+def test_every_option_of_the_match_is_one_of_the_command_line() -> None:
+    """By its name in Python, with its default; `stats_src` as a list, which is none."""
+    from isomerge.cli.matching_options import _declared
+
+    wanted = {name: p.default for name, p in signature(matching_of).parameters.items()}
+    assert _declared() == {**wanted, "stats_src": []}
 
 
 OWN = ("enabled", "anchor", "onto", "repair", "heads", "merge_base", "spaces", "layers", "untie")

@@ -42,10 +42,10 @@ def discover(
         IsomergeError: transformers cannot build a tiny model of this class, its tensors are not those of the checkpoint, or
             ``out`` exists.
     """
-    from isomerge.checkpoint.disk import check_file, disk_errors
     from isomerge.discovery.checkpoint import covered, read_config
     from isomerge.discovery.discover import discover as find
     from isomerge.discovery.summary import summary
+    from isomerge.files import check_file, disk_errors
 
     path = None if out is None else Path(os.path.expanduser(out))
     if path is not None:

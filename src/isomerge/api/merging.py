@@ -124,10 +124,10 @@ def merge(
         asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
         options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
         options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
-        unmoved = not how["align"]
+        unmoved, reads = not how["align"], (spec, repair, *match.paths(), *job.stats)
         with (
             _models_of(job, spec=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved) as (found, origins),
-            destination(out, options) as output,
+            destination(out, options, *reads) as output,
         ):
             named = [
                 str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)

@@ -65,7 +65,11 @@ def align(
     how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
-    with recognised([source, onto], spec, allow_pickle, untie) as (a, b), destination(out, options) as output:
+    reads = (spec, *how.paths())
+    with (
+        recognised([source, onto], spec, allow_pickle, untie) as (a, b),
+        destination(out, options, *reads) as output,
+    ):
         alignment, report = run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
         return alignment, Report(report)
 
@@ -94,7 +98,8 @@ def apply(
     from isomerge.engine.commands import run_apply
 
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options) as output:
+    reads = (spec, alignment)
+    with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options, *reads) as output:
         name = "given" if isinstance(alignment, Alignment) else str(alignment)
         patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.declared)
         return Report(run_apply(patch, found, output, name=name))
@@ -132,6 +137,6 @@ def canon(
     from isomerge.quotient.canonical import run_canon
 
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options) as output:
+    with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options, spec) as output:
         alignment, report = run_canon(found, output)
         return alignment, Report(report)

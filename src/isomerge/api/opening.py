@@ -13,6 +13,7 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.arguments import checked
 from isomerge.engine.engines import engine_of
+from isomerge.engine.inputs import paths_read
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
@@ -68,8 +69,11 @@ def dtype_name(dtype: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Output]:
-    """The output folder; a temporary one when the caller wants no checkpoint."""
+def destination(out: str | Path | None, options: dict[str, Any], *reads: Any) -> Iterator[Output]:
+    """The output folder; a temporary one when the caller wants no checkpoint.
+
+    ``reads`` are what is read beside the models, by name: no folder that holds it is replaced.
+    """
     from isomerge.checkpoint.size import parse_size
 
     size = options.get("shard_size")
@@ -83,7 +87,7 @@ def destination(out: str | Path | None, options: dict[str, Any]) -> Iterator[Out
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))) / "out"
         engine = stack.enter_context(engine_of(options.pop("engine", "local"), options.pop("address", None)))
-        yield Output(Path(os.path.expanduser(out)), **options, engine=engine)
+        yield Output(Path(os.path.expanduser(out)), **options, engine=engine, reads=paths_read(*reads))
 
 
 @contextlib.contextmanager

@@ -19,9 +19,9 @@ from typing import Any
 
 from zlib_ng.zlib_ng import crc32
 
-from isomerge.checkpoint.disk import disk_errors
 from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors
 
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, the lowest degree in the highest bit
 _ONE = 1 << 31

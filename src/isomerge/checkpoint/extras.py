@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum
-from isomerge.checkpoint.disk import flush
 from isomerge.checkpoint.weights import is_plain_name
 from isomerge.errors import IsomergeError
+from isomerge.files import flush
 
 
 def check_extras(out: Path, files: Mapping[str, bytes | Path], reserved: set[str]) -> None:

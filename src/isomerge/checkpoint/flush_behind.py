@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from isomerge.checkpoint.disk import disk_errors, flush
+from isomerge.files import disk_errors, flush
 
 FLUSH_AFTER = 1 << 26
 """Bytes that are worth a flush: a device takes them in some hundredths of a second."""

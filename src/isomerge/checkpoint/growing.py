@@ -9,8 +9,9 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.disk import disk_errors, flush, write_from
+from isomerge.checkpoint.disk import write_from
 from isomerge.checkpoint.dtypes import dtype_code
+from isomerge.files import disk_errors, flush
 
 if TYPE_CHECKING:
     import torch

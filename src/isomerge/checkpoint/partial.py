@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from isomerge.checkpoint.disk import disk_errors, flush
 from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors, flush
 
 CHECKPOINT_FILES = {"config.json", "model_index.json", "adapter_config.json", "isomerge.json"}
 """What says that a folder holds a model, or was made to."""
@@ -20,7 +20,7 @@ CHECKPOINT_FILES = {"config.json", "model_index.json", "adapter_config.json", "i
 def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
     """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced.
 
-    With ``force`` it must not where one of the files that are read (``reads``) or the current folder is in a folder inside it,
+    With ``force`` it must not where one of the files or folders that are read (``reads``) or the current folder is in a folder inside it,
     nor where it is a folder of other folders and no checkpoint. The current folder itself, even empty, would no longer be
     the one that a shell is in.
     """
@@ -45,7 +45,7 @@ def _check_replaceable(out: Path, reads: Iterable[Path]) -> None:
     here = Path(os.path.realpath(out))
     for file in reads:
         for place in (Path(os.path.abspath(file)), Path(os.path.realpath(file))):
-            if here in place.parents and place.parent != here:
+            if here in place.parents and (place.parent != here or place.is_dir()):
                 raise IsomergeError(
                     f"{out} holds {file}, which is read: --overwrite would remove it; choose another output folder"
                 )

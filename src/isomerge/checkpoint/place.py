@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from zlib_ng.zlib_ng import crc32
 
-from isomerge.checkpoint.disk import disk_errors, write_from
+from isomerge.checkpoint.disk import write_from
+from isomerge.files import disk_errors
 from isomerge.pieces import PIECE, all_finite
 
 if TYPE_CHECKING:

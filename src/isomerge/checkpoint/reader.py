@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
-from isomerge.checkpoint.disk import map_private, open_fd, read_ahead, read_into
+from isomerge.checkpoint.disk import map_private, read_ahead, read_into
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.stamps import Stamp, stamps_here
 from isomerge.errors import IsomergeError
+from isomerge.files import open_fd
 
 if TYPE_CHECKING:
     import torch

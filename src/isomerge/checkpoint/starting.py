@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isomerge.checkpoint.checksums import file_checksum, range_checksum
-from isomerge.checkpoint.disk import disk_errors, flush
 from isomerge.checkpoint.journal import Journal, Unit
 from isomerge.checkpoint.partial import PartialFolder
 from isomerge.checkpoint.plan import FileSpan, Shard, file_spans
 from isomerge.checkpoint.weights import is_plain_name
 from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors, flush
 from isomerge.progress import Observer
 
 

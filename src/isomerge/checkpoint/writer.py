@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
-from isomerge.checkpoint.disk import disk_errors, flush, write_from
+from isomerge.checkpoint.disk import write_from
 from isomerge.checkpoint.dtypes import dtype_code, torch_dtype
 from isomerge.checkpoint.extras import check_extras, write_extras
 from isomerge.checkpoint.flush_behind import FlushBehind
@@ -20,6 +20,7 @@ from isomerge.checkpoint.size import parse_size
 from isomerge.checkpoint.starting import start
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError, unfinished
+from isomerge.files import disk_errors, flush
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:

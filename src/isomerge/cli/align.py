@@ -41,11 +41,11 @@ def align(
     from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
     from isomerge.cli.dry_run import print_plan
     from isomerge.engine.pairs.matching import matching_of
-    from isomerge.errors import IsomergeError
+    from isomerge.files import check_file
 
     voice = Voice(quiet, verbose)
-    if save_alignment is not None and not save_alignment.absolute().parent.is_dir():
-        raise IsomergeError(f"--save-alignment {save_alignment}: no such folder; make it first")
+    if save_alignment is not None:
+        check_file(save_alignment, f"--save-alignment {save_alignment}", force=True)
     how = matching_of(**matching)
     if dry_run:
         print_plan(

@@ -67,6 +67,7 @@ def _declared(
     ] = False,
     limit: Annotated[int | None, _option("Read no more than so many examples.")] = None,
     length: Annotated[int, _option("Tokens per example of text.")] = 128,
+    rows: Annotated[int, _option("Rows of activations that are kept of every place in a model.")] = 1024,
     seed: Annotated[int, _option("Of everything that is drawn.")] = 0,
     match: Annotated[
         str,
@@ -95,6 +96,7 @@ def _declared(
         "gradient_checkpointing": gradient_checkpointing,
         "limit": limit,
         "length": length,
+        "rows": rows,
         "seed": seed,
         "match": match,
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, open_regular
-from isomerge.checkpoint.disk import disk_errors, read_into
+from isomerge.checkpoint.disk import read_into
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo, read_header
@@ -24,6 +24,7 @@ from isomerge.engine.models import recognise
 from isomerge.engine.provenance import input_states
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import REPORT
+from isomerge.files import disk_errors
 from isomerge.pieces import all_finite
 from isomerge.progress import Observer
 

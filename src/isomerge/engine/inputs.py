@@ -151,22 +151,29 @@ def shown(ref: str | Path | Examples | None) -> str | None:
     return ref.fingerprint if isinstance(ref, Examples) else None if ref is None else str(ref)
 
 
+def paths_read(*refs: Any) -> tuple[Path, ...]:
+    """The files and folders that some references name (data, statistics, alignments, specs); others are passed over."""
+    found = (_path_of(str(ref)) for ref in refs if isinstance(ref, (str, Path)))
+    return tuple(path for path in found if path is not None)
+
+
 def _files(ref: str) -> Iterator[Path]:
-    from isomerge.data.records import saved_split
+    path = _path_of(ref)
+    if path is not None and path.is_dir():
+        yield from sorted(p for p in path.rglob("*") if p.is_file())
+    elif path is not None:
+        yield path
+
+
+def _path_of(ref: str) -> Path | None:
+    """The folder or file that a reference names, or the file of its Python function."""
+    from isomerge.data.records import is_function, saved_split
 
     path = Path(os.path.expanduser(ref))
     path = Path(saved_split(str(path))[0] or path)
-    if path.is_dir():
-        yield from sorted(p for p in path.rglob("*") if p.is_file())
-    elif path.is_file():
-        yield path
-    else:
-        from isomerge.data.records import is_function
-
-        module = ref.partition(":")[0]
-        origin = _origin(module) if is_function(ref) else None
-        if origin is not None:
-            yield origin
+    if path.is_dir() or path.is_file():
+        return path
+    return _origin(ref.partition(":")[0]) if is_function(ref) else None
 
 
 def _origin(module: str) -> Path | None:

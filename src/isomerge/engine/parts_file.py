@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.disk import write_tensors
+from isomerge.files import write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,14 +22,7 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
             several times, as elements that a whole stack shares.
         about: what JSON can tell.
     """
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for part, found in parts.items():
-        for key, x in found.items():
-            place = x.untyped_storage().data_ptr()
-            # the format has no tensors that share memory
-            tensors[f"{part}/{key}"] = x.clone().contiguous() if place in seen else x.contiguous()
-            seen.add(place)
+    tensors = {f"{part}/{key}": x for part, found in parts.items() for key, x in found.items()}
     write_tensors(path, tensors, about)
 
 

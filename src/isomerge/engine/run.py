@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
-from isomerge.checkpoint.disk import disk_errors
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.engine.local_engine import Engine, LocalEngine
@@ -20,6 +19,7 @@ from isomerge.engine.stored_form import StoredForm, planned_tensors
 from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
 from isomerge.evidence.card import REPORT
 from isomerge.evidence.distances_figure import PICTURE, distances_picture
+from isomerge.files import disk_errors
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
@@ -43,6 +43,8 @@ class Output:
     """Bytes that the run may take, by the estimate of a dry run; of a worker on a cluster."""
     engine: Engine = field(default_factory=LocalEngine)
     """What works on the units."""
+    reads: tuple[Path, ...] = ()
+    """Files and folders that are read beside the models: no folder that holds them is replaced."""
 
 
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
@@ -79,7 +81,7 @@ class StreamWriter:
             force=output.force,
             apart=apart,
             name=weights_name(donor.config),
-            reads=[file for model in (donor, *others) for file in model.checkpoint.files],
+            reads=[*output.reads, *(file for model in (donor, *others) for file in model.checkpoint.files)],
             observer=output.observer,
         )
         self.form = StoredForm(donor, output.dtype, self.writer)

@@ -134,6 +134,7 @@ class AlignBlock(_Strict):
     gradient_checkpointing: bool | None = None
     limit: int | None = None
     length: int | None = None
+    rows: int | None = None
     seed: int | None = None
 
     def matching(self) -> dict[str, Any]:

@@ -161,11 +161,12 @@ class Alignment(Mapping[str, "Tensor"]):
     def save(self, path: str | Path, **about: Any) -> None:
         """Write the patch file: safetensors, float64 and int64, with the spaces and sizes in its metadata.
 
+        A file that is there is replaced once the new one is whole.
+
         Raises:
             IsomergeError: there is no such folder, or no file can be written there.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
+        from isomerge.files import check_file, write_tensors
 
         header = {
             "format": FORMAT,
@@ -174,13 +175,8 @@ class Alignment(Mapping[str, "Tensor"]):
             "spaces": {n: [s.group_name, list(s.index)] for n, s in sorted(self.spec.spaces.items())},
             "sizes": self.spec.sizes,
         }
-        # one key: safetensors writes several in an order that changes from run to run
-        metadata = {"isomerge": json.dumps(header, sort_keys=True)}
-        elements = {k: v.contiguous() for k, v in sorted(self.elements.items())}
-        try:
-            save_file(elements, str(path), metadata=metadata)
-        except (OSError, SafetensorError) as error:
-            raise IsomergeError(f"{path}: the alignment cannot be written there ({error}); name a file") from None
+        check_file(Path(path), str(path), force=True)
+        write_tensors(Path(path), self.elements, header)
 
     @classmethod
     def load(cls, path: str | Path, spec: Spec) -> Alignment:

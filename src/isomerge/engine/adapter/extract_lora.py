@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from isomerge.checkpoint.disk import disk_errors
 from isomerge.checkpoint.growing import GrowingFile
 from isomerge.checkpoint.partial import PartialFolder
 from isomerge.engine.adapter.adapter_writer import AdapterWriter, Choice, Pair
 from isomerge.engine.models import Model, recognise
 from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors
 from isomerge.fusion.low_rank import Cut
 
 _FLOATS = ("F32", "F16", "BF16", "F64")

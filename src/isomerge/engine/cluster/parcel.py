@@ -17,10 +17,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.disk import disk_errors, flush
 from isomerge.engine.memory import map_large_blocks
 from isomerge.engine.unit_work import UnitWork
 from isomerge.errors import ClusterError, IsomergeError
+from isomerge.files import disk_errors, flush, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,6 @@ def pack(work: UnitWork, folder: Path) -> Parcel:
         IsomergeError: the folder cannot be written.
     """
     from ray.cloudpickle import cloudpickle
-    from safetensors.torch import save_file
 
     tensors: list[Tensor] = []
     numbers: dict[int, int] = {}
@@ -77,18 +76,12 @@ def pack(work: UnitWork, folder: Path) -> Parcel:
     content = stream.getvalue()
     digest = hashlib.sha256(content).hexdigest()
     path = folder / f"work-{digest[:16]}.pickle"
+    write_tensors(path.with_suffix(".safetensors"), {str(k): t for k, t in enumerate(tensors)})
     with disk_errors(path):
-        save_file({str(k): _alone(t) for k, t in enumerate(tensors)}, str(path.with_suffix(".safetensors")))
         path.write_bytes(content)
-        for file in (path, path.with_suffix(".safetensors"), folder):
+        for file in (path, folder):
             flush(file)
     return Parcel(str(path), digest)
-
-
-def _alone(tensor: Tensor) -> Tensor:
-    """A tensor that shares its memory with no other, which safetensors refuses."""
-    found = tensor.detach().cpu().contiguous()
-    return found if found.untyped_storage().nbytes() == found.nbytes else found.clone()
 
 
 @lru_cache(maxsize=1)  # a worker has one run at a time

@@ -11,7 +11,6 @@ from collections.abc import Generator
 from contextlib import ExitStack
 from typing import Any
 
-from isomerge.checkpoint.disk import disk_errors
 from isomerge.engine.accelerator import CPU
 from isomerge.engine.cluster import connection
 from isomerge.engine.cluster.parcel import FOLDER, Parcel, pack
@@ -20,6 +19,7 @@ from isomerge.engine.cost import LIBRARIES
 from isomerge.engine.local_engine import Demand
 from isomerge.engine.unit_work import Solved, UnitWork
 from isomerge.errors import ClusterError, IsomergeError
+from isomerge.files import disk_errors
 from isomerge.symmetry.units import Unit
 
 RETRIES = 5

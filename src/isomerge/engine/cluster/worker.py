@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum, Sums
-from isomerge.checkpoint.disk import disk_errors, flush
 from isomerge.checkpoint.place import PlacedTensor
 from isomerge.engine.cluster.parcel import Parcel, unpack
 from isomerge.engine.models import Model
@@ -23,6 +22,7 @@ from isomerge.engine.pairs.pair import UnitResult
 from isomerge.engine.pipeline import one_thread_each
 from isomerge.engine.unit_work import Solved, UnitWork
 from isomerge.errors import ClusterError
+from isomerge.files import disk_errors, write_tensors
 from isomerge.pieces import scratch_kept
 from isomerge.symmetry.units import Unit
 
@@ -58,7 +58,7 @@ def solve_unit(parcel: Parcel, number: int) -> SolvedUnit:
         found, tensors = work.solve(unit)
     path = Path(parcel.path).with_name(f"{number}-{uuid.uuid4().hex}.safetensors")
     named = dict(_named(found, tensors))
-    _save(named, path)
+    write_tensors(path, named)
     work.check_unchanged(unit)
     sums = {name: Checksum.of(_content(tensor)).crc32 for name, tensor in named.items()}
     read = [model.checkpoint.sums(_names(model, unit)) for model in work.models]
@@ -124,11 +124,3 @@ def _content(tensor: Tensor) -> memoryview:
     import torch
 
     return tensor.reshape(-1).view(torch.uint8).numpy().data
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    with disk_errors(path):
-        save_file(tensors, str(path))
-        flush(path)

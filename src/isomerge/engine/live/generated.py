@@ -44,7 +44,7 @@ class Generation:
         Raises:
             IsomergeError: naming the option.
         """
-        from isomerge.checkpoint.disk import check_file
+        from isomerge.files import check_file
 
         check_file(self.out, f"--out {self.out}", force=self.force)
         if self.out.suffix != ".safetensors":
@@ -65,10 +65,11 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
     Raises:
         IsomergeError: models that neither write texts nor see images, or that cannot share examples; nothing is written.
     """
-    from isomerge.checkpoint.disk import write_tensors
+    from isomerge.files import check_not_read, write_tensors
 
     if not models:
         raise IsomergeError("no model is given: name those that shall be matched")
+    check_not_read(options.out, f"--out {options.out}", [file for m in models for file in m.checkpoint.files])
     inputs = [Inputs(model.config) for model in models]
     if inputs[0].images:
         kind, tensors = "images", {"pixel_values": _noise(models[0], inputs, options)}

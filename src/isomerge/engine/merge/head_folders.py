@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from isomerge.checkpoint.plan import files_index
 from isomerge.checkpoint.weights import SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.engine.merge.heads import Heads, head_blocks, moved_head, with_labels
 from isomerge.engine.models import Model
+from isomerge.files import write_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +55,7 @@ def separate_heads(
         if not tensors:
             continue
         folder, path = _folder(number, model), stream.writer.blob(f"head-{number}.safetensors")
-        _save(tensors, path)
+        write_tensors(path, tensors, metadata={"format": "pt"})
         index = files_index(
             {**places, **dict.fromkeys(tensors, FILE)}, size + sum(t.nbytes for t in tensors.values())
         )
@@ -69,9 +70,3 @@ def separate_heads(
 def _within(file: str) -> str:
     """The name of a body's file beside a head: a model.safetensors would be taken for the whole checkpoint."""
     return "model-body.safetensors" if file == SAFETENSORS else file
-
-
-def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({k: v.contiguous() for k, v in sorted(tensors.items())}, str(path), metadata={"format": "pt"})

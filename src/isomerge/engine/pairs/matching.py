@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import CPU, check_device, matching_device
 from isomerge.engine.canonical.units import SHARES
-from isomerge.engine.inputs import check_statistics, inputs_key
+from isomerge.engine.inputs import check_statistics, inputs_key, paths_read
 from isomerge.engine.pairs.baselines import OURS, check_match
 from isomerge.errors import IsomergeError
 
@@ -69,6 +69,8 @@ class Matching:
             raise IsomergeError("--data and --stats-src are two sources of activations: choose one")
         if self.evidence not in SHARES:
             raise IsomergeError(f"--evidence {self.evidence}: choose from {', '.join(SHARES)}")
+        if self.rows < 1:
+            raise IsomergeError(f"--rows {self.rows}: at least 1 is needed")
         if self.input_metric and not (self.data or self.stats or self.learn):
             raise IsomergeError(
                 "--input-metric needs what layers read: add --data DATA, or files of isomerge stats"
@@ -90,6 +92,10 @@ class Matching:
     def key(self, anchor: Model) -> list[Any]:
         """What determines the match beside models and spaces: for the key of a run."""
         return inputs_key(self, anchor)
+
+    def paths(self) -> tuple[Path, ...]:
+        """The files and folders that the match reads beside the models."""
+        return paths_read(self.data, self.learn, *self.stats)
 
     def spaces(self, asked: str | None) -> str:
         """The choice of spaces: what was asked for, else all of them when there is something to decide them by."""

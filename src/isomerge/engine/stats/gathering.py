@@ -160,8 +160,8 @@ class StatsOptions:
         Raises:
             IsomergeError: naming the option.
         """
-        from isomerge.checkpoint.disk import check_file
         from isomerge.engine.accelerator import check_device
+        from isomerge.files import check_file
 
         check_file(self.out, f"--out {self.out}", force=self.force)
         for name, value in (("--rows", self.rows), ("--batch-size", self.batch_size)):
@@ -190,7 +190,9 @@ def parse_kinds(kinds: str | Collection[str]) -> tuple[str, ...]:
 def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[str, Any]:
     """Gather and write; returns the report."""
     from isomerge.engine.live.modules import load_module
+    from isomerge.files import check_not_read
 
+    check_not_read(options.out, f"--out {options.out}", model.checkpoint.files)
     kinds, fisher = options.kinds, None
     if {"fisher", "kfac"} & set(kinds):
         labels_for(examples, options.labels)

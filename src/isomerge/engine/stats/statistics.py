@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.disk import write_tensors
 from isomerge.engine.models import Model
 from isomerge.engine.stats.fisher_information import FisherInformation
 from isomerge.engine.stats.moving import moved_moments
@@ -31,6 +30,7 @@ from isomerge.engine.stats.statistics_file import (
 )
 from isomerge.engine.stats.taps import Activations, Tap
 from isomerge.errors import IsomergeError
+from isomerge.files import write_tensors
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:

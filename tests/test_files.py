@@ -1,0 +1,78 @@
+"""The one writer of whole safetensors files: the bytes of safetensors, all of them or none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.disguises import single
+from isomerge.engine.models import recognise
+from isomerge.errors import DiskFullError, IsomergeError
+from isomerge.files import check_file, write_tensors
+from isomerge.symmetry.alignment import Alignment
+
+X = torch.arange(12.0).reshape(3, 4)
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_bytes_are_those_of_safetensors(durable: bool, metadata: dict[str, str] | None, tmp_path: Path) -> None:
+    """Whatever the strides, and whatever was there before."""
+    (tmp_path / "mine").write_bytes(bytes(10_000))
+    write_tensors(tmp_path / "mine", {"b": X.T, "a": X.long()}, metadata=metadata, durable=durable)
+    save_file({"a": X.long(), "b": X.T.contiguous()}, tmp_path / "theirs", metadata=metadata)
+    assert (tmp_path / "mine").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "theirs"}
+
+
+def test_tensors_that_share_memory_are_all_written(tmp_path: Path) -> None:
+    """The format has none that do."""
+    given = {"a": X, "b": X, "row": X[1], "column": X[:, 1], "weight": torch.nn.Parameter(X)}
+    write_tensors(tmp_path / "x", given)
+    found = load_file(tmp_path / "x")
+    assert found.keys() == given.keys()
+    assert all(torch.equal(found[name], x) for name, x in given.items())
+
+
+def no_room(*_: Any) -> None:
+    """A disk that is full when the file is to be on it."""
+    raise OSError(28, os.strerror(28))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path, _: write_tensors(path, {"x": X}),
+        lambda path, model: Alignment(model.spec, {}).save(path),
+    ],
+)
+def test_a_full_disk_leaves_what_was_there(
+    write: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alignment that took hours is not lost to the one that should replace it."""
+    model = recognise(single("gpt2", tmp_path / "model"))
+    (there := tmp_path / "there").write_text("precious")
+    monkeypatch.setattr("isomerge.files.flush", no_room)
+    with pytest.raises(DiskFullError, match=r"the disk is full while writing .*there"):
+        write(there, model)
+    assert there.read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "there"}
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    """Told in words, though there is nothing to clean up either."""
+    (tmp_path / "file").touch()
+    with pytest.raises(IsomergeError, match=r"writing .* failed"):
+        write_tensors(tmp_path / "file" / "x", {"x": X})
+
+
+def test_devices_are_no_files() -> None:
+    """They would be replaced by one, where the user may."""
+    with pytest.raises(IsomergeError, match="is no plain file"):
+        check_file(Path(os.devnull), "--out", force=True)
