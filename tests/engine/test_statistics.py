@@ -15,7 +15,6 @@ import isomerge
 from engine.disguises import files_of, perturb, single, turn
 from isomerge.data.examples import Examples
 from isomerge.engine.commands import run_align
-from isomerge.engine.inputs import check_same_data
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import Model, recognise
 from isomerge.engine.pairs.matching import Matching
@@ -28,6 +27,7 @@ from isomerge.engine.stats.statistics import (
     weights_digest,
     write_statistics,
 )
+from isomerge.engine.stats.statistics_header import check_same_data, check_statistics
 from isomerge.engine.stats.taps import capture
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_turn, with_streams
@@ -263,6 +263,9 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(IsomergeError, match=said) as error:
             read_statistics(bad, model)
         assert str(bad) in str(error.value)
+        if said.startswith(("version", "not a")):  # what a header tells is told before anything is written
+            with pytest.raises(IsomergeError, match=said):
+                check_statistics([str(bad)], [model])
     (tmp_path / "text").write_text("hello")
     for bad in (tmp_path / "text", tmp_path / "none"):
         with pytest.raises(IsomergeError, match="not a readable statistics file"):

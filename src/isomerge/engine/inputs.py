@@ -1,12 +1,11 @@
-"""What a match is given beside weights: data and statistics files, opened, checked and told from others."""
+"""What a match is given beside weights: data, opened and checked, and all files told from others."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,66 +65,6 @@ def check_labels(matching: Matching, examples: Examples) -> None:
     """
     if matching.settings is not None and matching.settings.target == "labels" and not examples.labelled:
         raise IsomergeError("the data have no labels: learn with --learn-target distill")
-
-
-def check_statistics(files: Sequence[str], models: Sequence[Model]) -> None:
-    """Read the headers of statistics files, one per model; whether they are of these weights is checked when read.
-
-    Raises:
-        IsomergeError: a file that is none, or files of different data.
-    """
-    from isomerge.engine.stats.statistics import FORMAT
-
-    kept: list[Any] = []
-    for file, model in zip(files, models, strict=True):
-        header = _header(file)
-        if header.get("format") != FORMAT:
-            raise IsomergeError(f"{file}: not a statistics file of isomerge: make one with isomerge stats")
-        if header.get("model_type") != model.spec.model_type:
-            raise IsomergeError(
-                f"{file}: made for {header.get('model_type')}, but {model.ref} is {model.spec.model_type}"
-            )
-        kept.append(header.get("rows_of"))
-    check_same_data(files, kept)
-
-
-def check_same_data(files: Sequence[str], told: Sequence[Any]) -> None:
-    """Refuse statistics files whose rows do not belong together.
-
-    Args:
-        files: of statistics.
-        told: which rows each one has (`isomerge.engine.stats.taps.pairing`).
-
-    Raises:
-        IsomergeError: naming the first file and the one that differs from it.
-    """
-    for file, rows in zip(files[1:], told[1:], strict=True):
-        if rows == told[0]:
-            continue
-        if lacking := [name for name, found in ((files[0], told[0]), (file, rows)) if not found]:
-            raise IsomergeError(
-                f"{lacking[0]} has no rows of activations: make it with --kinds activations,regmean"
-            )
-        if str(rows).split()[1:] != str(told[0]).split()[1:]:
-            raise IsomergeError(
-                f"{files[0]} and {file} have rows that were chosen otherwise: make both with the same --rows and --batch-size"
-            )
-        raise IsomergeError(
-            f"{files[0]} and {file} are of different data: make both with the same --data, --limit and --length"
-        )
-
-
-def _header(file: str) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, "pt") as opened:
-            found = json.loads((opened.metadata() or {}).get("isomerge", "{}"))
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        raise IsomergeError(
-            f"{file}: not a readable statistics file ({error}): make one with isomerge stats"
-        ) from None
-    return found if isinstance(found, dict) else {}
 
 
 def inputs_key(matching: Matching, anchor: Model) -> list[Any]:

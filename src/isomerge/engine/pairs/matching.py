@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import CPU, check_device, matching_device
 from isomerge.engine.canonical.units import SHARES
-from isomerge.engine.inputs import check_statistics, inputs_key, paths_read
+from isomerge.engine.inputs import inputs_key, paths_read
 from isomerge.engine.pairs.baselines import OURS, check_match
+from isomerge.engine.stats.statistics_header import check_statistics
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:

@@ -20,14 +20,8 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.models import Model
 from isomerge.engine.stats.fisher_information import FisherInformation
 from isomerge.engine.stats.moving import moved_moments
-from isomerge.engine.stats.statistics_file import (
-    FORMAT,
-    KINDS,
-    VERSION,
-    StatisticsFile,
-    axis_number,
-    weights_digest,
-)
+from isomerge.engine.stats.statistics_file import KINDS, StatisticsFile, axis_number, weights_digest
+from isomerge.engine.stats.statistics_header import FORMAT, VERSION
 from isomerge.engine.stats.taps import Activations, Tap
 from isomerge.errors import IsomergeError
 from isomerge.files import write_tensors

@@ -1,15 +1,15 @@
-"""One statistics file, opened: header and taps checked against a model, tensors read one at a time."""
+"""One statistics file, opened: digest and taps checked against a model, tensors read one at a time."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.models import Model
+from isomerge.engine.stats.statistics_header import read_statistics_header
 from isomerge.engine.stats.taps import Tap, plain
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import size
@@ -17,8 +17,6 @@ from isomerge.symmetry.axes import size
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = "isomerge-statistics"
-VERSION = 1
 KINDS = {"activations": "rows", "regmean": "gram", "fisher": "fisher", "kfac": "kfac"}
 """From the kinds that `isomerge stats` is asked for to the first word of their keys; readers ignore other words."""
 SIZED_BY_TAP = ("rows", "mean", "gram")
@@ -60,8 +58,11 @@ class StatisticsFile:
 
     def __init__(self, path: str | Path, model: Model) -> None:
         self.path, self.model = Path(path), model
-        self.header, self.names = _header_and_names(self.path)
-        self._check_header()
+        self.header, self.names = read_statistics_header(self.path, model)
+        if self.header.get("model") != weights_digest(model):
+            raise IsomergeError(
+                f"{self.path}: made for another model than {model.ref}: make one of this one with isomerge stats"
+            )
         self.blocks = {block.key: block for block in model.blocks}
         self.taps = self._read_taps()
 
@@ -139,23 +140,6 @@ class StatisticsFile:
         axis = self.linears.get(key, ("", 0))[1]
         return kind == "kfac" and len(stored) == 2 and shape in ([stored[1 - axis]], [stored[1 - axis]] * 2)
 
-    def _check_header(self) -> None:
-        header, model = self.header, self.model
-        if header.get("format") != FORMAT:
-            raise IsomergeError(f"{self.path}: not a statistics file of isomerge: make one with isomerge stats")
-        if header.get("version") != VERSION:
-            raise IsomergeError(
-                f"{self.path}: version {header.get('version')} of the format, but this program reads {VERSION}"
-            )
-        if header.get("model_type") != model.spec.model_type:
-            raise IsomergeError(
-                f"{self.path}: made for {header.get('model_type')}, but {model.ref} is {model.spec.model_type}"
-            )
-        if header.get("model") != weights_digest(model):
-            raise IsomergeError(
-                f"{self.path}: made for another model than {model.ref}: make one of this one with isomerge stats"
-            )
-
     def _read_taps(self) -> dict[str, Tap]:
         taps = {}
         try:
@@ -167,17 +151,3 @@ class StatisticsFile:
                 f"{self.path}: its list of taps does not fit {self.model.ref}: make it again"
             ) from None
         return taps
-
-
-def _header_and_names(path: Path) -> tuple[dict[str, Any], frozenset[str]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), "pt") as file:
-            header = json.loads((file.metadata() or {}).get("isomerge", "{}"))
-            names = frozenset(file.keys())
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        raise IsomergeError(
-            f"{path}: not a readable statistics file ({error}): make one with isomerge stats"
-        ) from None
-    return (header if isinstance(header, dict) else {}), names
