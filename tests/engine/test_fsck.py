@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from engine.disguises import single
+from isomerge.engine.report_file import report_bytes, report_state
 from isomerge.errors import IsomergeError
 
 
@@ -101,7 +102,7 @@ def rewrite(out: Path, name: str, content: bytes) -> None:
     (out / name).write_bytes(content)
     report = report_of(out)
     report["files"][name] = {"bytes": len(content), "crc32": f"{zlib.crc32(content):08x}"}
-    (out / "isomerge.json").write_text(json.dumps(report))
+    (out / "isomerge.json").write_bytes(report_bytes(report))
 
 
 def retensor(out: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
@@ -192,6 +193,42 @@ def test_damage_is_told(kind: str, out: Path) -> None:
     assert all("\n" not in p["problem"] for p in found["problems"])
 
 
+def test_a_report_that_was_edited(out: Path) -> None:
+    """By a byte, or by a text that looks like its digest; one of an earlier version says nothing of itself."""
+    file = out / "isomerge.json"
+    raw = file.read_bytes()
+    assert isomerge.fsck(out)["report"] == "ok"
+    line = next(line for line in raw.splitlines(keepends=True) if line.startswith(b'  "digest": "'))
+    for edited in (
+        raw.replace(b'"command": "merge"', b'"command": "align"'),
+        raw + b"\n",
+        raw.replace(line, line * 2),
+        raw.replace(line, b'  "digest": "0",\n'),
+    ):
+        assert edited != raw
+        file.write_bytes(edited)
+        if edited.count(b'"digest"') == 1:
+            assert [p["file"] for p in isomerge.fsck(out)["problems"]] == ["isomerge.json"]
+        assert report_state(edited) == "changed"
+    file.write_bytes(raw.replace(line, b""))
+    found = isomerge.fsck(out)
+    assert (found["sound"], found["report"]) == (True, "unknown")
+
+
+def test_weights_of_diffusers_are_looked_into(toy: Callable, tmp_path: Path) -> None:
+    """They have names of their own: shapes are compared with the config, and files that would be loaded are told."""
+    isomerge.merge([toy("flux").folder] * 2, out=tmp_path / "out", align=False)
+    out = tmp_path / "out"
+    shutil.copy(out / "diffusion_pytorch_model.safetensors", out / "diffusion_pytorch_model.bin")
+    assert [p["problem"][-9:] for p in isomerge.fsck(out)["problems"]] == ["remove it"]
+    (out / "diffusion_pytorch_model.bin").unlink()
+    tensors = load_file(out / "diffusion_pytorch_model.safetensors")
+    shorten(tensors)
+    save_file(tensors, out / "diffusion_pytorch_model.safetensors", metadata={"format": "pt"})
+    rewrite(out, "diffusion_pytorch_model.safetensors", (out / "diffusion_pytorch_model.safetensors").read_bytes())
+    assert [p["file"] for p in isomerge.fsck(out)["problems"]] == ["config.json"]
+
+
 def test_other_files_are_told_but_no_problem(out: Path) -> None:
     """What people put beside a model changes nothing of it."""
     (out / "report.html").write_text("<html>")
@@ -252,7 +289,7 @@ BAD_REPORTS: dict[str, tuple[Callable[[Path], Any], str]] = {
 def edit_report(out: Path, change: Callable[[Any], Any]) -> None:
     report = report_of(out)
     change(report)
-    (out / "isomerge.json").write_text(json.dumps(report))
+    (out / "isomerge.json").write_bytes(report_bytes(report))
 
 
 @pytest.mark.parametrize("kind", BAD_REPORTS)

@@ -17,6 +17,8 @@ DIFFUSERS = "diffusion_pytorch_model.safetensors"
 DIFFUSERS_INDEX = "diffusion_pytorch_model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
+STEMS = tuple(name.removesuffix(".safetensors") for name in (SAFETENSORS, DIFFUSERS))
+"""How the names of safetensors files begin that are a model's weights, of one file or of many."""
 
 MAX_NAME = 255
 """Longest file name, in bytes of UTF-8: what the usual file systems take."""

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from zlib_ng.zlib_ng import crc32
 
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from isomerge.checkpoint.checksums import Checksum, file_checksum, open_regular
 from isomerge.checkpoint.disk import read_into
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo, read_header
 from isomerge.checkpoint.opening import CONFIG
-from isomerge.checkpoint.weights import is_plain_name
+from isomerge.checkpoint.weights import PICKLE, STEMS, is_plain_name
 from isomerge.engine.models import recognise
 from isomerge.engine.provenance import input_states
+from isomerge.engine.report_file import report_state
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import REPORT
 from isomerge.files import disk_errors
@@ -34,10 +36,10 @@ if TYPE_CHECKING:
 PIECE = 1 << 22
 """Bytes that are in memory at a time; a multiple of every element size."""
 _REMEDY = "give a folder that isomerge merge, align, apply or canon wrote"
-_LOADED = re.compile(
-    r"(.*/)?((model|pytorch_model|adapter_model|consolidated).*\.(safetensors|bin)"
-    r"|.*\.index\.json|adapter_config\.json)"
+_STEMS = "|".join(
+    (*STEMS, PICKLE.removesuffix(".bin"), ADAPTER_WEIGHTS.removesuffix(".safetensors"), "consolidated")
 )
+_LOADED = re.compile(rf"(.*/)?(({_STEMS}).*\.(safetensors|bin)|.*\.index\.json|{re.escape(ADAPTER_CONFIG)})")
 """Files that change what is loaded from a folder, where they lie in it."""
 
 
@@ -122,7 +124,7 @@ class _Check:
         written.
         """
         names = {PurePosixPath(name) for name in self.files}
-        homes = {name.parent for name in names if name.suffix == ".safetensors" and name.stem.startswith("model")}
+        homes = {name.parent for name in names if name.suffix == ".safetensors" and name.stem.startswith(STEMS)}
         for home in sorted(homes):
             if home / CONFIG not in names:
                 self.problem(str(home / CONFIG), "the report does not list it beside the weights")
@@ -160,7 +162,8 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
 
     Returns:
         ``sound``; ``problems`` as ``{file, problem}``; ``files`` as ``{file, bytes, crc32, state}`` with the states
-        ok, missing and damaged; ``strangers``, files that the run did not write; and ``inputs`` as ``{model, file,
+        ok, missing and damaged; ``report``, which is ok, changed (a problem) or unknown, where an earlier version wrote it
+        without a digest; ``strangers``, files that the run did not write; and ``inputs`` as ``{model, file,
         bytes, crc32, state}`` with the states unchanged, changed and absent. Changed inputs are no problem of the
         output.
 
@@ -172,6 +175,8 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
         raise IsomergeError(f"{out}: no such folder; {_REMEDY}")
     report = read_object(folder / REPORT, remedy=_REMEDY)
     check = _Check(folder, observer, spec, _written(report, folder / REPORT))
+    if (state := report_state((folder / REPORT).read_bytes())) == "changed":
+        check.problem(REPORT, "it is not the report that was written: it was edited since")
     for name in sorted(check.files):
         check.file(name)
     check.structure()
@@ -183,6 +188,7 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
         "out": str(out),
         "sound": not check.problems,
         "problems": check.problems,
+        "report": state,
         "files": check.rows,
         "strangers": strangers,
         "inputs": inputs,

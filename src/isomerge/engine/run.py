@@ -15,6 +15,7 @@ from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.engine.local_engine import Engine, LocalEngine
 from isomerge.engine.models import Model
+from isomerge.engine.report_file import report_bytes
 from isomerge.engine.stored_form import StoredForm, planned_tensors
 from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
 from isomerge.evidence.card import REPORT
@@ -152,6 +153,6 @@ class StreamWriter:
 
         def completed(sums: Mapping[str, Checksum]) -> dict[str, bytes]:
             report["files"] = {name: found.document() for name, found in sorted(sums.items())}
-            return {REPORT: (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()}
+            return {REPORT: report_bytes(report)}
 
         return self.writer.finish({**files, **(more or {})}, links, completed)

@@ -1,0 +1,33 @@
+"""The report of a run as a file that tells whether it was edited: it holds the digest of itself without it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+KEY = "digest"
+_LINE = re.compile(rb'(?m)^  "%s": "([0-9a-f]*)"' % KEY.encode())
+"""At the depth of the report's own keys: no line within a text or an object of it begins so."""
+
+
+def report_bytes(report: dict[str, Any]) -> bytes:
+    """The file of a report, which gets its ``digest``: the sha256 of the file with an empty one."""
+    report[KEY] = ""
+    found = _written(report)
+    report[KEY] = hashlib.sha256(found).hexdigest()
+    return _written(report)
+
+
+def _written(report: dict[str, Any]) -> bytes:
+    return (json.dumps(report, indent=2, sort_keys=True) + "\n").encode()
+
+
+def report_state(raw: bytes) -> str:
+    """Whether a file is what `report_bytes` gave: ``ok``, ``changed``, or ``unknown`` where it says no digest."""
+    found = _LINE.findall(raw)
+    if not found:
+        return "unknown"
+    digest = hashlib.sha256(_LINE.sub(b'  "%s": ""' % KEY.encode(), raw)).hexdigest()
+    return "ok" if found == [digest.encode()] else "changed"
