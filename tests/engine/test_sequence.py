@@ -15,6 +15,7 @@ from isomerge.engine.live.modules import load_module
 from isomerge.engine.stats.forward import run_until
 from isomerge.engine.stats.linear_modules import linear_modules
 from isomerge.engine.stats.sequence import find_order
+from isomerge.engine.stats.taps import listening
 from isomerge.errors import IsomergeError
 
 
@@ -35,6 +36,27 @@ ORDERS = {
     ),
     "mixtral": ("q_proj k_proj v_proj|o_proj", 3, set()),
 }
+
+
+def test_what_is_given_by_name_is_seen() -> None:
+    """As transformers' newer decoders call their layers; an output is told, and not replaced by what is told of it."""
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.part(input=x)
+
+    module, x, seen = Named(), torch.ones(1, 2), {}
+    with listening(module, [("a", "part", "in"), ("b", "part", "out")], seen.__setitem__):
+        y = module(x)
+    assert seen["a"] is x
+    assert seen["b"] is y
+    seen.clear()
+    module(x)
+    assert not seen
 
 
 @pytest.mark.parametrize("name", ORDERS)

@@ -45,10 +45,6 @@ class Judged:
     kind: Prediction
 
 
-class _SeenError(Exception):
-    """All that a forward pass was run for has been seen."""
-
-
 def batches_of(examples: Examples) -> list[dict[str, Tensor]]:
     """Examples in batches of a size that one core likes."""
     return list(examples.batches(batch_size_of(examples, IMAGES)))
@@ -161,6 +157,7 @@ class Midpoint:
         """What submodules are given, [n, width] float32, up to ``rows`` rows each, spread evenly over the batches."""
         import torch
 
+        from isomerge.engine.stats.forward import SeenEnough
         from isomerge.engine.stats.taps import listening, spread_rows
         from isomerge.evidence.losses import logits_of
 
@@ -172,8 +169,8 @@ class Midpoint:
             def keep(path: str, x: Tensor, mask: Tensor | None = mask, number: int = number) -> None:
                 found[path].append(spread_rows(x, mask, share))
                 if all(len(parts) >= number for parts in found.values()):
-                    raise _SeenError  # layers behind the last one that is asked for need not run
+                    raise SeenEnough  # layers behind the last one that is asked for need not run
 
-            with listening(self.module, [(path, path, "in") for path in paths], keep), suppress(_SeenError):
+            with listening(self.module, [(path, path, "in") for path in paths], keep), suppress(SeenEnough):
                 logits_of(self.module, batch)
         return {path: torch.cat(parts)[:rows] for path, parts in found.items() if parts}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Place = tuple[str, str]
-"""A submodule's name and a side of it: ``in`` or ``out``."""
+"""A submodule's name, or what else it is called by who watches it, and a side of it: ``in`` or ``out``."""
 
 
 class SeenEnough(Exception):  # noqa: N818 (a signal, as StopIteration is)
@@ -59,7 +59,7 @@ def rows_of_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def watch(hooks: ExitStack, part: nn.Module, place: Place, see: Callable[[Place, Tensor], Any]) -> None:
-    """While ``hooks`` lasts, call ``see`` with what one side of a submodule is given or gives.
+    """While ``hooks`` lasts, call ``see`` with what one side of a submodule is given (first, or by name) or gives.
 
     What ``see`` returns for an output takes that output's place, unless it is None.
     """

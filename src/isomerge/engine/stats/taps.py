@@ -8,13 +8,13 @@ typed axes: a change of basis moves it as it moves weights, and matching needs i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.live.places import places_of
 from isomerge.engine.models import Model
+from isomerge.engine.stats.forward import watch
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, Axis, Concat, Product, atoms, views
 from isomerge.symmetry.blocks import Block
@@ -177,25 +177,10 @@ def listening(
         places: keys, submodules by name, and their sides (``in`` or ``out``).
         tell: is given keys and tensors.
     """
-    hooks = []
-
-    def after(key: str, _module: Any, _given: Any, found: Any) -> None:
-        tell(key, found)
-
-    def before(key: str, _module: Any, given: tuple[Any, ...]) -> None:
-        tell(key, given[0])
-
-    try:
+    with ExitStack() as hooks:
         for key, path, side in places:
-            place = module.get_submodule(path)
-            if side == "out":
-                hooks.append(place.register_forward_hook(partial(after, key)))
-            else:
-                hooks.append(place.register_forward_pre_hook(partial(before, key)))
+            watch(hooks, module.get_submodule(path), (key, side), lambda place, x: tell(place[0], x))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def reading(
