@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -191,8 +192,18 @@ def test_nothing_is_written_without_out(pair: Callable, tmp_path: Path, monkeypa
     """align without out returns the alignment and leaves no file, here or among temporary files."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10_000))  # less than a model
     a, b = pair("gpt2")
-    alignment, report = isomerge.align(b, onto=a)
+    found: list[int] = []
+
+    def look(*_: Any) -> None:
+        found.extend(path.stat().st_size for path in tmp_path.rglob("model*.safetensors"))
+
+    isomerge.canon(a, observer=look)
+    alignment, report = isomerge.align(b, onto=a, observer=look)
+    assert len(found) > 10
+    assert max(found) < 100  # a header without tensors
+    assert "files" not in report
     assert report["distance"]["after"] < report["distance"]["before"]
     assert {key.partition("[")[0] for key in alignment} == {"h", "qk", "ov", "ff", "shift.kb", "shift.vb"}
     assert list(tmp_path.iterdir()) == []

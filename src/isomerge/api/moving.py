@@ -37,7 +37,7 @@ def align(
 
     Args:
         source, onto: folders, hub ids, open checkpoints or live transformers modules of one architecture.
-        out: where to write the moved source; nothing is written when None.
+        out: where to write the moved source; no checkpoint is written when None (and the report has no checksums of files).
         spaces: what may move (see ``isomerge align --help``); by default ``default``, and ``all`` when data are given.
         layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
         untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
@@ -123,7 +123,7 @@ def canon(
 
     Args:
         model: a folder, a hub id, an open checkpoint or a live module.
-        out: where to write it; nothing is written when None.
+        out: where to write it; no checkpoint is written when None.
         untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
 
     Returns:

@@ -70,7 +70,7 @@ def dtype_name(dtype: Any) -> str | None:
 
 @contextlib.contextmanager
 def destination(out: str | Path | None, options: dict[str, Any], *reads: Any) -> Iterator[Output]:
-    """The output folder; a temporary one when the caller wants no checkpoint.
+    """The output folder; when the caller wants no checkpoint, a temporary one for what a run notes while it lasts.
 
     ``reads`` are what is read beside the models, by name: no folder that holds it is replaced.
     """
@@ -84,10 +84,12 @@ def destination(out: str | Path | None, options: dict[str, Any], *reads: Any) ->
     if options.get("jobs") is not None and options["jobs"] < 1:
         raise IsomergeError(f"--jobs {options['jobs']}: expected a number of units to work on at once, from 1")
     with contextlib.ExitStack() as stack:
-        if out is None:
+        if dropped := out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))) / "out"
         engine = stack.enter_context(engine_of(options.pop("engine", "local"), options.pop("address", None)))
-        yield Output(Path(os.path.expanduser(out)), **options, engine=engine, reads=paths_read(*reads))
+        yield Output(
+            Path(os.path.expanduser(out)), **options, engine=engine, reads=paths_read(*reads), dropped=dropped
+        )
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
+from isomerge.checkpoint.dropping import DroppingWriter
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.engine.local_engine import Engine, LocalEngine
@@ -46,6 +47,8 @@ class Output:
     """What works on the units."""
     reads: tuple[Path, ...] = ()
     """Files and folders that are read beside the models: no folder that holds them is replaced."""
+    dropped: bool = False
+    """Whether the caller wants what the run finds, and no checkpoint: tensors are dropped, and ``out`` is not made."""
 
 
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
@@ -74,16 +77,20 @@ class StreamWriter:
     ) -> None:
         """``others`` are the models that are read beside the ``donor``; ``apart`` as in `CheckpointWriter`."""
         self.donor, self.output, self.apart = donor, output, apart
-        self.writer = CheckpointWriter(
-            output.out,
-            planned_tensors(donor, output.dtype),
-            key=key,
-            shard_size=output.shard_size,
-            force=output.force,
-            apart=apart,
-            name=weights_name(donor.config),
-            reads=[*output.reads, *(file for model in (donor, *others) for file in model.checkpoint.files)],
-            observer=output.observer,
+        self.writer = (
+            DroppingWriter(output.out, key=key)
+            if output.dropped
+            else CheckpointWriter(
+                output.out,
+                planned_tensors(donor, output.dtype),
+                key=key,
+                shard_size=output.shard_size,
+                force=output.force,
+                apart=apart,
+                name=weights_name(donor.config),
+                reads=[*output.reads, *(file for model in (donor, *others) for file in model.checkpoint.files)],
+                observer=output.observer,
+            )
         )
         self.form = StoredForm(donor, output.dtype, self.writer)
 
