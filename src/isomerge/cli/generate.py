@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,15 +11,15 @@ from isomerge.cli import options as o
 
 def generate(
     models: Annotated[list[str], typer.Argument(help="All models that will be matched: folders or hub ids.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .safetensors.")],
+    out: o.OutFile,
     limit: Annotated[int, typer.Option(help="How many examples.")] = 1024,
-    length: Annotated[int, typer.Option(help="Tokens per text.")] = 128,
+    length: o.Length = 128,
     batch_size: Annotated[int, typer.Option(help="Texts that a model writes at a time.")] = 64,
-    device: Annotated[str, typer.Option(help="Where the models write: cpu or cuda.")] = "cpu",
+    device: o.Device = "cpu",
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    overwrite: o.ForceFile = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,

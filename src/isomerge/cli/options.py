@@ -36,6 +36,11 @@ ShardSize = Annotated[str, typer.Option("--out-shard-size", help="Largest shard,
 Dtype = Annotated[
     str | None, typer.Option(help="Write weights as float32, float16, bfloat16 or float64; as stored by default.")
 ]
+OutFile = Annotated[Path, typer.Option("--out", "-o", help="The file to write, .safetensors.")]
+ForceFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file.")]
+Limit = Annotated[int | None, typer.Option(help="Use no more than so many examples.")]
+Length = Annotated[int, typer.Option(help="Tokens per example of text.")]
+Device = Annotated[str, typer.Option(help="Where models run: cpu or cuda.")]
 Force = Annotated[bool, typer.Option("--overwrite", help="Replace the output folder when the new one is complete.")]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +19,7 @@ def stats(
             ".safetensors, a data set of the package datasets (name:split), or a Python function (module:function).",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, .safetensors.")],
+    out: o.OutFile,
     kinds: Annotated[
         str,
         typer.Option(
@@ -38,15 +37,15 @@ def stats(
     rows: Annotated[
         int, typer.Option(help="Rows of activations that are kept of every place in the model.")
     ] = 1024,
-    limit: Annotated[int | None, typer.Option(help="Use no more than so many examples.")] = None,
-    length: Annotated[int, typer.Option(help="Tokens per example of text.")] = 128,
+    limit: o.Limit = None,
+    length: o.Length = 128,
     batch_size: Annotated[int, typer.Option(help="Examples read at a time; equal for models to be matched.")] = 16,
-    device: Annotated[str, typer.Option(help="Where the model runs: cpu or cuda.")] = "cpu",
+    device: o.Device = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the rows: float32, or float16 in half the size.")] = "float32",
     seed: Annotated[int, typer.Option(help="Of sampled labels.")] = 0,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    overwrite: o.ForceFile = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
