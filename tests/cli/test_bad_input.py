@@ -473,6 +473,49 @@ def test_dry_run_checks_everything(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--source-base", "BASE"], ["--source-base"]),
+        (["--onto", "B", "--anchor", "none"], ["--onto", "--anchor none"]),
+        (["--onto", "C"], ["--onto", "name one of the models"]),
+        (["--method", "fisher", "--stats", "no", "--stats", "no"], ["no: not a readable statistics file"]),
+        (["--max-memory", "1kB"], ["--max-memory"]),
+        (["--out", "outer", "--overwrite"], ["outer holds", "inner", "--overwrite would remove it"]),
+    ],
+    ids=lambda x: " ".join(x) if x[0].startswith("--") else "",
+)
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry", "real"])
+def test_a_dry_run_refuses_what_a_run_refuses(
+    options: list[str], words: list[str], dry: list[str], stored: Callable, isomerge: Callable, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """In the same words."""
+    monkeypatch.chdir(tmp_path)
+    a, b, c = stored("gpt2", 0), stored("gpt2", 5), stored("gpt2", 6)
+    shutil.copytree(a, tmp_path / "outer")
+    inner = shutil.copytree(b, tmp_path / "outer" / "inner")
+    options = [{"BASE": c, "B": inner, "C": c}.get(word, word) for word in options]
+    refuses(isomerge, tmp_path, "merge", a, inner, "-o", "out", *options, *dry, words=words)
+
+
+def test_a_dry_run_of_an_alignment_refuses_what_a_run_refuses(
+    stored: Callable, isomerge: Callable, tmp_path: Path
+) -> None:
+    """Soft matches, and a folder that holds the model."""
+    a, outer = stored("gpt2", 0), tmp_path / "outer"
+    shutil.copytree(a, outer)
+    inner = shutil.copytree(stored("gpt2", 5), outer / "inner")
+    for dry in (["--dry-run"], []):
+        refuses(
+            isomerge, tmp_path, "align", inner, "--onto", a, "-o", outer, "--overwrite", *dry, words=["outer holds"]
+        )
+        soft = ["--match", "ot-wts", *dry]
+        refuses(
+            isomerge, tmp_path, "align", inner, "--onto", a, "-o", tmp_path / "x", *soft, words=["--match ot-wts"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
         (["--data", "no.jsonl"], ["--data no.jsonl", "no such file"]),
         (["--learn", "no.jsonl"], ["--learn no.jsonl", "no such file"]),
         (["--learn", "math:nothing"], ["--learn math:nothing: the module math has no function nothing"]),

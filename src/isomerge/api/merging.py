@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -18,7 +18,9 @@ from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from isomerge.engine.merge.job import MergeJob
+    from isomerge.engine.merge.merging import MergePlan
     from isomerge.engine.models import Model
+    from isomerge.engine.pairs.matching import Matching
 
 
 @checked(rest="isomerge.engine.pairs.matching.matching_of")
@@ -84,7 +86,6 @@ def merge(
     """
     from isomerge.data.given import check_given
     from isomerge.engine.merge.job import job_of_models, number_of
-    from isomerge.engine.merge.merging import run_merge
     from isomerge.engine.pairs.matching import matching_of
     from isomerge.engine.recipe.job import job_of_recipe
     from isomerge.engine.recipe.merge_recipe import recipe_text
@@ -124,16 +125,47 @@ def merge(
         asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
         options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
         options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
-        unmoved, reads = not how["align"], (spec, repair, *match.paths(), *job.stats)
-        with (
-            _models_of(job, spec=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved) as (found, origins),
-            destination(out, options, *reads) as output,
-        ):
-            named = [
-                str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)
-            ]
-            how |= {"stats": job.stats, "source_bases": origins, "recipe": recipe_text(job, named, asked, matching)}
-            return Report(run_merge(found, output, fusion=job.fusion, matching=match, **how))
+        opening = {"spec": spec, "allow_pickle": allow_pickle, "untie": untie}
+        with planned(
+            job, how, match, out, options, opening, lambda refs: recipe_text(job, refs, asked, matching)
+        ) as plan:
+            return Report(plan.run())
+
+
+@contextmanager
+def planned(
+    job: MergeJob,
+    how: Mapping[str, Any],
+    match: Matching,
+    out: str | Path,
+    options: dict[str, Any],
+    opening: Mapping[str, Any],
+    recipe: Callable[[list[str]], str] | None = None,
+) -> Iterator[MergePlan]:
+    """A merge as it will be run: opened, checked and planned, and nothing is written.
+
+    Args:
+        job: what is merged.
+        how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces``, ``layers``, ``heads`` and ``repair``.
+        match: what is looked at beside the weights.
+        out, options: where to and how it is written, see `destination`.
+        opening: ``spec``, ``allow_pickle`` and ``untie``.
+        recipe: what is kept with the output, from what the models are called.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong.
+    """
+    from isomerge.engine.merge.merging import MergeOptions, MergePlan
+
+    reads = (opening["spec"], how["repair"], *match.paths(), *job.stats)
+    with (
+        _models_of(job, unmoved=not how["align"], **opening) as (found, origins),
+        destination(out, options, *reads) as output,
+    ):
+        named = [str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)]
+        kept = None if recipe is None else recipe(named)
+        more = {"matching": match, "stats": job.stats, "source_bases": origins, "recipe": kept}
+        yield MergePlan(found, output, job.fusion, MergeOptions(**how, **more))
 
 
 @contextmanager

@@ -38,8 +38,10 @@ def align(
 ) -> None:
     """Move SOURCE along its symmetry orbit to the point closest to the anchor, and write it."""
     import isomerge
+    from isomerge.api.opening import destination, recognised
     from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
-    from isomerge.cli.dry_run import print_plan
+    from isomerge.cli.dry_run import tell_alignment
+    from isomerge.engine.commands import plan_align
     from isomerge.engine.pairs.matching import matching_of
     from isomerge.files import check_file
 
@@ -48,10 +50,14 @@ def align(
         check_file(save_alignment, f"--save-alignment {save_alignment}", force=True)
     how = matching_of(**matching)
     if dry_run:
-        print_plan(
-            voice, [source, onto], how.spaces(spaces), layers, spec, allow_pickle, json,
-            (out, out_shard_size, dtype, overwrite), guard=True, untie=untie, matching=how,
-        )  # fmt: skip
+        options = {"shard_size": out_shard_size, "dtype": dtype, "force": overwrite, **running}
+        reads = (spec, *how.paths())
+        with (
+            recognised([source, onto], spec, allow_pickle, untie) as (a, b),
+            destination(out, options, *reads) as output,
+        ):
+            solver = plan_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
+            tell_alignment(voice, json, solver, output, how)
         return tell_files(voice, matching)
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(

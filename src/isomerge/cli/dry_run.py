@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,65 +9,65 @@ from typing import TYPE_CHECKING, Any
 from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
 
 if TYPE_CHECKING:
+    from isomerge.engine.merge.merging import MergePlan
+    from isomerge.engine.models import Model
     from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.plan import Plan
+    from isomerge.engine.run import Output
 
 
-def print_plan(
-    voice: Voice,
-    refs: Sequence[Any],
-    spaces: str,
-    layers: str | None,
-    spec: Path | None,
-    allow_pickle: bool,
-    json: Path | None,
-    output: tuple[Path, str, str | None, bool],
-    *,
-    guard: bool,
-    piecewise: bool = False,
-    untie: bool = False,
-    matching: Matching,
-    heads: str = "average",
-    anchor: str = "first",
-    beside: Sequence[str] = (),
-) -> None:
-    """Print units, spaces, memory and time of a run over the first model's tensors.
+def tell_merge(voice: Voice, json: Path | None, planned: MergePlan, beside: Sequence[str]) -> None:
+    """Print units, spaces, memory and time of a merge, which was checked when it was planned; the rest is checked here.
 
-    ``output`` is the output folder, the shard size, the dtype and whether the folder may be replaced: all checked.
-    ``refs`` begin with the model that is written: the source of an alignment (``guard``), the anchor of a merge. ``beside``
-    is what else the run takes time for that shapes do not tell.
+    ``beside`` is what the run takes time for beside matching and averaging, and shapes do not tell.
     """
-    from isomerge.checkpoint.partial import check_out
-    from isomerge.checkpoint.size import parse_size
     from isomerge.engine.cost import estimate
     from isomerge.engine.inputs import check_data
-    from isomerge.engine.merge.heads import arrange, head_lines, heads_of
-    from isomerge.engine.models import check_compatible, recognise
+
+    options, output, models = planned.options, planned.output, planned.models
+    output.check([*models, *planned.read])
+    check_data(options.matching, models[0])
+    how = {"anchor": options.anchor if options.align else "first", "limit": output.max_memory}
+    cost = estimate(planned.plan, models, guard=False, piecewise=planned.fusion.method.piecewise, **how)
+    _tell(voice, json, models, planned.plan, cost, [*_looked_at(options.matching), *beside], moved=options.align)
+
+
+def tell_alignment(voice: Voice, json: Path | None, solver: PairSolver, output: Output, matching: Matching) -> None:
+    """The same of an alignment."""
+    from isomerge.engine.cost import estimate
+    from isomerge.engine.inputs import check_data
+
+    models = [solver.source, solver.anchor]
+    output.check(models)
+    check_data(matching, solver.anchor)
+    cost = estimate(solver.plan, models, guard=True, limit=output.max_memory)
+    _tell(voice, json, models, solver.plan, cost, _looked_at(matching), moved=True)
+
+
+def _looked_at(matching: Matching) -> list[str]:
+    """What a match takes time for that shapes do not tell."""
     from isomerge.engine.pairs.baselines import OURS
-    from isomerge.engine.plan import make_plan
-    from isomerge.engine.stored_form import planned_tensors
+
+    looked = [k for k in ("data", "stats", "search", "learn") if getattr(matching, k)]
+    return [*looked, f"match {matching.match}"] if matching.match != OURS else looked
+
+
+def _tell(
+    voice: Voice,
+    json: Path | None,
+    models: Sequence[Model],
+    plan: Plan,
+    cost: dict[str, float],
+    left_out: list[str],
+    *,
+    moved: bool,
+) -> None:
+    """The plan in words and as JSON."""
     from isomerge.symmetry.fixed import fixed_parts
 
-    out, shard_size, dtype, overwrite = output
-    check_out(Path(os.path.expanduser(out)), force=overwrite)
-    parse_size(shard_size)
-
-    opening = {"spec_file": spec, "allow_pickle": allow_pickle, "untie": untie, "unmoved": spaces == "none"}
-    models = [recognise(ref, **opening) for ref in refs]
-    apart = head_lines(models[0].spec) if heads_of(heads, models).apart else ()
-    check_compatible(models[0], models[1:], apart=apart)
-    anchor_first = models[::-1] if guard else models
-    matching.check(len(models) - 1, spaces)
-    matching.check_files(anchor_first)
-    check_data(matching, anchor_first[0])
-    planned_tensors(models[0], dtype)
-    _, plan = arrange(heads_of(heads, models), models, make_plan(models[0], models[1:], spaces, layers))
-    cost = estimate(plan, models, guard=guard, piecewise=piecewise, anchor=anchor)
-    fixed = fixed_parts(models[0].spec, models[0].matches.values()) if spaces != "none" else []
+    fixed = fixed_parts(models[0].spec, models[0].matches.values()) if moved else []
     warn_fixed(voice, fixed)
-    looked = [k for k in ("data", "stats", "search", "learn") if getattr(matching, k)]
-    looked += [f"match {matching.match}"] if matching.match != OURS else []
-    left_out = [*looked, *beside]
     _say(voice, plan, cost, left_out)
     write_json(
         json,

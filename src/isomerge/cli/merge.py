@@ -15,6 +15,7 @@ from isomerge.cli.running_options import with_running
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
     from isomerge.engine.merge.job import MergeJob
+    from isomerge.engine.pairs.matching import Matching
 
 
 @with_matching
@@ -53,7 +54,9 @@ def merge(
     A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`).
     """
     import isomerge
+    from isomerge.api.merging import planned
     from isomerge.cli.console import Voice, write_json
+    from isomerge.cli.dry_run import tell_merge
     from isomerge.data.given import check_given
     from isomerge.engine.recipe.words import told_in_keys
     from isomerge.evidence.report.page import PAGE
@@ -68,11 +71,17 @@ def merge(
         from isomerge.errors import IsomergeError
 
         raise IsomergeError("merge needs a folder to write: add -o OUT")
-    output = (out, out_shard_size, dtype, overwrite)
+    options = {"shard_size": out_shard_size, "dtype": dtype, "force": overwrite, **running}
+    opening = {"spec": spec, "allow_pickle": allow_pickle, "untie": how.pop("untie")}
+    how["repair"] = repair or job.options.get("repair")
     with told_in_keys(models[0], job.recipe, matching):
-        done = _prepare(voice, job, how, matching, (spec, allow_pickle), output, dry_run, json, repair)
-    if done:
-        return tell_files(voice, matching)
+        match = _checked(voice, job, how, matching)
+        if dry_run:
+            with planned(job, how, match, out, options, opening) as plan:
+                tell_merge(voice, json, plan, _beside(job, how["repair"]))
+            return tell_files(voice, matching)
+        if not how["align"] and len(job.models) > 1:
+            _warn_misaligned(voice, job, opening, how["heads"])
     with voice.progress("merging") as observer:
         found = isomerge.merge(
             models[0] if job.recipe is not None else models, out=out, spec=spec, allow_pickle=allow_pickle,
@@ -117,54 +126,39 @@ def _out_of_recipe(models: list[str], out: Path | None) -> Path | None:
     return Path(models[1]) if len(models) == 2 else out
 
 
-def _prepare(
-    voice: Voice,
-    job: MergeJob,
-    how: dict[str, Any],
-    matching: dict[str, Any],
-    opening: tuple[Path | None, bool],
-    output: tuple[Path, str, str | None, bool],
-    dry_run: bool,
-    json: Path | None,
-    repair: str | None,
-) -> bool:
-    """All checks before anything is read; prints the plan of a dry run (and is then True), or warns."""
-    from isomerge.cli.dry_run import print_plan
+def _checked(voice: Voice, job: MergeJob, how: dict[str, Any], matching: dict[str, Any]) -> Matching:
+    """The match that is asked for, checked before anything is read, as far as that goes; ``how`` gets its spaces and the number of
+    the model that all are aligned onto."""
     from isomerge.engine.many.solutions import check_anchor
     from isomerge.engine.merge.checks import check_aligned, learned_apart
-    from isomerge.engine.merge.job_models import opened
+    from isomerge.engine.merge.job import number_of
     from isomerge.engine.pairs.matching import matching_of
-    from isomerge.evidence.misalignment import misalignment
 
-    match, (spec, allow_pickle) = matching_of(**matching), opening
+    match = matching_of(**matching)
+    how["spaces"] = match.spaces(how["spaces"])
+    how["onto"] = number_of(how["onto"], job) if job.recipe is None else how["onto"]
     check_aligned(how["align"], match, job.fusion, len(job.models), how["anchor"])
-    check_anchor(how["anchor"], match, match.spaces(how["spaces"]))
+    check_anchor(how["anchor"], match, how["spaces"])
     for note in learned_apart(how["align"], match, job.fusion, len(job.models), how["anchor"]):
         voice.warn(note)
-    if dry_run:
-        spaces = match.spaces(how["spaces"]) if how["align"] else "none"
-        print_plan(
-            voice, opened(job, spec=spec, allow_pickle=allow_pickle), spaces, how["layers"], spec, allow_pickle, json, output, guard=False, piecewise=job.fusion.method.piecewise,
-            untie=how["untie"], matching=match, heads=how["heads"], anchor=how["anchor"] if how["align"] else "first",
-            beside=_beside(job, repair),
-        )  # fmt: skip
-    elif not how["align"] and len(job.models) > 1:
-        for problem in misalignment(
-            opened(job, spec=spec, allow_pickle=allow_pickle),
-            spec=spec,
-            allow_pickle=allow_pickle,
-            untie=how["untie"],
-            heads=how["heads"],
-        ):
-            voice.warn(problem)
-    return dry_run
+    return match
+
+
+def _warn_misaligned(voice: Voice, job: MergeJob, opening: dict[str, Any], heads: str) -> None:
+    """Say what merging models as they are stored would lose."""
+    from isomerge.engine.merge.job_models import opened
+    from isomerge.evidence.misalignment import misalignment
+
+    how = {"spec": opening["spec"], "allow_pickle": opening["allow_pickle"]}
+    for problem in misalignment(opened(job, **how), untie=opening["untie"], heads=heads, **how):
+        voice.warn(problem)
 
 
 def _beside(job: MergeJob, repair: str | None) -> list[str]:
     """What a merge takes time for beside matching and averaging."""
     method = job.fusion.method
     looked = [f"method {method.name}"] if method.forward or (method.statistics and not job.stats) else []
-    return [*looked, "repair"] if repair is not None or job.options.get("repair") is not None else looked
+    return looked if repair is None else [*looked, "repair"]
 
 
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:

@@ -27,16 +27,14 @@ if TYPE_CHECKING:
     import torch
 
 
-def run_align(
-    source: Model,
-    anchor: Model,
-    output: Output,
-    *,
-    spaces: str = "default",
-    layers: str | None = None,
-    matching: Matching = WEIGHTS,
-) -> tuple[Alignment, dict[str, Any]]:
-    """Write the source in the weights closest to the anchor's; returns the alignment and the report."""
+def plan_align(
+    source: Model, anchor: Model, output: Output, *, spaces: str, layers: str | None, matching: Matching
+) -> PairSolver:
+    """What will align a source: all that can be checked and planned before a byte is written.
+
+    Raises:
+        IsomergeError: models or options that do not fit together.
+    """
     check_compatible(anchor, [source])
     matching.check(1, spaces)
     if matching.match in SOFT:
@@ -47,7 +45,21 @@ def run_align(
     plan = make_plan(source, [anchor], spaces, layers)
     dtype = working_dtype([anchor, source])
     room = room_for_units(plan, [source, anchor], output.max_memory, guard=True)
-    solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
+    return PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
+
+
+def run_align(
+    source: Model,
+    anchor: Model,
+    output: Output,
+    *,
+    spaces: str = "default",
+    layers: str | None = None,
+    matching: Matching = WEIGHTS,
+) -> tuple[Alignment, dict[str, Any]]:
+    """Write the source in the weights closest to the anchor's; returns the alignment and the report."""
+    solver = plan_align(source, anchor, output, spaces=spaces, layers=layers, matching=matching)
+    plan, dtype = solver.plan, solver.dtype
     key = run_key(
         "align",
         [source, anchor],

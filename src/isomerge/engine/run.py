@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.dropping import DroppingWriter
+from isomerge.checkpoint.partial import check_out
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.engine.local_engine import Engine, LocalEngine
@@ -49,6 +50,19 @@ class Output:
     """Files and folders that are read beside the models: no folder that holds them is replaced."""
     dropped: bool = False
     """Whether the caller wants what the run finds, and no checkpoint: tensors are dropped, and ``out`` is not made."""
+
+    def files_read(self, models: Iterable[Model]) -> list[Path]:
+        """What must stay where it is while a run reads these models."""
+        return [*self.reads, *(file for model in models for file in model.checkpoint.files)]
+
+    def check(self, models: Sequence[Model]) -> None:
+        """Refuse what a run would refuse to write of the first of these models, reading all of them.
+
+        Raises:
+            IsomergeError: a folder that is there and must not be replaced, or an unknown dtype.
+        """
+        check_out(self.out, force=self.force, reads=self.files_read(models))
+        planned_tensors(models[0], self.dtype)
 
 
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
@@ -88,7 +102,7 @@ class StreamWriter:
                 force=output.force,
                 apart=apart,
                 name=weights_name(donor.config),
-                reads=[*output.reads, *(file for model in (donor, *others) for file in model.checkpoint.files)],
+                reads=output.files_read((donor, *others)),
                 observer=output.observer,
             )
         )

@@ -81,10 +81,10 @@ def run_merge(
     Raises:
         IsomergeError: models or options that do not fit together, before anything is written.
     """
-    return _Merge(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)).run()
+    return MergePlan(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)).run()
 
 
-class _Merge:
+class MergePlan:
     """One merge: checked and planned when it is made, before a byte is written."""
 
     def __init__(self, models: Sequence[Model], output: Output, fusion: Fusion, options: MergeOptions) -> None:
