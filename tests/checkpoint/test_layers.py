@@ -13,6 +13,8 @@ import transformers as tf
 from raw_files import one_sentence
 
 from depth import more
+from isomerge.checkpoint import checksums
+from isomerge.checkpoint.checksums import file_checksum
 from isomerge.checkpoint.layers import stack_layers
 from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.opening import open_checkpoint
@@ -242,6 +244,27 @@ def test_what_configs_say_of_layers(toy: Callable[..., Toy]) -> None:
     with pytest.raises(IsomergeError) as error:
         stack_layers([(counted, range(2, 3)), (counted, range(1))])
     one_sentence(error.value, "layer 2 would be layer 0", "first_k_dense_replace", "in front")
+    for key in ("first_k_dense_replace", "moe_layer_end_index"):
+        lacking = replace(counted, config={k: v for k, v in counted.config.items() if k != key}, ref="lacking")
+        with pytest.raises(IsomergeError) as error:
+            stack_layers([(counted, range(2)), (lacking, range(2, 3))])
+        one_sentence(error.value, f"lacking: config.json has no {key} for layer 2", "add it")
+
+
+def test_what_slices_read_is_summed(toy: Callable[..., Toy], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of every model, through views of views: of no file is more than its header read again."""
+    a, b = (open_checkpoint(toy("llama", seed).folder) for seed in (0, 1))
+    whole = {path: file_checksum(path) for path in (*a.files, *b.files)}
+    view = stack_layers([(stack_layers([(b, range(3))], a), range(3)), (a, range(3))])
+    for one, names in ((view, view.tensors), (a, ["model.embed_tokens.weight"]), (b, ["lm_head.weight"])):
+        for name in names:
+            one.read(name)
+    b.read("model.norm.weight")
+    read: list[int] = []
+    summed = checksums._read_sum
+    monkeypatch.setattr(checksums, "_read_sum", lambda *told: read.append(told[2]) or summed(*told))
+    assert view.checksums() == whole
+    assert read == [min(x.offset for x in one.tensors.values()) for one in (a, b)]
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -89,7 +89,7 @@ class Layered:
         """
         config = self.config if self.config.get(key) is not None else self.seen.stored
         found = entries(config, key, self.depth)
-        if found is None and (isinstance(like, dict) or FORMS[key] in (NUMBERS, LEADING)):
+        if found is None and (isinstance(like, dict) or FORMS[key] is NUMBERS):
             return None
         if found is None or layer >= len(found):
             raise IsomergeError(

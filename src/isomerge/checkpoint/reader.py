@@ -61,6 +61,8 @@ class Checkpoint:
     _companions: Mapping[str, bytes | Path] | None = field(default=None, repr=False)
     _sums: dict[tuple[Path, int], Checksum] = field(default_factory=dict, repr=False)
     """Of the tensors that were read; shared with the copies and views of this checkpoint."""
+    _lent: tuple[Mapping[tuple[Path, int], Checksum], ...] = field(default=(), repr=False)
+    """The same of the sources of a view, which sum what its recipes read."""
 
     @property
     def nbytes(self) -> int:
@@ -115,9 +117,10 @@ class Checkpoint:
         gone = set(drop)
         infos = {**self.tensors, **{name: replace(d.info, name=name, offset=-1) for name, d in derived.items()}}
         recipes = {**self.recipes, **{name: d.read for name, d in derived.items()}}
-        stamps = dict(self._stamps)
+        stamps, lent = dict(self._stamps), list(self._lent)
         for source in sources:
             stamps |= source._stamps
+            lent += [source._sums, *source._lent]
         return replace(
             self,
             ref=self.ref if ref is None else ref,
@@ -126,6 +129,7 @@ class Checkpoint:
             recipes={name: recipe for name, recipe in recipes.items() if name not in gone},
             origin=(*self.origin, origin),
             _stamps=stamps,
+            _lent=tuple({id(sums): sums for sums in lent if sums is not self._sums}.values()),
             _companions=self._companions if companions is None else companions,
         )
 
@@ -239,10 +243,10 @@ class Checkpoint:
 
         Raises IsomergeError when a file changed since the checkpoint was opened, or cannot be read.
         """
-        found = {}
+        found, known = {}, {place: one for sums in (*self._lent, self._sums) for place, one in sums.items()}
         for file in self.files:
             stored = file.suffix == ".safetensors"
-            found[file] = weights_checksum(file, self._sums) if stored else file_checksum(file)
+            found[file] = weights_checksum(file, known) if stored else file_checksum(file)
             with suppress(OSError):
                 if Stamp.of(file.stat()) == self._stamps[file]:
                     continue
