@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +354,25 @@ def test_refusals(tmp_path: Path) -> None:
         with pytest.raises(IsomergeError) as error:
             with_vocabulary(arguments.pop("models"), **arguments)
         one_sentence(error.value, *names)
+
+
+def test_models_in_memory(tmp_path: Path) -> None:
+    """They have no tokenizer, which is said; a chat template travels with them all the same."""
+    one, _ = pair(tmp_path)
+    held = ({name: one.read(name) for name in one.tensors}, one.config)
+    for both in ([held, one], [one, held]):
+        with pytest.raises(IsomergeError) as error:
+            merge(both, tokenizer_source="union", out=tmp_path / "out")
+        one_sentence(error.value, "in memory has no tokenizer", "tokenizer.json")
+    job = replace(job_of_models([held, one]), chat_template=("{{ a }}", "{{ a }}"))
+    first, second = opened(job)
+    assert first.companions() == {"chat_template.jinja": b"{{ a }}"}
+    assert torch.equal(first.read(TABLES[0]), one.read(TABLES[0]))
+    assert second is one
+    with pytest.raises(IsomergeError, match="dict is no model: give a folder"):
+        merge([{}, one], tokenizer_source="union", out=tmp_path / "out")
+    with pytest.raises(IsomergeError, match="float is no mapping"):
+        merge([(1.0, one.config), one], tokenizer_source="union", out=tmp_path / "out")
 
 
 def test_a_tokenizer_of_its_own(tmp_path: Path) -> None:

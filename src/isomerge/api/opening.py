@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.memory import as_reference
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.arguments import checked
@@ -50,14 +51,8 @@ def recognised(
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
                 model.save_pretrained(folder)
                 name, model = type(model).__name__, folder
-            elif isinstance(model, tuple) and len(model) == 2:
-                from isomerge.checkpoint.memory import in_memory
-
-                model = in_memory(*model)
-            elif not isinstance(model, (str, Path, Checkpoint)):
-                raise IsomergeError(
-                    f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
-                )
+            else:
+                model = as_reference(model)
             found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
             found[-1].checkpoint.ref = name or found[-1].ref
         yield found

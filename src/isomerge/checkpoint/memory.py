@@ -46,8 +46,8 @@ class MemoryCheckpoint(Checkpoint):
         return [found.hexdigest()]
 
     def companions(self) -> dict[str, bytes | Path]:
-        """No files travel with tensors in memory."""
-        return {}
+        """No files travel with tensors in memory but those that a view of them was given."""
+        return dict(self._companions or {})
 
 
 def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory") -> MemoryCheckpoint:
@@ -61,6 +61,8 @@ def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory"
     Raises:
         IsomergeError: an entry is no dense tensor of a type that safetensors has, or the configuration is none.
     """
+    if not isinstance(tensors, Mapping):
+        raise IsomergeError(f"{ref}: {type(tensors).__name__} is no mapping from names to tensors; {_REMEDY}")
     found = {name: _tensor(name, value, ref) for name, value in tensors.items()}
     where = Path(ref)
     infos = {
@@ -70,6 +72,22 @@ def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory"
         for name, t in found.items()
     }
     return MemoryCheckpoint(ref, where, config_of(config, ref), infos, {}, found)
+
+
+def as_reference(model: Any) -> str | Path | Checkpoint:
+    """A model of any kind that functions of the API take but a live module: a pair of a ``state_dict`` and its configuration as
+    a checkpoint in memory, references and open checkpoints as they are.
+
+    Raises:
+        IsomergeError: it is none of these; see also `in_memory`.
+    """
+    if isinstance(model, tuple) and len(model) == 2:
+        return in_memory(*model)
+    if not isinstance(model, (str, Path, Checkpoint)):
+        raise IsomergeError(
+            f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
+        )
+    return model
 
 
 def config_of(config: Any, ref: str = "in memory") -> dict[str, Any]:

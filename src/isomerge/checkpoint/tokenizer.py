@@ -29,8 +29,9 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """
     files = tokenizer_files(checkpoint)
     if not any(name in VOCABULARY_FILES for name in files):
+        where = "" if str(checkpoint.folder) == checkpoint.ref else f" ({checkpoint.folder})"
         raise IsomergeError(
-            f"{checkpoint.ref} ({checkpoint.folder}) has no tokenizer (tokenizer.json), so its vocabulary cannot be "
+            f"{checkpoint.ref}{where} has no tokenizer (tokenizer.json), so its vocabulary cannot be "
             "matched: copy the tokenizer's files there"
         )
     with tempfile.TemporaryDirectory() as folder:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, common_template, own_template
 from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
+from isomerge.checkpoint.memory import as_reference
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.references import open_model_ref
 from isomerge.engine.merge.job import MergeJob
 from isomerge.errors import IsomergeError
 
@@ -60,11 +62,8 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
     return list(views)
 
 
-def _open(model: Any, allow_pickle: bool) -> Any:
-    if isinstance(model, (str, Path)):
-        from isomerge.checkpoint.references import open_model_ref
-
-        return open_model_ref(model, allow_pickle=allow_pickle)
+def _open(model: Any, allow_pickle: bool) -> Checkpoint:
     if hasattr(model, "save_pretrained"):
         raise IsomergeError(f"{type(model).__name__} has no tokenizer: save it in a folder with one, and give that")
-    return model
+    found = as_reference(model)
+    return found if isinstance(found, Checkpoint) else open_model_ref(found, allow_pickle=allow_pickle)
