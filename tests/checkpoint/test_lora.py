@@ -16,6 +16,7 @@ from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import ModelRef, open_model_ref, parse_model_ref
+from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import recognise
 from isomerge.engine.run import run_key
 from isomerge.engine.stats.statistics import weights_digest
@@ -233,6 +234,22 @@ def test_head_tied_to_the_embeddings(tmp_path: Path) -> None:
     (by_hand / "config.json").write_text(json.dumps({**config_of(base), "tie_word_embeddings": False}))
     assert relative(outputs(out), outputs(by_hand)) <= 1e-9
     assert relative(outputs(out), outputs(base)) > 0.1
+
+
+def test_what_is_tied_beside_the_head(tmp_path: Path) -> None:
+    """mBART ties all tables or none: where the head gets its own weights so do encoder and decoder, as the adapter leaves them."""
+    base = save_toy("mbart", tmp_path / "base")
+    given = halves("lm_head", 67, 48) | {
+        "model.shared.lora_embedding_A": draw(2, 67), "model.shared.lora_embedding_B": draw(48, 2),
+    }  # fmt: skip
+    found, stored = view(base, adapter(tmp_path / "lora", given)), tensors(base)
+    table = stored["model.shared.weight"]
+    moved = table.double() + 3 * (draw(48, 2).double() @ draw(2, 67).double()).T
+    for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
+        assert close(found.read(f"model.{name}.weight"), moved, 1e-13)
+    out = materialise(found, tmp_path / "out")
+    state = load_module(out, dtype=torch.float64).state_dict()
+    assert all(torch.equal(state[name], x) for name, x in tensors(out).items())
 
 
 @pytest.mark.parametrize(("stored", "trained"), [("", "model."), ("model.", ""), ("transformer.", "model.")])

@@ -96,13 +96,9 @@ def pair_solver(
     from isomerge.engine.plan import make_plan
 
     with recognised([one, two], spec, allow_pickle) as (a, b):
-        if _tied(a) != _tied(b):  # a model and its copy that was moved with untie: nothing is written here
+        # a model and its copy that was moved with untie: nothing is written here
+        if a.has_own_head != b.has_own_head:
             a, b = (recognise(m.checkpoint, spec_file=spec, untie=True) for m in (a, b))
         check_compatible(a, [b])
         plan = make_plan(a, [b], spaces, layers)
         yield PairSolver(a, b, plan, working_dtype([a, b]), guard=guard)
-
-
-def _tied(model: Model) -> bool:
-    """Whether a config ties the head to the embeddings, as its architecture does when it is silent."""
-    return model.config.get("tie_word_embeddings") is not False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.checkpoint.adapter import Adapter
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.tied_head import is_tied
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def line_of(spec: Spec | None, name: str) -> Line | None:
 def stand_in(base: Checkpoint, spec: Spec | None, name: str) -> str | None:
     """The base's tensor that serves as ``name``, which it does not store, while its config ties the two; or None."""
     line = line_of(spec, name)
-    if line is None or not line.tied or not base.config.get("tie_word_embeddings", True):
+    if line is None or not line.tied or not is_tied(base.config, stored=False):
         return None
     return next((n for n in base.tensors if _canonical(spec, n) == line.tied), None)
 

@@ -20,6 +20,7 @@ from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.untie import untie
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class _Merger:
         self.names = AdapterNames(base, adapter, self.spec)
         self.config: dict[str, Any] = dict(base.config)
         self.found: dict[str, Derived] = {}
+        self.copies: dict[str, str] = {}
 
     def view(self) -> Checkpoint:
         for name, key in self.adapter.saved.items():
@@ -67,7 +69,8 @@ class _Merger:
         companions = None
         if self.config.get("vocab_size") != self.base.config.get("vocab_size"):
             companions = {**self.base.companions(), **companion_files(self.adapter.tensors.folder)}
-        return self.base.derive(
+        base = self.copied()
+        return base.derive(
             self.found,
             sources=(self.adapter.tensors,),
             origin=f"lora {self.adapter.tensors.folder.resolve()}",
@@ -184,11 +187,26 @@ class _Merger:
 
     def untie(self, name: str) -> None:
         """A new tensor that the config would ignore makes it say so."""
-        if self.spec is not None and stand_in(self.base, self.spec, name) is not None:
-            if "scale_decoder_outputs" in self.spec.config_keys:  # T5 reads this from the tie where it is not said
-                tied = self.base.config.get("tie_word_embeddings") is not False
-                self.config.setdefault("scale_decoder_outputs", tied)
-            self.config["tie_word_embeddings"] = False
+        line = line_of(self.spec, name)
+        if self.spec is None or line is None or stand_in(self.base, self.spec, name) is None:
+            return
+        try:
+            found = untie(self.spec, self.names.canonical, self.base.config, [line])
+        except IsomergeError as error:
+            raise IsomergeError(f"{self.adapter.file} changes {name!r} of {self.base.ref}: {error}") from None
+        self.copies |= {new: stored for new, stored in found.copies.items() if found.lines[new] != line}
+        self.config |= found.config
+
+    def copied(self) -> Checkpoint:
+        """The base, with what else is no longer tied; where the adapter changes what that was tied to, as it is then."""
+        plain = {}
+        for name, stored in self.copies.items():
+            if stored in self.found:
+                before = self.found[stored]
+                self.found.setdefault(name, Derived(replace(before.info, name=name), before.read))
+            else:
+                plain[name] = stored
+        return self.base.with_copies(plain)
 
     def described(self, shape: tuple[int, ...], stored: TensorInfo, name: str | None = None) -> TensorInfo:
         """A tensor of the base as it will be: its dtype, and the adapter's file."""

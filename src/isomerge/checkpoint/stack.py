@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.layer_rules import Layered
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.tied_head import is_tied
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -107,8 +108,11 @@ class Stack:
         order = [line.name for line in self.spec.lines]
         first = min(at for at, line in enumerate(self.spec.lines) if self.indices(line))
         outside = {n: m.line for n, m in self.matches.items() if self.index not in m.binding}
-        tied = self.checkpoint.config.get("tie_word_embeddings", True)
-        before = [n for n, x in outside.items() if order.index(x.name) < first or (tied and x.tied)]
+        tied = any(x.tied for x in outside.values()) and is_tied(self.checkpoint.config, stored=True)
+        home = {x.canonical({}): x for x in outside.values() if not x.indices}
+        # what is tied goes with the tensor that stands in for it
+        placed = {n: home.get(str(x.tied), x) if tied else x for n, x in outside.items()}
+        before = [n for n, x in placed.items() if order.index(x.name) < first]
         return before, [n for n in outside if n not in before]
 
     @cached_property

@@ -13,6 +13,7 @@ from isomerge.checkpoint.companions import is_tokenizer_file
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.tied_head import is_tied
 from isomerge.checkpoint.vocabulary import AVERAGE, Row, Vocabulary, decide_vocabulary, digest
 from isomerge.errors import IsomergeError
 
@@ -103,7 +104,7 @@ class _Tables:
 
     def find(self, canonical: str) -> _Table | None:
         """A table, or the one that stands in for it while the config ties the two."""
-        if canonical in self.tables or not self.checkpoint.config.get("tie_word_embeddings", True):
+        if canonical in self.tables or not is_tied(self.checkpoint.config, stored=False):
             return self.tables.get(canonical)
         line = next(line for line in self.spec.lines if line.canonical(dict.fromkeys(line.indices, 0)) == canonical)
         return self.tables.get(line.tied or "")

@@ -92,7 +92,7 @@ def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tup
     Raises:
         IsomergeError: see `isomerge.engine.models.recognise`.
     """
-    apart = [_has_own_head(model) for model in models]
+    apart = [model.has_own_head for model in models]
     if not any(apart):
         return list(models), []
     found = [
@@ -156,12 +156,7 @@ def run_barrier(
 
 def _module(model: Model, device: str) -> nn.Module:
     """The module of a model, with a head of its own where the model has one, stored or in memory."""
-    return untied_module(model, device) if _has_own_head(model) else load_module(model, device=device)
-
-
-def _has_own_head(model: Model) -> bool:
-    """Whether a model's config says that its head is not the embeddings."""
-    return model.config.get("tie_word_embeddings") is False
+    return untied_module(model, device) if model.has_own_head else load_module(model, device=device)
 
 
 def _between(

@@ -16,6 +16,8 @@ from isomerge.checkpoint.dtypes import BITS
 from isomerge.checkpoint.quantised import dequantised
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import open_model_ref
+from isomerge.checkpoint.tied_head import is_tied
+from isomerge.checkpoint.untie import untie as untied
 from isomerge.engine.memory import map_large_blocks
 from isomerge.errors import IsomergeError
 from isomerge.pieces import all_finite
@@ -53,6 +55,11 @@ class Model:
         """The blocks, in the order of the checkpoint."""
         return gather_blocks(self.spec, self.matches)
 
+    @cached_property
+    def has_own_head(self) -> bool:
+        """Whether it stores a head that is not the embeddings, or one was untied in memory."""
+        return any(m.line.tied for m in self.matches.values()) and not is_tied(self.config, stored=True)
+
     @property
     def ref(self) -> str:
         """What the user called it."""
@@ -67,7 +74,7 @@ class Model:
         """The stored tensor behind a canonical name: its own, or the one that it is tied to; None if absent."""
         if canonical in self.names:
             return self.names[canonical]
-        if match is not None and match.line.tied and self.config.get("tie_word_embeddings", True):
+        if match is not None and match.line.tied and is_tied(self.config, stored=False):
             return self.names.get(match.line.tied)
         return None
 
@@ -166,10 +173,12 @@ def recognise(
     spec, matches = _bound(checkpoint, spec_file, unmoved=unmoved)
     names = by_canonical(matches)
     if untie and (ties := broken_ties(spec, names, checkpoint.config)):
-        lacking = {line: stand_in for line, (stand_in, _) in ties.items() if line.canonical({}) not in names}
-        copies = {line.canonical({}): names[stand_in.canonical({})] for line, stand_in in lacking.items()}
-        checkpoint = checkpoint.with_copies(copies, **_untied(spec, checkpoint.config))
-        matches |= {line.canonical({}): Match(line, {}) for line in lacking}
+        try:
+            found = untied(spec, names, checkpoint.config, list(ties))
+        except IsomergeError as error:
+            raise IsomergeError(f"{checkpoint.ref}: {error}") from None
+        checkpoint = checkpoint.with_copies(found.copies, **found.config)
+        matches |= {name: Match(line, {}) for name, line in found.lines.items()}
     kept = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
     return Model(checkpoint, kept, matches, spec)
 
@@ -198,18 +207,6 @@ def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: boo
             return spec, coverage(spec, checkpoint.shapes)
         hint = "; merge --no-align needs none" if unknown else ""
         raise IsomergeError(f"{checkpoint.ref}: {error}{hint}") from None
-
-
-def _untied(spec: Spec, config: dict[str, Any]) -> dict[str, Any]:
-    """What a config must say of a head with weights of its own.
-
-    T5's classes read from the tie whether outputs are scaled, where the config does not say so.
-    """
-    found: dict[str, Any] = {"tie_word_embeddings": False}
-    key = "scale_decoder_outputs"
-    if key in spec.config_keys:
-        found[key] = config.get(key, config.get("tie_word_embeddings") is not False)
-    return found
 
 
 def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collection[str] = ()) -> None:

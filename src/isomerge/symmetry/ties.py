@@ -7,10 +7,10 @@ into the head does not.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from isomerge.checkpoint.tied_head import is_tied
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.spec import Line, Spec
 
@@ -18,8 +18,6 @@ from isomerge.symmetry.spec import Line, Spec
 SELF_DUAL = {"Perm", "SignedPerm", "Sign", "O", "OFixingOnes", "Fixed"}
 # Classes of Hugging Face whose names have "For" but which have a language-modelling head all the same.
 LANGUAGE_HEADS = ("LM", "ConditionalGeneration", "PreTraining")
-ALWAYS = re.compile(r"LMHeadModel$|For\w*LM$|ForConditionalGeneration$|EncoderDecoderModel$")
-"""Classes that cannot do without a head: one that is not stored is tied, whatever the config of a whole says of its part."""
 
 
 def has_language_head(config: Mapping[str, Any]) -> bool:
@@ -27,21 +25,6 @@ def has_language_head(config: Mapping[str, Any]) -> bool:
     names = config.get("architectures") or [""]
     name = str(names[0])
     return "For" not in name or any(mark in name for mark in LANGUAGE_HEADS)
-
-
-def says_tied(config: Mapping[str, Any]) -> bool:
-    """Whether a config ties the head to the embeddings. One of a whole that is silent asks its parts that have a vocabulary; True when they are silent, too."""
-    if "tie_word_embeddings" in config:
-        return bool(config["tie_word_embeddings"])
-    parts = [*(part for part in config.values() if isinstance(part, Mapping))]
-    while parts:
-        found = [
-            part["tie_word_embeddings"] for part in parts if {"tie_word_embeddings", "vocab_size"} <= part.keys()
-        ]
-        if found:
-            return any(found)
-        parts = [below for part in parts for below in part.values() if isinstance(below, Mapping)]
-    return True
 
 
 def tied_lines(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
@@ -60,16 +43,12 @@ def _declared_ties(spec: Spec, stored: set[str], config: Mapping[str, Any]) -> l
     """The lines that the config ties to a stored one, also where both are stored (as torch's pickles do)."""
     if not has_language_head(config):
         return []
-    tied = says_tied(config)
-    needed = bool(ALWAYS.search(str((config.get("architectures") or [""])[0])))
     by_name = {line.canonical({}): line for line in spec.lines if not line.indices}
     lines = [line for line in spec.lines if line.tied in stored and not line.indices]
     # a head may have several names, of which one is stored
     apart = {(line.tied, line.axes) for line in lines if line.canonical({}) in stored}
     return [
-        (line, by_name[str(line.tied)])
-        for line in lines
-        if tied or (needed and (line.tied, line.axes) not in apart)
+        (line, by_name[str(line.tied)]) for line in lines if is_tied(config, stored=(line.tied, line.axes) in apart)
     ]
 
 

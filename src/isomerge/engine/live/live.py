@@ -6,7 +6,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.engine.live.places import LivePlaces, every_weight, places_of
+from isomerge.checkpoint.tied_head import is_tied
+from isomerge.engine.live.places import LivePlaces, every_weight, places_of, tied_names
 from isomerge.engine.live.substitution import untied_module
 from isomerge.engine.models import Model, working_dtype
 from isomerge.errors import IsomergeError
@@ -78,11 +79,11 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
         IsomergeError: the module has other tensors than the checkpoint, or what transformers makes of these cannot be
             followed.
     """
-    places, own = places_of(module, model), every_weight(module)
+    places, own, shared = places_of(module, model), every_weight(module), tied_names(model, module)
     _check_places(module, own, places, model)
     found = {}
     for canonical, stored in model.names.items():
-        name = canonical if canonical in places else _tied(model, stored)
+        name = canonical if canonical in places else shared.get(canonical) or _tied(model, stored)
         if name is not None and name in places:
             found[stored] = places.read(own, name).detach()
     return found
@@ -111,4 +112,4 @@ def _check_places(module: nn.Module, own: Mapping[str, Tensor], places: LivePlac
 def _tied(model: Model, stored: str) -> str | None:
     """The canonical name that a stored tensor is tied to, where the config ties it."""
     match: Match = model.matches[stored]
-    return match.line.tied if model.config.get("tie_word_embeddings", True) else None
+    return match.line.tied if is_tied(model.config, stored=True) else None

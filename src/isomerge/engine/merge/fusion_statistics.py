@@ -174,7 +174,7 @@ class FusionStatistics:
         about = file.header.get("fisher") or {}
         tied = about.get("tied") or {}
         key = tied.get(block.key, block.key)
-        undone = about.get("tie", True) is not False and file.model.config.get("tie_word_embeddings") is False
+        undone = about.get("tie", True) is not False and file.model.has_own_head
         if undone and key in tied.values():
             return None
         return key if f"fisher/{key}" in file.names else None

@@ -130,7 +130,7 @@ def _header(statistics: Statistics, fisher: FisherInformation | None, model: Mod
             "labels": fisher.labels,
             "samples": fisher.samples,
             "norm": norm,
-            "tie": model.config.get("tie_word_embeddings", True),
+            "tie": not model.has_own_head,
             "tied": dict(fisher.tied),
         }
     return header

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.tied_head import is_tied
 from isomerge.engine.transport.parts import Maps, Part, Step
 from isomerge.engine.transport.settings import POOLED, TransportSettings
 from isomerge.matching.gram import Leaf
@@ -156,7 +157,7 @@ class StreamMaps:
         tie = next(
             (other for other in self.full.lines if not other.indices and other.canonical({}) == line.tied), None
         )
-        if tie is not None and self.config.get("tie_word_embeddings", True):
+        if tie is not None and is_tied(self.config, stored=True):
             return self.written.get(tie.canonical(dict(part.block.scope)), now)
         if scale := self._scale(part, atom.name):
             return self.at_norm.setdefault(scale, now) if now else None

@@ -80,8 +80,7 @@ def _source(ref: str, output: Model, read: Callable[..., Model]) -> Model:
         raise IsomergeError(
             f"--data needs the models that went in, to measure the line between them: {error}; or give --barrier FILE"
         ) from None
-    apart = output.config.get("tie_word_embeddings") is False
-    if apart and found.config.get("tie_word_embeddings") is not False:
+    if output.has_own_head and not found.has_own_head:
         return read(found.checkpoint, untie=True)
     return found
 
