@@ -220,6 +220,15 @@ def test_more_rows(tmp_path: Path) -> None:
     assert recognise(out).spec.sizes["vocab"] == 70
 
 
+def test_rows_for_new_tokens_of_a_part(tmp_path: Path) -> None:
+    """The number of tokens is in the part that reads text."""
+    base = save_toy("gemma3", tmp_path / "base", dtype=torch.float32)
+    folder = adapter(tmp_path / "lora", {"model.language_model.embed_tokens.weight": draw(70, 48)})
+    found = view(base, folder)
+    assert found.config == {**config_of(base), "text_config": {**config_of(base)["text_config"], "vocab_size": 70}}
+    assert recognise(found).spec.sizes["vocab"] == 70
+
+
 def test_head_tied_to_the_embeddings(tmp_path: Path) -> None:
     """An adapter on a tied head changes the head alone: it becomes a tensor, and the config says so."""
     base = save_toy("llama-tied", tmp_path / "base")

@@ -15,10 +15,12 @@ from raw_files import one_sentence, tree
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from depth import more
 from isomerge import merge
 from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.vocabulary_config import counts
 from isomerge.checkpoint.vocabulary_views import with_vocabulary
 from isomerge.engine.merge.job import job_of_models
 from isomerge.engine.merge.job_models import opened
@@ -26,7 +28,7 @@ from isomerge.engine.models import check_compatible, recognise
 from isomerge.engine.run import run_key
 from isomerge.engine.stats.statistics import weights_digest
 from isomerge.errors import IsomergeError
-from toys import randomise, relative
+from toys import randomise, relative, save_toy
 
 SMALL = {
     "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
@@ -121,6 +123,91 @@ def test_written_models_compute_the_same(source: str, tmp_path: Path) -> None:
         assert {"c", "a", "[UNK]"} <= set(both)
         columns = [[t.get_vocab()[token] for token in both] for t in (before, tokenizer)]
         assert relative(new[..., columns[1]], old[..., columns[0]]) <= 1e-5
+
+
+def llava(folder: Path, tokenizer: Any, seed: int) -> Checkpoint:
+    """A small LLaVA with a tokenizer; its image token is the first."""
+    tower = {
+        "hidden_size": 12,
+        "intermediate_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 4,
+        "patch_size": 2,
+    }
+    text = {**SMALL, "vocab_size": len(tokenizer), "bos_token_id": 1, "model_type": "llama"}
+    config = tf.LlavaConfig(
+        text_config=text, vision_config=tower, image_token_index=tokenizer.get_vocab()["<image>"]
+    )
+    model: Any = tf.LlavaForConditionalGeneration(config).double()
+    randomise(model, seed)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return open_checkpoint(folder)
+
+
+@torch.no_grad()
+def test_a_model_of_texts_and_images(tmp_path: Path) -> None:
+    """The number of tokens and their ids are those of its part, the image's token that of the whole."""
+    one = llava(tmp_path / "one", words([*ONE, "<image>"]), 0)
+    two = llava(tmp_path / "two", words(["<image>", *TWO, "g", "h"]), 1)
+    views, vocabulary = with_vocabulary([one, two], source="union")
+    for model, view in zip((one, two), views, strict=True):
+        assert view.config["text_config"]["vocab_size"] == vocabulary.size == 10
+        assert "vocab_size" not in view.config
+        assert view.config["image_token_index"] == vocabulary.tokens["<image>"]
+        own = AutoTokenizer.from_pretrained(model.folder).convert_ids_to_tokens(1)
+        assert view.config["text_config"]["bos_token_id"] == vocabulary.tokens[own]
+        before, after = (
+            tf.AutoModelForImageTextToText.from_pretrained(f, dtype=torch.float64)
+            for f in (model.folder, materialise(view, tmp_path / f"{model.folder.name}-out"))
+        )
+        ids = [AutoTokenizer.from_pretrained(model.folder).get_vocab()[word] for word in ("a", "c")]
+        logits = [
+            m(input_ids=torch.tensor([i])).logits
+            for m, i in ((before, ids), (after, [vocabulary.tokens[w] for w in ("a", "c")]))
+        ]
+        assert torch.equal(logits[0][..., ids], logits[1][..., [vocabulary.tokens[w] for w in ("a", "c")]])
+    check_compatible(recognise(views[0]), [recognise(views[1])])
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ({"vocab_size": 9}, ["vocab_size"]),
+        ({"n_words": 9}, ["n_words"]),
+        ({"vocab_size": 9, "vlm": {"vocab_size": 9, "text": {"vocab_size": 9}}}, ["vlm.text.vocab_size", "vlm.vocab_size", "vocab_size"]),
+        ({"vocab_size": 7, "vlm": {"text": {"vocab_size": 9}}, "qformer": {"vocab_size": 9}}, ["vlm.text.vocab_size"]),
+        ({"decoder": {"vocab_size": 9}, "vlm": {"text": {"vocab_size": 9}}}, ["decoder.vocab_size", "vlm.text.vocab_size"]),
+        ({"vlm": {"text": {}}, "qformer": {"vocab_size": 9}}, ["vlm.text.vocab_size"]),
+    ],
+)  # fmt: skip
+def test_where_a_config_counts_its_tokens(config: dict[str, Any], parts: list[str]) -> None:
+    """Where another number makes other shapes, and where the wholes around that part repeat it."""
+
+    def bound(given: Any) -> int:
+        text = given.get("vlm", {}).get("text", given)
+        return text.get("vocab_size", text.get("n_words", 9))
+
+    assert sorted(".".join(path) for path in counts(config, 9, bound)) == parts
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("encoder-decoder", "encoder.embeddings.word_embeddings.weight is a second table of tokens"),
+        ("cpmant", "the embeddings of cpmant have other rows"),
+        *more(("gemma3n_text", "per_layer.weight is a second"), ("deepseek_v4", "tid2eid is a second"), ("mllama", "other rows")),
+    ],
+)  # fmt: skip
+def test_other_tables_of_tokens(name: str, says: str, tmp_path: Path) -> None:
+    """Their rows would stay where they are while the ids of their tokens change."""
+    model = open_checkpoint(save_toy(name, tmp_path / "m"))
+    words([str(k) for k in range(67)]).save_pretrained(model.folder)
+    assert with_vocabulary([model, model])[0][0] is model
+    with pytest.raises(IsomergeError) as error:
+        with_vocabulary([model, model], pad_to_multiple_of=4)
+    one_sentence(error.value, says, "give models of one vocabulary")
 
 
 def test_one_models_vocabulary(tmp_path: Path) -> None:

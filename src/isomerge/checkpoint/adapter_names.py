@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.adapter import Adapter
 from isomerge.checkpoint.reader import Checkpoint
@@ -79,12 +80,12 @@ class AdapterNames:
         )
 
 
-def known_spec(base: Checkpoint) -> Spec | None:
+def known_spec(config: Mapping[str, Any]) -> Spec | None:
     """What is known of the architecture; an adapter can be merged into one that is not."""
     from isomerge.archs import spec_for
 
     try:
-        return spec_for(base.config)
+        return spec_for(config)
     except IsomergeError:
         return None
 

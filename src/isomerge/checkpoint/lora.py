@@ -9,6 +9,7 @@ LoRA: Hu et al. 2021. DoRA: Liu et al. 2024, eq. 5, ``m (W + s B A) / ||W + s B 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.untie import untie
+from isomerge.checkpoint.vocabulary_config import KeyPath, counts, with_values
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -55,11 +57,13 @@ class _Merger:
 
     def __init__(self, base: Checkpoint, adapter: Adapter) -> None:
         self.base, self.adapter = base, adapter
-        self.spec = known_spec(base)
+        self.spec = known_spec(base.config)
         self.names = AdapterNames(base, adapter, self.spec)
         self.config: dict[str, Any] = dict(base.config)
         self.found: dict[str, Derived] = {}
         self.copies: dict[str, str] = {}
+        self.grown = False
+        """Whether there are more tokens than the base has."""
 
     def view(self) -> Checkpoint:
         for name, key in self.adapter.saved.items():
@@ -67,7 +71,7 @@ class _Merger:
         for update in self.adapter.updates.values():
             self.update(update)
         companions = None
-        if self.config.get("vocab_size") != self.base.config.get("vocab_size"):
+        if self.grown:
             companions = {**self.base.companions(), **companion_files(self.adapter.tensors.folder)}
         base = self.copied()
         return base.derive(
@@ -98,11 +102,23 @@ class _Merger:
 
     def resized(self, given: TensorInfo, stored: TensorInfo) -> bool:
         """Whether a table of all tokens got another number of rows; the config follows."""
-        rows = self.base.config.get("vocab_size")
-        if not given.shape or given.shape[1:] != stored.shape[1:] or stored.shape[0] != rows:
+        if not given.shape or not stored.shape or given.shape[1:] != stored.shape[1:]:
             return False
-        self.config["vocab_size"] = given.shape[0]
-        return True
+        said = self.counts(stored.shape[0])
+        self.config = with_values(self.config, dict.fromkeys(said, given.shape[0]))
+        self.grown |= bool(said)
+        return bool(said)
+
+    def counts(self, rows: int) -> list[KeyPath]:
+        """Where the config says that there are so many tokens."""
+        if self.spec is None:
+            return [("vocab_size",)] if self.base.config.get("vocab_size") == rows else []
+
+        def bound(config: Mapping[str, Any]) -> int | None:
+            found = known_spec(config)
+            return None if found is None else found.sizes.get("vocab")
+
+        return counts(self.base.config, rows, bound) if self.spec.sizes.get("vocab") == rows else []
 
     def update(self, update: Update) -> None:
         """The product of two halves is added to a weight; a bias of the second half to the bias."""

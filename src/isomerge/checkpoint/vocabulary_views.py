@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.tied_head import is_tied
 from isomerge.checkpoint.vocabulary import AVERAGE, Row, Vocabulary, decide_vocabulary, digest
+from isomerge.checkpoint.vocabulary_config import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 AXIS = "vocab"
 """What specs call an axis, and a size, over tokens."""
+OTHERS = ("talk_vocab", "vision_vocab")
+"""Axes over what is no token of the tokenizer: sounds, and pieces of images."""
 _GENERATION = "generation_config.json"
 
 
@@ -73,11 +76,11 @@ class _Tables:
         from isomerge.archs import spec_for
         from isomerge.symmetry.spec import coverage
 
-        self.checkpoint = checkpoint
+        self.checkpoint, self.spec_file = checkpoint, spec_file
         try:
             shapes = checkpoint.shapes
             self.spec: Spec = spec_for(checkpoint.config, spec_file, shapes)
-            matches = coverage(self.spec, shapes)
+            self.matches = coverage(self.spec, shapes)
         except IsomergeError as error:
             raise IsomergeError(f"{checkpoint.ref}: {error}") from None
         if AXIS not in self.spec.sizes:
@@ -85,8 +88,44 @@ class _Tables:
                 f"{checkpoint.ref}: the spec for {self.spec.model_type} has no tokens (size {AXIS})"
             )
         self.size = self.spec.sizes[AXIS]
-        found = [self._table(name, match) for name, match in matches.items()]
+        found = [self._table(name, match) for name, match in self.matches.items()]
         self.tables = {table.canonical: table for table in found if table is not None}
+
+    def check_others(self) -> None:
+        """Refuse tables whose rows are for tokens, too, and would stay where they are while ids change."""
+        from isomerge.symmetry.axes import atoms
+
+        read = False
+        for name, match in self.matches.items():
+            axes, info = match.line.axes, self.checkpoint.tensors[name]
+            every = list(atoms(axes or ()))
+            read |= len(every) > 1 and any(x.name == AXIS for x in every) and not any(x.dual for x in every)
+            second = any(AXIS in x.name and x.name not in (AXIS, *OTHERS) for x in every)
+            # what no symmetry moves: integers, such as the experts of every token
+            hashed = axes is None and tuple(info.shape[:1]) == (self.size,) and info.dtype.startswith(("I", "U"))
+            if second or hashed:
+                raise IsomergeError(
+                    f"{self.checkpoint.ref}: tensor {name} is a second table of tokens, which cannot be changed together with "
+                    "the first: give models of one vocabulary"
+                )
+        if not read:
+            raise IsomergeError(
+                f"{self.checkpoint.ref}: the embeddings of {self.spec.model_type} have other rows than one for every token, so "
+                "its vocabulary cannot be changed: give models of one vocabulary"
+            )
+
+    @cached_property
+    def counts(self) -> list[KeyPath]:
+        """Where the config says how many tokens there are."""
+        from isomerge.archs import spec_for
+
+        def bound(config: Mapping[str, Any]) -> int | None:
+            try:
+                return spec_for(config, self.spec_file, self.checkpoint.shapes).sizes.get(AXIS)
+            except IsomergeError:
+                return None
+
+        return counts(self.checkpoint.config, self.size, bound)
 
     def _table(self, name: str, match: Match) -> _Table | None:
         from isomerge.symmetry.axes import Atom, atoms
@@ -115,10 +154,12 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
     stays = vocabulary.unchanged(model) and len(rows) == tables.size
     if stays and own_files:
         return checkpoint
-    moved = _places(model, vocabulary)
+    moved, config = _places(model, vocabulary), dict(checkpoint.config)
     fallback = {} if vocabulary.owner is None else every[vocabulary.owner].checkpoint.config
-    config = dict(checkpoint.config) if stays else _renumbered(checkpoint.config, moved, fallback)
-    config["vocab_size"] = vocabulary.size
+    if not stays:
+        tables.check_others()
+        counted = tables.counts
+        config = renumbered(with_values(config, dict.fromkeys(counted, vocabulary.size)), moved, fallback, counted)
     companions = {name: x for name, x in checkpoint.companions().items() if not is_tokenizer_file(name)}
     generation = companions.get(_GENERATION)
     if generation is not None and not stays:
@@ -127,7 +168,7 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
             if isinstance(generation, Path)
             else json.loads(generation)
         )
-        companions[_GENERATION] = (json.dumps(_renumbered(given, moved, fallback), indent=2) + "\n").encode()
+        companions[_GENERATION] = (json.dumps(renumbered(given, moved, fallback, ()), indent=2) + "\n").encode()
     derived = {} if stays else {t.name: _derived(model, t, every, rows) for t in tables.tables.values()}
     return checkpoint.derive(
         derived,
@@ -149,21 +190,6 @@ def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:
         at: vocabulary.tokens[token] for token, at in vocabulary.models[model].items() if token in vocabulary.tokens
     }
     return found | {at: k for at, k in ids.items() if k < vocabulary.size}
-
-
-def _renumbered(config: Mapping[str, Any], moved: Mapping[int, int], fallback: Mapping[str, Any]) -> dict[str, Any]:
-    """Ids of tokens, under keys that end in ``token_id``, follow their tokens.
-
-    Those whose token the output lacks become what the model says whose vocabulary it is, or None.
-    """
-    found = dict(config)
-    for key, value in config.items():
-        ids = value if isinstance(value, list) else [value]
-        if not key.endswith(("token_id", "token_ids")) or not all(type(at) is int and at >= 0 for at in ids):
-            continue
-        now = [moved[at] for at in ids if at in moved]
-        found[key] = (now if isinstance(value, list) else now[0]) if now else fallback.get(key)
-    return found
 
 
 def _derived(model: int, table: _Table, every: Sequence[_Tables], rows: list[list[Row]]) -> Derived:

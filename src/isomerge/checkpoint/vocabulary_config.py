@@ -1,0 +1,83 @@
+"""What a config says of tokens, when its model gets another vocabulary: their number, and the ids of single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+KeyPath = tuple[str, ...]
+"""Keys that lead to a value of a config: ``("text_config", "vocab_size")``."""
+COUNTS = ("vocab_size", "n_words")
+"""How many tokens there are."""
+IDS = ("token_id", "token_ids", "token_index", "suppress_tokens")
+"""How keys end whose values are ids of tokens."""
+
+
+def counts(config: Mapping[str, Any], size: int, bound: Callable[[Mapping[str, Any]], int | None]) -> list[KeyPath]:
+    """Where a config says how many tokens there are: in the whole, or in one of the models that it is made of.
+
+    That is where another number changes what the spec makes of it. The wholes around that part say it as well, where they have
+    the same number, and so does a decoder beside it.
+
+    Args:
+        config: with all that counts, as it was bound to its spec.
+        size: the number of tokens.
+        bound: the number that the spec makes of such a config; None where it fits none.
+    """
+    said = ((*part, key) for part in _parts(config) for key in COUNTS)
+    every = [path for path in said if _value(config, path) == size]
+    found = [path for path in every if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
+    if not found:  # a default of the architecture: it is said where that changes something
+        lacking = [(*path, COUNTS[0]) for path in _parts(config)]
+        found = [path for path in lacking if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
+        return found[:1]
+    around = {(*path[:n], COUNTS[0]) for path in found for n in range(len(path))} | {("decoder", COUNTS[0])}
+    return [path for path in every if path in found or path in around]
+
+
+def with_values(config: Mapping[str, Any], values: Mapping[KeyPath, Any]) -> dict[str, Any]:
+    """A copy with other values; parts that it lacks are made."""
+    found = dict(config)
+    for path, value in values.items():
+        inner = found
+        for key in path[:-1]:
+            inner[key] = dict(inner.get(key) or {})
+            inner = inner[key]
+        inner[path[-1]] = value
+    return found
+
+
+def renumbered(
+    config: Mapping[str, Any], moved: Mapping[int, int], fallback: Mapping[str, Any], parts: Sequence[KeyPath]
+) -> dict[str, Any]:
+    """Ids of tokens follow their tokens, in the whole and in the parts that lead to one of these paths.
+
+    Those whose token the output lacks become what the model says whose vocabulary it is (``fallback``), or None.
+    """
+    found = dict(config)
+    for key, value in config.items():
+        inside = [path[1:] for path in parts if path[0] == key and len(path) > 1]
+        if inside and isinstance(value, Mapping):
+            other = fallback.get(key)
+            found[key] = renumbered(value, moved, other if isinstance(other, Mapping) else {}, inside)
+            continue
+        ids = value if isinstance(value, list) else [value]
+        if not key.endswith(IDS) or not all(type(at) is int and at >= 0 for at in ids):
+            continue
+        now = [moved[at] for at in ids if at in moved]
+        found[key] = (now if isinstance(value, list) else now[0]) if now else fallback.get(key)
+    return found
+
+
+def _parts(config: Mapping[str, Any]) -> Iterator[KeyPath]:
+    """The whole and its parts, those of parts behind them."""
+    yield ()
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from ((key, *rest) for rest in _parts(value))
+
+
+def _value(config: Mapping[str, Any], path: KeyPath) -> Any:
+    for key in path[:-1]:
+        config = config[key]
+    return config.get(path[-1])
