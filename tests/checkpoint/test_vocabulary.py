@@ -22,9 +22,11 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.vocabulary_config import counts
 from isomerge.checkpoint.vocabulary_views import with_vocabulary
+from isomerge.engine.inputs import inputs_key, open_given
 from isomerge.engine.merge.job import job_of_models
 from isomerge.engine.merge.job_models import opened
 from isomerge.engine.models import check_compatible, recognise
+from isomerge.engine.pairs.matching import Matching
 from isomerge.engine.run import run_key
 from isomerge.engine.stats.statistics import weights_digest
 from isomerge.errors import IsomergeError
@@ -123,6 +125,25 @@ def test_written_models_compute_the_same(source: str, tmp_path: Path) -> None:
         assert {"c", "a", "[UNK]"} <= set(both)
         columns = [[t.get_vocab()[token] for token in both] for t in (before, tokenizer)]
         assert relative(new[..., columns[1]], old[..., columns[0]]) <= 1e-5
+
+
+def test_data_go_through_the_view_s_own_tokenizer(tmp_path: Path) -> None:
+    """Where the anchor is a view in the other model's vocabulary, so are its texts; what tells a run from another knows it."""
+    one, two = pair(tmp_path)
+    text = tmp_path / "x.txt"
+    text.write_text("c a e f")
+    matching, found = Matching(data=str(text)), {}
+    for source in ("first", "base", "union"):
+        views, vocabulary = with_vocabulary([one, two], source=source, base=1)
+        anchor = recognise(views[0])
+        ids = open_given(str(text), anchor, matching).tensors["input_ids"][0].tolist()
+        assert ids == [vocabulary.tokens.get(token, 0) for token in ("c", "a", "e", "f")]
+        found[source] = repr(inputs_key(matching, anchor))
+    assert len(set(found.values())) == 3
+    held = ({name: one.read(name) for name in one.tensors}, one.config)
+    with pytest.raises(IsomergeError) as error:
+        merge([held, one], data=text, out=tmp_path / "out")
+    one_sentence(error.value, "in memory has no tokenizer (tokenizer.json)")
 
 
 def llava(folder: Path, tokenizer: Any, seed: int) -> Checkpoint:

@@ -60,8 +60,8 @@ def barrier(
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
-    from isomerge.data.opening import open_data
     from isomerge.engine.connectivity import BarrierOptions, run_barrier, untied_alike
+    from isomerge.engine.inputs import data_for
 
     given = [one, two] if third is None else [one, two, third]
     options = BarrierOptions(
@@ -77,9 +77,8 @@ def barrier(
         alike, untied = untied_alike(found, spec)
         models, others = alike[: len(given)], alike[len(given) :]
         options.check(models, others)
-        anchor = models[0].checkpoint
         if not isinstance(data, Examples):
-            data = open_data(str(data), anchor.folder, limit=limit, length=length, config=anchor.config)
+            data = data_for(models[0].checkpoint, str(data), limit=limit, length=length)
         return Report({**run_barrier(models, data, options, others), "untied": untied})
 
 
@@ -175,7 +174,7 @@ def stats(
     Raises:
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.data.opening import open_data
+    from isomerge.engine.inputs import data_for
     from isomerge.engine.stats.gathering import StatsOptions, parse_kinds, run_stats
 
     path, chosen = Path(os.path.expanduser(out)), parse_kinds(kinds)
@@ -194,5 +193,5 @@ def stats(
     options.check()
     with recognised([model], spec, allow_pickle) as (found,):
         if not isinstance(data, Examples):
-            data = open_data(str(data), found.checkpoint.folder, limit=limit, length=length, config=found.config)
+            data = data_for(found.checkpoint, str(data), limit=limit, length=length)
         return Report(run_stats(found, data, options))

@@ -45,6 +45,11 @@ class MemoryCheckpoint(Checkpoint):
                 found.update(self.read(name).reshape(-1).view(torch.uint8).numpy().data)
         return [found.hexdigest()]
 
+    @property
+    def has_own_files(self) -> bool:
+        """There is no folder."""
+        return False
+
     def companions(self) -> dict[str, bytes | Path]:
         """No files travel with tensors in memory but those that a view of them was given."""
         return dict(self._companions or {})

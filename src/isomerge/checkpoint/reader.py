@@ -148,6 +148,11 @@ class Checkpoint:
             *self.origin,
         ]
 
+    @property
+    def has_own_files(self) -> bool:
+        """Whether `companions` are the files of ``folder``, and not a view's own."""
+        return self._companions is None
+
     def companions(self) -> dict[str, bytes | Path]:
         """The files that travel with the weights (see `companion_files`): name to content or path."""
         return dict(companion_files(self.folder) if self._companions is None else self._companions)

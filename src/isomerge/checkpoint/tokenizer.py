@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.companions import VOCABULARY_FILES, is_tokenizer_file
+from isomerge.checkpoint.companion_folder import write_companions
+from isomerge.checkpoint.companions import VOCABULARY_FILES, config_bytes, is_tokenizer_file
 from isomerge.checkpoint.hub import local_folder
 from isomerge.checkpoint.opening import CONFIG, read_config
 from isomerge.checkpoint.reader import Checkpoint
@@ -35,8 +35,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             "matched: copy the tokenizer's files there"
         )
     with tempfile.TemporaryDirectory() as folder:
-        _write(Path(folder), files)
-        (Path(folder) / CONFIG).write_text(json.dumps(checkpoint.config))  # some classes are found by model_type
+        # some classes are found by model_type
+        write_companions(Path(folder), {**files, CONFIG: config_bytes(checkpoint.config)})
         return _load(Path(folder), checkpoint.ref)
 
 
@@ -141,16 +141,6 @@ def saved_files(tokenizer: Any) -> dict[str, bytes | Path]:
             path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(Path(folder).rglob("*.*"))
         }
     return {name: content for name, content in found.items() if is_tokenizer_file(name)}
-
-
-def _write(folder: Path, files: Mapping[str, bytes | Path]) -> None:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        if isinstance(content, Path):
-            shutil.copyfile(content, path)
-        else:
-            path.write_bytes(content)
 
 
 def _load(folder: Path, ref: str) -> Any:

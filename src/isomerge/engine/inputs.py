@@ -7,6 +7,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from isomerge.data.examples import Examples
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
+    from isomerge.checkpoint.reader import Checkpoint
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.matching import Matching
 
@@ -33,15 +35,26 @@ def open_given(
     Raises:
         IsomergeError: see `isomerge.data.opening.open_data`.
     """
-    from isomerge.data.opening import open_data
-
     bounds = [n for n in (limit, matching.limit) if n is not None]
     if isinstance(ref, Examples):
         return ref.head(min(bounds)) if bounds else ref
-    folder, config = anchor.checkpoint.folder, anchor.config
     option = option or ("--data" if ref is matching.data or ref is not matching.learn else "--learn")
     least = min(bounds, default=None)
-    return open_data(str(ref), folder, limit=least, length=matching.length, config=config, option=option)
+    return data_for(anchor.checkpoint, str(ref), limit=least, length=matching.length, option=option)
+
+
+def data_for(
+    checkpoint: Checkpoint, ref: str, *, limit: int | None = None, length: int = 128, option: str = "--data"
+) -> Examples:
+    """Examples through the tokenizer or processor of a checkpoint, or of a view, that are its own.
+
+    For the arguments and errors see `isomerge.data.opening.open_data`.
+    """
+    from isomerge.checkpoint.companion_folder import companion_folder
+    from isomerge.data.opening import open_data
+
+    with companion_folder(checkpoint) as folder:
+        return open_data(ref, folder, limit=limit, length=length, config=checkpoint.config, option=option)
 
 
 def check_data(matching: Matching, anchor: Model) -> None:
@@ -72,8 +85,6 @@ def inputs_key(matching: Matching, anchor: Model) -> list[Any]:
 
     A data set of the package ``datasets`` is told by its name, a Python function by its module's file.
     """
-    from isomerge.checkpoint.companions import companion_files
-
     options = replace(matching, data=shown(matching.data), learn=shown(matching.learn))
     found: list[Any] = [repr(options)]
     for ref in (matching.data, matching.learn):
@@ -81,7 +92,8 @@ def inputs_key(matching: Matching, anchor: Model) -> list[Any]:
             found += [_stamp(path) for path in _files(str(ref))]
     found += [_stamp(Path(file)) for file in matching.stats]
     if matching.data or matching.learn:  # tokenizer and image processor
-        found += [_stamp(path) for _, path in sorted(companion_files(anchor.checkpoint.folder).items())]
+        files = sorted(anchor.checkpoint.companions().items())
+        found += [_stamp(x) if isinstance(x, Path) else [name, sha256(x).hexdigest()] for name, x in files]
     return found
 
 

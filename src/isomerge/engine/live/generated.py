@@ -95,6 +95,7 @@ def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tenso
     from PIL import Image
     from torch.nn.functional import interpolate
 
+    from isomerge.checkpoint.companion_folder import companion_folder
     from isomerge.data.images import image_encoder, white_of
 
     channels, *size = shape = inputs[0].image_shape
@@ -102,8 +103,9 @@ def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tenso
         raise IsomergeError(
             f"{model.ref} sees images of {list(shape)} and another model does not: give models that can be merged"
         )
-    encode, rng = image_encoder(model.checkpoint.folder, inputs[0]), torch.Generator().manual_seed(options.seed)
-    white = white_of(model.checkpoint.folder)
+    rng = torch.Generator().manual_seed(options.seed)
+    with companion_folder(model.checkpoint) as folder:
+        encode, white = image_encoder(folder, inputs[0]), white_of(folder)
     halvings = max(1, (min(size) // COARSEST).bit_length())
     grids = [[max(1, side >> k) for side in size] for k in range(halvings)]
     pictures = []

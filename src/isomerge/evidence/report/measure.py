@@ -48,16 +48,15 @@ def measure(
         IsomergeError: a model is gone, or models and data do not fit together.
     """
     from isomerge.data.examples import Examples
-    from isomerge.data.opening import open_data
+    from isomerge.engine.inputs import data_for
     from isomerge.engine.models import recognise
 
     assert written.folder is not None
     read = partial(recognise, spec_file=spec, allow_pickle=allow_pickle)
     output = read(written.folder)
     models = [_source(ref, output, read) for ref in written.told.models]
-    first = models[0].checkpoint
     if not isinstance(data, Examples):
-        data = open_data(str(data), first.folder, limit=limit, length=length, config=first.config)
+        data = data_for(models[0].checkpoint, str(data), limit=limit, length=length)
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
         found = [
             _line(ends, moved, data, replace(options, spaces=[spaces], png=None))
