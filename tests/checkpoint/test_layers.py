@@ -19,11 +19,12 @@ from isomerge.checkpoint.layers import stack_layers
 from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import recognise
 from isomerge.engine.run import run_key
 from isomerge.engine.stats.statistics import weights_digest
 from isomerge.errors import IsomergeError
-from toys import TOYS, Toy, config_of, inputs, outputs, overwrite, relative, save_toy
+from toys import CAUSAL, TOYS, Toy, config_of, inputs, outputs, overwrite, relative, save_toy
 
 # toy -> (what stands before and after the number of a layer, the layers of its module, the key of its depth)
 STACKS: dict[str, tuple[str, Callable, str]] = {
@@ -118,6 +119,29 @@ def test_several_models(toy: Callable[..., Toy], tmp_path: Path) -> None:
     out = materialise(view, tmp_path / "out")
     assert (out / "tokenizer.json").read_text() == "donor"
     assert tf.AutoModelForCausalLM.from_pretrained(out).config.num_hidden_layers == 4
+
+
+def test_layers_left_out_alone(toy: Callable[..., Toy]) -> None:
+    """What is run is the stack, also where every tensor that is left has its name and place."""
+    base = open_checkpoint(toy("llama").folder)
+    module = load_module(recognise(stack_layers([(base, range(2))])))
+    assert [len(module.model.layers), len(load_module(recognise(base)).model.layers)] == [2, 3]
+
+
+def test_slices_of_other_tokens(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Tables must be over the donor's tokens, where a slice brings any."""
+    one = open_checkpoint(toy("llama").folder)
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL, "vocab_size": 71})).double()
+    model.save_pretrained(tmp_path / "two")
+    two = open_checkpoint(tmp_path / "two")
+    assert stack_layers([(one, range(1)), (two, range(1, 2)), (one, range(2, 3))]).config["vocab_size"] == 67
+    for parts, table in (
+        ([(one, range(1)), (two, range(1, 3))], "lm_head.weight"),
+        ([(two, range(1)), (one, range(1, 3))], "model.embed_tokens.weight"),
+    ):
+        with pytest.raises(IsomergeError) as error:
+            stack_layers(parts, one)
+        one_sentence(error.value, f"two: tensor {table} is for 71 tokens", "has 67", "tokenizer source")
 
 
 def test_tied_head_goes_with_the_embeddings(toy: Callable[..., Toy], tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.stack import Stack
 from isomerge.errors import IsomergeError
 
+TOKENS = "vocab"
+"""The size, and the axis, over tokens."""
+
 
 def stack_layers(
     parts: Sequence[tuple[Checkpoint, range]],
@@ -86,12 +89,26 @@ def _check_alike(one: Stack, two: Stack) -> None:
         )
 
 
+def _check_tokens(giver: Stack, stack: Stack, names: list[str]) -> None:
+    """Refuses tables over other tokens than the donor's, whose tokenizer and config the stack has."""
+    from isomerge.symmetry.axes import atoms
+
+    mine, theirs = giver.spec.sizes.get(TOKENS), stack.spec.sizes.get(TOKENS)
+    table = next((n for n in names if any(x.name == TOKENS for x in atoms(stack.matches[n].line.axes or ()))), None)
+    if mine != theirs and table is not None:
+        raise IsomergeError(
+            f"{stack.checkpoint.ref}: tensor {table} is for {theirs} tokens, but {giver.checkpoint.ref}, whose tokenizer the "
+            f"slices have, has {mine}: give the recipe a tokenizer source, such as union"
+        )
+
+
 def _stacked(giver: Stack, slices: list[tuple[Stack, range]]) -> Checkpoint:
     """The view: tensors that keep name and place are the donor's own, all others are read from where they are."""
     donor = giver.checkpoint
     first, last = slices[0][0], slices[-1][0]
     sources: dict[str, tuple[Checkpoint, str]] = {}
     for stack, names in ((first, first.around()[0]), (last, last.around()[1])):
+        _check_tokens(giver, stack, names)
         for name in names:
             sources[giver.own(stack, name)] = (stack.checkpoint, name)
     order = [(stack, layer) for stack, layers in slices for layer in layers]

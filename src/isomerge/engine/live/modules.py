@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.opening import open_checkpoint, read_config
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.models import Model
@@ -87,7 +87,11 @@ def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
     from isomerge.checkpoint.materialise import materialise
     from isomerge.checkpoint.memory import MemoryCheckpoint
 
-    if not checkpoint.recipes and not isinstance(checkpoint, MemoryCheckpoint):
+    # a head that was untied lies in no file, but who asks for it unties it again (`untied_module`)
+    cut = bool(checkpoint.origin) and checkpoint.config != read_config(
+        checkpoint.folder
+    )  # slices may leave out layers alone
+    if not checkpoint.recipes and not cut and not isinstance(checkpoint, MemoryCheckpoint):
         yield checkpoint.folder
         return
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
