@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor
 import isomerge
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.quantised import dequantised
+from isomerge.engine.merge.job import job_of_models
+from isomerge.engine.merge.job_models import opened
 from isomerge.errors import IsomergeError
 from toys import config_of, outputs, save_toy
 
@@ -139,6 +142,17 @@ def test_they_are_merged(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert torch.isfinite(outputs(tmp_path / "from-narrow")).all()
     assert isomerge.verify(narrow, plain)["same"]
+
+
+def test_slices_of_an_open_checkpoint(tmp_path: Path) -> None:
+    """It stands for the same weights as its folder."""
+    narrow, plain = quantised(save_toy("llama", tmp_path / "a", dtype=torch.float32), tmp_path)
+    model = isomerge.open(narrow)
+    job = replace(job_of_models([model, model]), stacks=(((model, (0, 2)),), ((model, (1, 3)),)))
+    wanted = open_checkpoint(plain)
+    for at, view in enumerate(opened(job)):
+        name = "model.layers.{}.mlp.up_proj.weight"
+        assert torch.equal(view.read(name.format(1)), wanted.read(name.format(1 + at)))
 
 
 PACKED = {

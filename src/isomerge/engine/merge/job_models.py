@@ -7,6 +7,7 @@ from typing import Any
 from isomerge.checkpoint.chat_template import AUTO, common_template, own_template
 from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
 from isomerge.checkpoint.memory import as_reference
+from isomerge.checkpoint.quantised import dequantised
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import open_model_ref
 from isomerge.engine.merge.job import MergeJob
@@ -66,4 +67,6 @@ def _open(model: Any, allow_pickle: bool) -> Checkpoint:
     if hasattr(model, "save_pretrained"):
         raise IsomergeError(f"{type(model).__name__} has no tokenizer: save it in a folder with one, and give that")
     found = as_reference(model)
-    return found if isinstance(found, Checkpoint) else open_model_ref(found, allow_pickle=allow_pickle)
+    if isinstance(found, Checkpoint):
+        return dequantised(found)
+    return open_model_ref(found, allow_pickle=allow_pickle)
