@@ -146,6 +146,17 @@ def test_data_go_through_the_view_s_own_tokenizer(tmp_path: Path) -> None:
     one_sentence(error.value, "in memory has no tokenizer (tokenizer.json)")
 
 
+def test_source_bases_stay_in_their_vocabulary(tmp_path: Path) -> None:
+    """Their rows would be subtracted from those of other tokens: that is refused, but where nothing moves."""
+    one, two = pair(tmp_path)
+    job = job_of_models([one, two], method="task_arithmetic", base_model=one, source_bases=[one, two])
+    job = replace(job, tokenizer={"source": "base"}, source_bases=(None, two))
+    with pytest.raises(IsomergeError) as error:
+        opened(job)
+    one_sentence(error.value, "two: another vocabulary moves the rows", "leave --source-base out")
+    assert opened(replace(job, models=(one, one)))[0] is one
+
+
 def llava(folder: Path, tokenizer: Any, seed: int) -> Checkpoint:
     """A small LLaVA with a tokenizer; its image token is the first."""
     tower = {

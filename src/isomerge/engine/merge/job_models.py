@@ -60,6 +60,12 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
     base = 0 if job.base_named else None
     checkpoints = [_open(model, allow_pickle) for model in models]
     views, _ = with_vocabulary(checkpoints, base=base, spec_file=spec, **job.tokenizer)
+    moved = next((x for x, view in zip(checkpoints, views, strict=True) if view.recipes != x.recipes), None)
+    if moved is not None and any(origin is not None for origin in job.source_bases):
+        raise IsomergeError(
+            f"{moved.ref}: another vocabulary moves the rows of its tokens, and not those of the models that --source-base "
+            "names: give models of one vocabulary, or leave --source-base out"
+        )
     return list(views)
 
 
