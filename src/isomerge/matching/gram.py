@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from isomerge.pieces import PIECE
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.spec import Space, Spec
@@ -149,9 +150,20 @@ def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[
 
     sides: dict[bool, Tensor] = {}
     for x, atom in along(spec, name, tensors):
-        gram = torch.matmul(x, x.mT)
+        # of scales, whose axis may be the last in memory: a product of matrices would stride through it
+        gram = torch.matmul(x, x.mT) if x.shape[-2] > 1 else _squares(x).unsqueeze(-1)
         sides[atom.dual] = sides[atom.dual] + gram if atom.dual in sides else gram
     return (sides[False], sides[True]) if len(sides) == 2 else None
+
+
+def _squares(x: Tensor) -> Tensor:
+    """The sums of squares [*batch, 1] of the last axis of x [*batch, 1, others], piece by piece in the order of memory."""
+    import torch
+
+    x = x.squeeze(-2)
+    axis = max(range(x.ndim), key=x.stride)
+    parts = [part.square().sum(-1) for part in x.split(max(1, PIECE * x.shape[axis] // max(1, x.numel())), axis)]
+    return (sum(parts[1:], parts[0]) if axis == x.ndim - 1 else torch.cat(parts, axis)).unsqueeze(-1)
 
 
 def sides(
