@@ -11,6 +11,7 @@ import isomerge
 from engine.disguises import single, turn
 from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment
+from isomerge.evidence.verify import reconsidered
 from isomerge.matching.selection import select_spaces
 from toys import overwrite, save_toy, tensors
 
@@ -74,3 +75,12 @@ def test_an_edit_behind_a_turned_stream_is_named(tmp_path: Path) -> None:
     assert told["same"] is False
     assert told["residual"]["tensor"] == "layers.1.mlp.gate_proj.weight"
     assert told["residual"]["largest"] < 0.1
+
+
+def test_only_whole_layers_are_reconsidered() -> None:
+    """One tensor that is another's is a difference, wherever fingerprints look."""
+    found = {"same": False, "residual": {"tensor": "w", "layers": {"outside": 1e-8, "0": 1.4, "1": 1e-8}}}
+    assert reconsidered(found, 1e-8) is found
+    found["residual"]["layers"]["1"] = 1.3
+    assert reconsidered(found, 1e-8)["same"] is None
+    assert reconsidered({**found, "same": True}, 1e-8)["same"] is True

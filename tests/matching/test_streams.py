@@ -1,11 +1,17 @@
-"""Which group acts on which stream, where there are several."""
+"""Which group acts on which stream, where there are several; and where streams start that no embedding has."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
+from isomerge.evidence.law import random_alignment
+from isomerge.matching.frame import streams_by_norms
+from isomerge.matching.gram import paired_leaves
 from isomerge.matching.streams import choose_frame
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec_text import parse_spec
+from matching.drawn import draw, moved, small_spec
 
 TWO = parse_spec(
     """
@@ -45,3 +51,18 @@ def test_only_what_is_named_moves(words: list[str], groups: dict[str, str]) -> N
     assert {name: frame.spaces[name].group_name for name in frame.streams} == groups
     assert {f"n{name}" for name in groups} <= frame.spaces.keys() <= {*groups, *(f"n{name}" for name in groups)}
     assert notes == ()
+
+
+def test_permuted_streams_are_found_by_norms() -> None:
+    """Whatever turns inside of layers, coordinates keep their norms; rotated streams are left out."""
+    config = {"hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 5, "num_hidden_layers": 1}
+    spec = small_spec("bert", **config)
+    a = draw(spec, 0, "attention", "dense")
+    rng = torch.Generator().manual_seed(1)
+    p = torch.randperm(24, generator=rng)
+    local = [name for name in spec.spaces if name not in spec.residual_names]
+    turn = random_alignment(spec, list(a), rng, local, condition=1.0)
+    b = moved(Alignment(spec, {"res": p.argsort()}) @ turn, a)
+    pairs = [(x, y, atoms, 0.5) for x, y, atoms in paired_leaves(spec, a, b)]
+    assert streams_by_norms(spec, pairs, ["res"])["res"].tolist() == p.tolist()
+    assert streams_by_norms(spec.with_group("res", "O"), pairs, ["res"]) == {}

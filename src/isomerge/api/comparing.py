@@ -62,7 +62,7 @@ def verify(
     """
     from isomerge.engine.live.modules import on_disk
     from isomerge.evidence.outputs import compare_outputs
-    from isomerge.evidence.verify import contradiction, prove, refute
+    from isomerge.evidence.verify import contradiction, prove, reconsidered, refute
     from isomerge.quotient.fingerprint import fingerprint as print_of
     from isomerge.quotient.similarity import similarity as compare_prints
 
@@ -76,6 +76,7 @@ def verify(
             found = refute(solver, prints.difference or 0.0, prints.tensor, prints.tolerance)
         else:
             found = prove(solver, observer)
+            found = reconsidered(found, prints.difference or 0.0) if prints.same else found
         report = {"command": "verify", "models": [solver.anchor.ref, solver.source.ref], **found}
         report |= {"refuted": prints.apart, "fingerprints": prints.document()}
         if run:

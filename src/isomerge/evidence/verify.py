@@ -16,6 +16,8 @@ OUTPUTS_APART = 10.0
 """Times the tolerance of weights: twins' outputs are apart by a tenth of it and less (benchmarks/verify.py)."""
 ROUNDED_OUTPUTS = 1e-3
 """Models are run in float32, whatever they are stored in: outputs of deep ones are rounded to about 1e-4."""
+FOREIGN = 0.5
+"""Relative distance beyond which weights have nothing to do with each other: fine-tunes are nearer."""
 AGREEING = 1e-6
 """Outputs of float32 that are this near are equal but for the order of sums."""
 
@@ -109,6 +111,22 @@ def _favour(found: dict[str, Any]) -> tuple[int, float]:
     """The order of comparisons in different bases: what is least certain to differ, then what is left of it, which in a basis that
     does not fit says nothing about the models."""
     return (True, None, False).index(found["same"]), found["largest"] / found["tolerance"]
+
+
+def reconsidered(found: dict[str, Any], difference: float) -> dict[str, Any]:
+    """What `prove` found of models whose fingerprints, which no basis changes, are equal but for a relative ``difference``.
+
+    Where several layers are as far apart as foreign weights, no basis was found for a residual stream: the search for it descends,
+    and may end too early. That says nothing about the functions.
+    """
+    foreign = [layer for layer, residual in found["residual"].get("layers", {}).items() if residual > FOREIGN]
+    if found["same"] is not False or len(foreign) < 2:
+        return found
+    reason = (
+        f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams was found in which "
+        f"{found['residual']['tensor']} does"
+    )
+    return {**found, "same": None, "reason": reason}
 
 
 def contradiction(same: bool | None, outputs: float, tolerance: float) -> str | None:

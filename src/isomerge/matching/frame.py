@@ -7,7 +7,7 @@ other side: embeddings of tokens, positions and patches, and the heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
@@ -106,6 +106,31 @@ def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tenso
             u, v = (t.movedim(at, 0).flatten(1) if t.ndim > 1 else t.reshape(-1, 1) for t in (x, y))
             cross = weight * (u @ v.mT).double()
             found[stream] = found.get(stream, 0) + cross
+    return found
+
+
+def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collection[str]) -> dict[str, Tensor]:
+    """Permuted streams by what nothing else changes: the norms of every coordinate in every tensor, between canonical gauges.
+
+    Args:
+        spec, pairs: as in `stream_crosses`.
+        streams: those that are wanted; rotated ones, whose coordinates have no norms of their own, are left out.
+    """
+    import torch
+
+    streams = [name for name in streams if spec.spaces[name].group.compact in ("Perm", "SignedPerm")]
+    norms: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in streams}
+    for x, y, here, weight in pairs:
+        for stream in streams:
+            if reads_once(spec, here, stream):
+                at = [atom.name for atom in here].index(stream)
+                a, b = (t.movedim(at, 0).flatten(1) if t.ndim > 1 else t.reshape(-1, 1) for t in (x, y))
+                norms[stream].append((weight**0.5 * a.double().norm(dim=1), weight**0.5 * b.double().norm(dim=1)))
+    found = {}
+    for stream, rows in norms.items():
+        if rows:
+            apart = torch.cdist(torch.stack([a for a, _ in rows], 1), torch.stack([b for _, b in rows], 1)).square()
+            found[stream] = spec.spaces[stream].group.solve(apart.max() - apart)[0]  # nothing below zero: no signs
     return found
 
 

@@ -11,7 +11,7 @@ from what has a shared meaning: embeddings of tokens, positions and patches, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from isomerge.engine.canonical.frame import whole_alignment
 from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.engine.plan import unit_bytes
-from isomerge.matching.frame import stream_crosses
+from isomerge.matching.frame import WeightedLeaf, stream_crosses, streams_by_norms
 from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
@@ -78,7 +78,8 @@ class StreamSolver:
     def begin(self, kind: str) -> None:
         """Start from the embeddings and heads (``shared``) or from the streams as they are (``identity``).
 
-        With activations, ``shared`` starts from the norms' outputs as well.
+        With activations, ``shared`` starts from the norms' outputs as well. Permuted streams that no embedding or head has, those
+        of a tower behind a convolution, start from the norms of their coordinates.
         """
         self.inner, self.turn = {}, Alignment(self.frame)
         if kind != "shared":
@@ -86,10 +87,15 @@ class StreamSolver:
         units = self.pair.plan.units
         if self.units.activations is None:
             units = [unit for unit in units if not all(block.scope for block in unit.blocks)]
-        shared = (self.units.leaves(*self.units.canonical(unit), shared=True) for unit in units)
-        crosses = stream_crosses(self.frame, chain.from_iterable(shared))
+        crosses = stream_crosses(self.frame, self._leaves(units, shared=True))
         solved = {name: self.frame.spaces[name].group.solve(c)[0] for name, c in crosses.items()}
+        if alone := [name for name in self.frame.streams if name not in solved]:
+            solved |= streams_by_norms(self.frame, self._leaves(self.pair.plan.units), alone)
         self.turn = Alignment(self.frame, solved)
+
+    def _leaves(self, units: Iterable[Unit], *, shared: bool = False) -> Iterator[WeightedLeaf]:
+        """Those of units of both models as they are."""
+        return chain.from_iterable(self.units.leaves(*self.units.canonical(unit), shared=shared) for unit in units)
 
     def sweep(self, label: str = "") -> tuple[float, float, dict[str, Tensor]]:
         """One pass: block-local elements of every unit; returns f before and after the streams would follow, and how."""
