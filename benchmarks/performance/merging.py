@@ -72,6 +72,7 @@ def rows_of(method: str, threads: int) -> dict[str, Callable[[], dict[str, Any]]
     one, two = (str(FOLDER / name) for name in ("one", "two"))
     if method == "linear":
         commands["isomerge, the work alone"] = (sys.executable, "-c", WORK, "plain", one, two, "{out}")
+        commands["the bare loop"] = (sys.executable, "-m", "benchmarks.performance.bare_loop", one, two, "{out}")
         commands["cp of one model"] = ("cp", "-r", one, "{out}")
         commands["cp of both models"] = ("cp", "-r", one, two, "{out}")
         commands["isomerge, aligned"] = (
@@ -88,6 +89,7 @@ def rows_of(method: str, threads: int) -> dict[str, Callable[[], dict[str, Any]]
 def _run(name: str, command: Sequence[str], threads: int) -> dict[str, Any]:
     out = FOLDER / "out" / "".join(c if c.isalnum() else "-" for c in name)
     shutil.rmtree(out, ignore_errors=True)
+    out.unlink(missing_ok=True)
     if "both" in name:
         out.mkdir(parents=True)
     out.parent.mkdir(exist_ok=True)

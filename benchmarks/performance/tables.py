@@ -81,9 +81,28 @@ def scaling(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def split(found: dict[str, Any]) -> list[str]:
+    """Parts of an aligned merge."""
+    total = found["total"]
+    lines = [
+        f"The same pair aligned (default spaces) and merged in one thread: {total:.0f} processor seconds.",
+        "",
+        "| part | processor seconds | share |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {name} | {seconds:.1f} | {seconds / total:.0%} |" for name, seconds in found["parts"].items()]
+    lines += [
+        "",
+        f"The first five are what no match can do without, {found['floor']:.1f} s: all of it takes "
+        f"{total / found['floor']:.1f} times as long.",
+    ]
+    return lines
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "startup": startup,
     "merging": merging,
+    "split": split,
     "scaling": scaling,
 }
 

@@ -1,0 +1,75 @@
+"""Where the time of an aligned merge goes: the 0.84-billion-parameter pair of `benchmarks.performance.merging`, one thread.
+
+    python -m benchmarks.performance.split       # writes results/performance/split.json; a minute or two
+
+Processor seconds by the profiler of Python. The floor is what no match can do without: both models read, one cross-Gram per space,
+distances before and after, the source moved, and the result fused and written.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import os
+import pstats
+import shutil
+import time
+from typing import Any
+
+import torch
+
+import isomerge
+from benchmarks.performance.llamas import write
+from benchmarks.performance.merging import FOLDER, MODEL, MODELS, RESULTS, write_recipe
+
+PARTS = {
+    "both models read and widened": (("unit_work.py", "_load"),),
+    "cross-Grams": (("gram.py", "cross_grams"),),
+    "distances before and after": (
+        ("distances.py", "squared_distance"),
+        ("distances.py", "squared_distance_and_norm"),
+    ),
+    "the source moved": (("alignment.py", "applied"),),
+    "fused and written": (("fusing.py", "fuse"), ("streaming.py", "_write")),
+    "canonical gauges: self-Grams, roots, both models moved there": (("balance.py", "canonical_gauge"),),
+    "neurons: sketch, nearest, exact distances": (("sketch.py", "solve_neurons"),),
+    "heads: bounds, polar factors": (("nested.py", "_base"),),
+}
+"""Functions by file and name whose time, with all that they call, is a part; none calls another one."""
+FLOOR = tuple(PARTS)[:5]
+
+
+def seconds_of(stats: pstats.Stats, file: str, name: str) -> float:
+    """Processor seconds of a function and what it calls."""
+    rows: Any = stats.stats  # type: ignore[attr-defined]
+    return sum(
+        row[3] for (path, _, function), row in rows.items() if function == name and path.endswith(f"/{file}")
+    )
+
+
+def main() -> None:
+    """Profile one run and write the parts."""
+    torch.set_num_threads(1)
+    for number, (name, noise) in enumerate(MODELS.items()):
+        write(FOLDER / name, MODEL, 0, shards=4, noise=noise, draw=number)
+    out = FOLDER / "out" / "split"
+    shutil.rmtree(out, ignore_errors=True)
+    profile = cProfile.Profile(time.process_time)
+    profile.runcall(isomerge.merge, write_recipe("linear", align=True), out=out)
+    stats = pstats.Stats(profile)
+    parts = {name: round(sum(seconds_of(stats, *f) for f in functions), 2) for name, functions in PARTS.items()}
+    total = round(stats.total_tt, 2)  # type: ignore[attr-defined]
+    parts["all else"] = round(total - sum(parts.values()), 2)
+    found = {
+        "total": total,
+        "floor": round(sum(parts[name] for name in FLOOR), 2),
+        "parts": parts,
+        "cores": os.cpu_count(),
+    }
+    RESULTS.with_name("split.json").write_text(json.dumps(found, indent=2) + "\n")
+    shutil.rmtree(out.parent)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
