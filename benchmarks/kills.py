@@ -2,8 +2,8 @@
 
     python benchmarks/kills.py --runs 200      # writes results/kills.json
 
-Each run is a forked process; it is killed once to four times, after a time drawn anew between nothing and what a
-whole run takes, and then left to end. After every kill the output is absent or whole, and the inputs are what they
+Each run is a forked process; it is killed once to four times (at least once: a time after which it has ended is drawn again), after a
+time between nothing and what a whole run takes, and then left to end. After every kill the output is absent or whole, and the inputs are what they
 were.
 """
 
@@ -99,14 +99,18 @@ def one(
     models: list[Path], out: Path, options: dict[str, Any], seconds: float, rng: Random
 ) -> tuple[list[str], str]:
     """The stages at which one merge was killed, and what is wrong with the end ('' when nothing is)."""
-    stages = []
-    for _ in range(rng.choice([1, 1, 2, 4])):
+    stages: list[str] = []
+    wanted = rng.choice([1, 1, 2, 4])
+    while len(stages) < wanted:
         status = forked(models, out, options, rng.uniform(0, 1.1 * seconds))
-        stages.append(stage(out) if status == -signal.SIGKILL else "ended before")
-        if out.exists():
-            return stages, "" if status in (0, -signal.SIGKILL) else f"status {status}"
         if status not in (0, -signal.SIGKILL):
             return stages, f"status {status} of a killed run"
+        if status == -signal.SIGKILL:
+            stages.append(stage(out))
+        elif not stages:  # the kill came too late: this one is drawn again
+            shutil.rmtree(out)
+        if out.exists():
+            return stages, ""
     status = forked(models, out, options, None)
     return stages, "" if status == 0 else f"status {status} of the last run"
 
@@ -122,7 +126,7 @@ def main() -> None:
     torch.set_num_threads(1)
     faults: list[dict[str, Any]] = []
     stages: Counter[str] = Counter()
-    kills = 0
+    kills = killed = 0
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         folder = Path(name)
@@ -140,7 +144,8 @@ def main() -> None:
             out = folder / "runs" / f"out-{number}"
             where, wrong = one(models, out, OPTIONS[which], seconds[which], rng)
             stages.update(where)
-            kills += sum(stage != "ended before" for stage in where)
+            kills += len(where)
+            killed += bool(where)
             if not wrong and files_of(out) != wanted[which]:
                 wrong = "other bytes"
             if not wrong and files_of(folder / "inputs") != before:
@@ -153,6 +158,7 @@ def main() -> None:
                 print(f"{number + 1} runs, {kills} kills, {len(faults)} faults", flush=True)
     results = {
         "runs": given.runs,
+        "runs_killed": killed,
         "seed": given.seed,
         "kills": kills,
         "killed": dict(stages.most_common()),

@@ -173,7 +173,7 @@ Change = tuple[str, Layered, int, int, Any, Any]
 
 
 def _changed(giver: Layered, order: Order, config: Mapping[str, Any]) -> Iterator[Change]:
-    """What would be said of layers at their new numbers, where it is not what was said of them."""
+    """Every property of a layer that its new index would change."""
     seen = seen_by_transformers(config)
     if seen is None and giver.seen.stored:
         raise IsomergeError(

@@ -39,7 +39,7 @@ def stack_layers(
     Raises:
         IsomergeError: no parts or layers, layers that a model does not have, models of different architectures, sizes
             or functions, an encoder and a decoder that both have layers, a config that does not state its depth, or layers
-            that would be others by their new numbers.
+            whose kind would change with their index.
     """
     if not parts or not any(layers for _, layers in parts):
         raise IsomergeError("a stack needs slices with layers: give at least one model with a layer_range [a, b)")

@@ -161,7 +161,7 @@ class Checkpoint:
         """The tensor ``name``: stored dtype and shape, contiguous, on the CPU, in memory of its own.
 
         With ``mapped``, in pages of its file where that can be, which are copied only when they are written to: nothing
-        is read twice or copied. Whoever has used it asks `check_unchanged` then.
+        is read twice or copied. The caller must call `check_unchanged` after its last use.
 
         Raises IsomergeError when there is no such tensor, when its file changed since it was opened, when
         it cannot be read, or when torch has no such dtype.

@@ -70,10 +70,10 @@ class Fuser:
     ) -> dict[Block, Tensor | PlacedTensor]:
         """The blocks that are written of one unit, from those of every model in the run's order and what moved them.
 
-        Those of ``first`` are read here, piece by piece as they are fused where that can be.
-
-        Those that are fused piece by piece go to their places in the files that ``form`` knows, or come in the dtype that it
-        gives, rounded once; others, and those that do not fit into it, in the working dtype.
+        Those of ``first`` are read here, piece by piece as they are fused where that can be. A block comes in one of three forms: as
+        the `PlacedTensor` of what was written already (a method that is fused piece by piece, where ``form`` knows a place for the
+        block); in the output dtype, rounded once (such a method without a place); or in the working dtype, to be converted by the
+        caller (all other methods, and what does not fit into the output dtype).
         """
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]

@@ -83,7 +83,7 @@ class PairSolver:
         self.frames: dict[Model, Alignment] = {}
         """What is applied to a model's blocks as they are loaded; nothing by default."""
         self.given: Alignment | None = None
-        """The element of the whole source, where global passes have found it already."""
+        """The element of the whole source, where global passes have found it already; `alignment` then ignores its argument."""
         self.closes = False
         """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
         functions; no alignment follows."""
