@@ -46,6 +46,20 @@ def save_tokenizer(folder: Path, *, special: bool = True) -> Path:
     return folder
 
 
+CHAT = """{%- for m in messages -%}
+{{ {"user": "a", "assistant": "b", "system": "c", "tool": "d"}[m.role] }} {{ m.content }} [SEP]{{ " " }}
+{%- endfor -%}
+{%- if add_generation_prompt %}b{% endif %}"""
+"""A chat template in the words of the tokenizer: the speaker, what is said, and an end."""
+
+
+def save_chat_tokenizer(folder: Path, template: str = CHAT) -> Path:
+    """The tokenizer without special tokens around texts, and a chat template."""
+    save_tokenizer(folder, special=False)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
 def picture(seed: int, size: int = 8, channels: int = 1) -> numpy.ndarray[Any, Any]:
     """Random pixels uint8 [size, size] or [size, size, channels]."""
     shape = (size, size) if channels == 1 else (size, size, channels)

@@ -50,6 +50,8 @@ def open_data(
               (id or name; of several labels at once or several values a list of numbers, of one value a number); or ``input_ids``, ``labels`` as they are;
               ``target`` is what an encoder-decoder shall write; ``image`` is a picture's path from there, of a classifier, or
               beside the text of a checkpoint that reads both;
+              in place of ``text``, ``messages`` (``conversations``), which go through the tokenizer's chat template, or ``prompt`` and
+              ``completion``, joined as TRL does: of these two a language model predicts the completion alone;
             - .csv or .tsv with the names of these fields in the first line, ``text`` or ``image`` among them;
             - any other file of text, or a folder of .txt: joined and cut into windows of ``length`` tokens, for an
               encoder-decoder the first half of a window to read and the second to write;

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from isomerge.data.chats import Chat, ChatReader, chat_of
+from isomerge.data.examples import IGNORED
 from isomerge.data.images import find_images, image_encoder, labelled_images
 from isomerge.data.inputs import Inputs
 from isomerge.data.pictured import pair_encoder
@@ -42,6 +44,7 @@ class Reader:
         self._encoder: Encoder | None = None
         self._image: Any = None
         self._pair: Any = None
+        self._chats: ChatReader | None = None
 
     @property
     def encoder(self) -> Encoder:
@@ -125,12 +128,18 @@ class Reader:
 
     def _text(self, record: Record) -> dict[str, Any]:
         fields, where = record.fields, record.where
+        if (chat := chat_of(fields, where)) is not None:
+            self._check_chat(chat, record)
+            if not isinstance(chat.prompt, str) or self.inputs.task == "causal":
+                return self._said(chat, where)
+            written = "" if self.inputs.task == "seq2seq" else chat.completion
+            fields = {**fields, "text": f"{chat.prompt}{written}", "target": chat.completion}
         outside = {"label", "labels", "target", *PICTURED} if "text" not in fields else set()
         text = fields.get(
             "text", next((v for k, v in fields.items() if isinstance(v, str) and k not in outside), None)
         )
         if not isinstance(text, str):
-            raise IsomergeError(f'{where} has no text: give a field "text", or input_ids')
+            raise IsomergeError(f'{where} has no text: give a field "text", or messages, or input_ids')
         if self.inputs.pairs and (image := _image_of(record)) is not None:
             return self.pair(text, image, where)
         pair = fields.get("text_pair")
@@ -147,6 +156,32 @@ class Reader:
         if not row["input_ids"]:
             raise IsomergeError(f"{where} has an empty text: leave it out")
         return row
+
+    def _check_chat(self, chat: Chat, record: Record) -> None:
+        """Whether what is said can be read by this kind of model."""
+        where, fields = record.where, record.fields
+        if self.inputs.pairs and any(fields.get(name) is not None for name in (*PICTURED, "images")):
+            raise IsomergeError(
+                f"{where} has an image beside a conversation or a prompt, which are read without: give text and image"
+            )
+        if self.inputs.task == "seq2seq" and not isinstance(chat.prompt, str):
+            raise IsomergeError(
+                f"{where}: an encoder-decoder reads one text and writes another: give prompt and completion as texts"
+            )
+
+    def _said(self, chat: Chat, where: str) -> dict[str, list[int]]:
+        """A conversation, or a prompt and its completion; labels where not all is predicted."""
+        if self._chats is None:
+            self._chats = ChatReader(self.folder, self.encoder)
+        try:
+            ids, start = self._chats.read(chat, where)
+        except (UnicodeError, TypeError, ValueError):  # half of a surrogate pair
+            raise IsomergeError(f"{where}: this text is no Unicode: write it again in UTF-8") from None
+        if not ids:
+            raise IsomergeError(f"{where} has an empty text: leave it out")
+        if chat.prompt is None or self.inputs.task != "causal":
+            return {"input_ids": ids}
+        return {"input_ids": ids, "labels": [IGNORED] * start + ids[start:]}
 
     def _encoded(self, text: str, pair: str | None, where: str) -> dict[str, list[int]]:
         try:

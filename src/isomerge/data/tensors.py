@@ -128,7 +128,7 @@ def finish(
     if not bool(tensors.get("token_type_ids", torch.zeros(1)).any()):
         tensors.pop("token_type_ids", None)
     if inputs.task == "causal":
-        tensors = _next_tokens(_spoken(tensors, inputs))
+        tensors = _next_tokens(_spoken(tensors, inputs), where)
     elif inputs.task == "masked" and "labels" not in tensors:
         tensors = _hide(tensors, where, mask, special)
     elif inputs.task == "seq2seq":
@@ -215,7 +215,7 @@ def _spoken(tensors: dict[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
     return {**tensors, "labels": ids.masked_fill(ids == token, IGNORED)}
 
 
-def _next_tokens(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _next_tokens(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     """Labels of a causal model, shifted to their logits; none when they are all the next tokens."""
     import torch
 
@@ -227,6 +227,10 @@ def _next_tokens(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: t for name, t in tensors.items() if name != "labels"}
     shifted = torch.full_like(labels, IGNORED)
     shifted[:, :-1] = torch.where(seen[:, 1:], labels[:, 1:], IGNORED)
+    if bool((shifted == IGNORED).all()):
+        raise IsomergeError(
+            f"{where}: no example has anything to predict: give more tokens with --length, if prompts fill the examples"
+        )
     return {**tensors, "labels": shifted}
 
 
