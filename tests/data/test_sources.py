@@ -227,13 +227,16 @@ def test_data_sets_without_the_package(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_real_data_sets(tmp_path: Path) -> None:
-    """The package itself, where it is installed."""
+    """The package itself, where it is installed, and what it writes as parquet: the same examples."""
     package = pytest.importorskip("datasets")
     pixels = [picture(k) for k in range(3)]
     features = package.Features(image=package.Image(), label=package.ClassLabel(names=["owl", "cat", "dog"]))
     columns = {"image": [Image.fromarray(p) for p in pixels], "label": [0, 1, 2]}
-    package.Dataset.from_dict(columns, features=features).save_to_disk(tmp_path / "set")
+    made = package.Dataset.from_dict(columns, features=features)
+    made.save_to_disk(tmp_path / "set")
+    made.to_parquet(tmp_path / "set.parquet")
     examples = open_data(str(tmp_path / "set"), tmp_path, config=IMAGES)
     assert examples.tensors["labels"].tolist() == [2, 0, 1]
     expected = (numpy.stack(pixels).astype(numpy.float32) / 255 - 0.5) / 0.5
     assert torch.equal(examples.tensors["pixel_values"][:, 0], torch.from_numpy(expected))
+    assert open_data(str(tmp_path / "set.parquet"), tmp_path, config=IMAGES).fingerprint == examples.fingerprint

@@ -320,7 +320,7 @@ def test_tables(folder: Path, tmp_path: Path) -> None:
     assert open_data(str(tmp_path / "x.tsv"), folder, config=CLASSIFIER).tensors["labels"].tolist() == [0]
     for name, text, word in (
         ("y.csv", "text,label\na,b,1\n", r"y\.csv, line 2 has not as many columns"), ("z.csv", "", "holds no examples"),
-        ("x.Parquet", "PAR1", r"x\.Parquet is no text: write it as JSON lines"),
+        ("x.Arrow", "ARROW1", r"x\.Arrow is no text: write it as JSON lines"),
         ("semicolons.csv", "text;label\na;1\n", r"semicolons\.csv has no column text or image, but text;label: name the columns"),
         ("nameless.csv", "a,1\nb,0\n", r"nameless\.csv has no column text or image, but a, 1"),
         ("twice.csv", "text,label,text\na,1,b\n", r"twice\.csv has two columns text"),

@@ -22,8 +22,8 @@ def barrier(
         str,
         typer.Option(
             "--data",
-            help="Labelled examples: a folder of images or text, .jsonl, .csv, text, .safetensors, a data set of the package "
-            "datasets (name:split), or a Python function (module:function).",
+            help="Labelled examples: a folder of images or text, .jsonl, .csv, .parquet, text, .safetensors, a data set of "
+            "the package datasets (name:split), or a Python function (module:function).",
         ),
     ],
     spaces: Annotated[

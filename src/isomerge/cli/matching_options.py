@@ -13,7 +13,7 @@ from isomerge.cli.composed import with_options
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
 
-DATA = "Folder or file of images, text, JSON lines or safetensors, a data set, or module:function."
+DATA = "Folder or file of images, text, JSON lines, parquet or safetensors, a data set, or module:function."
 PANEL = "Matching with data"
 
 

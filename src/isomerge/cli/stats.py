@@ -15,8 +15,8 @@ def stats(
         str,
         typer.Option(
             "--data",
-            help="Examples, no labels needed (but for --fisher-labels given): a folder of images or text, .jsonl, .csv, text, "
-            ".safetensors, a data set of the package datasets (name:split), or a Python function (module:function).",
+            help="Examples, no labels needed (but for --fisher-labels given): a folder of images or text, .jsonl, .csv, .parquet, "
+            "text, .safetensors, a data set of the package datasets (name:split), or a Python function (module:function).",
         ),
     ],
     out: o.OutFile,

@@ -9,7 +9,7 @@ from typing import Any
 from isomerge.data.inputs import Inputs
 from isomerge.errors import IsomergeError
 
-FORMS = "give images, text, JSON lines, a table, safetensors, a data set of the package datasets, or a Python function module:function"
+FORMS = "give images, text, JSON lines, a table, parquet, safetensors, a data set of the package datasets, or a Python function module:function"
 
 
 def check_given(ref: Any, option: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +73,13 @@ def _load(folder: Path) -> Any:
 
 
 def picture_of(image: Any, where: str, mode: str) -> Any:
-    """A Pillow image in the mode that the checkpoint reads."""
-    from PIL import Image
+    """A Pillow image in the mode that the checkpoint reads: of a path, of bytes, or of such an image."""
+    from PIL import Image, ImageOps
 
     try:
-        picture = Image.open(image) if isinstance(image, (str, Path)) else image
+        picture = Image.open(image) if isinstance(image, (str, Path, BytesIO)) else image
+        if isinstance(image, BytesIO):  # as the package datasets reads them
+            picture = ImageOps.exif_transpose(picture)
         if picture.mode.startswith(("I", "F")):
             raise IsomergeError(f"{where}: the image has more than 8 bits a channel: save it with 8")
         return picture.convert(mode)

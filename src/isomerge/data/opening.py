@@ -12,21 +12,15 @@ from isomerge.data.examples import Examples
 from isomerge.data.given import FORMS, check_given, check_reads
 from isomerge.data.images import SUFFIXES
 from isomerge.data.inputs import Inputs
-from isomerge.data.records import (
-    SAVED,
-    Record,
-    dataset_records,
-    function_records,
-    is_function,
-    json_records,
-    saved_split,
-    table_records,
-)
+from isomerge.data.parquet import parquet_records
+from isomerge.data.records import Record, function_records, is_function, json_records, table_records
 from isomerge.data.rows import LINES, TABLES, TEXTS, Reader, mask_of
+from isomerge.data.saved import dataset_records
+from isomerge.data.splits import PARQUET, files_of_split, is_saved, parquet_files, saved_split
 from isomerge.data.tensors import finish, read_tensors, stack
 from isomerge.errors import IsomergeError
 
-PACKED = (".parquet", ".arrow", ".gz", ".zip", ".npy", ".npz", ".pt", ".pth", ".pkl", ".bz2", ".xz", ".xlsx")
+PACKED = (".arrow", ".gz", ".zip", ".npy", ".npz", ".pt", ".pth", ".pkl", ".bz2", ".xz", ".xlsx")
 """Files of data that are no text."""
 
 
@@ -53,6 +47,7 @@ def open_data(
               in place of ``text``, ``messages`` (``conversations``), which go through the tokenizer's chat template, or ``prompt`` and
               ``completion``, joined as TRL does: of these two a language model predicts the completion alone;
             - .csv or .tsv with the names of these fields in the first line, ``text`` or ``image`` among them;
+            - .parquet, or a folder of such files (``folder:split`` where their names tell splits), with these fields as columns;
             - any other file of text, or a folder of .txt: joined and cut into windows of ``length`` tokens, for an
               encoder-decoder the first half of a window to read and the second to write;
             - .safetensors with the model's inputs by name (``pixel_values``, ``input_ids``, ``attention_mask``,
@@ -105,25 +100,29 @@ def open_data(
 
 def _records(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Record]:
     """Records of every form but images and plain text."""
+    folder, split = saved_split(os.path.expanduser(ref))
+    if folder and is_saved(folder):
+        return dataset_records(os.path.expanduser(ref), inputs.class_ids, option)
+    if folder and (files := parquet_files(Path(folder))):
+        chosen = files_of_split(Path(folder), files, split, f"{option} {ref}")
+        return parquet_records(chosen, inputs.class_ids)
     if path.is_dir():
-        if any((path / name).is_file() for name in SAVED):
-            return dataset_records(str(path), inputs.class_ids, option)
         if not any(path.iterdir()):
             raise IsomergeError(f"{path} is an empty folder: put the data there, or give another one")
         lines = sorted(p for p in path.iterdir() if p.suffix.lower() in (*LINES, *TABLES))
         if not lines:
-            kind = "images (.png, .jpg)" if inputs.images else "text (.txt, .jsonl)"
+            kind = "images (.png, .jpg, .parquet)" if inputs.images else "text (.txt, .jsonl, .parquet)"
             raise IsomergeError(f"{path} holds no {kind}, which this checkpoint reads: give another folder")
         return (record for file in lines for record in _file_records(file))
     if path.is_file():
         if path.suffix.lower() in (*LINES, *TABLES):
             return _file_records(path)
+        if path.suffix.lower() == PARQUET:
+            return parquet_records([path], inputs.class_ids)
         raise IsomergeError(f"{path} is no image, but this checkpoint reads images: {FORMS}")
-    if saved_split(os.path.expanduser(ref))[0]:
-        return dataset_records(os.path.expanduser(ref), inputs.class_ids, option)
     if is_function(ref):
         return function_records(ref, option)
-    endings = (*LINES, *TABLES, *PACKED, *TEXTS, *SUFFIXES, ".safetensors", "/")
+    endings = (*LINES, *TABLES, *PACKED, *TEXTS, *SUFFIXES, PARQUET, ".safetensors", "/")
     if ref.lower().endswith(endings) or ref.startswith((".", "/", "~")):
         raise IsomergeError(f"{option} {ref}: no such file or folder; {FORMS}")
     return dataset_records(ref, inputs.class_ids, option)

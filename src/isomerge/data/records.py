@@ -1,4 +1,4 @@
-"""Records: one example as its source tells it, from JSON lines, tables, data sets of the `datasets` package, and functions."""
+"""Records: one example as its source tells it, from JSON lines, tables and functions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import contextlib
 import csv
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from isomerge.errors import IsomergeError
 
 PICTURED = ("image", "img")
 """Fields with an image."""
-SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")
-"""A file that a data set saved to disk has."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +28,23 @@ class Record:
     fields: Mapping[str, Any]
     folder: Path | None = None
     """From which files that it names are found; without one it names none."""
+
+
+def named_classes(
+    row: Mapping[str, Any], names: Mapping[str, Sequence[str] | None], known: Mapping[str, int]
+) -> dict[str, Any]:
+    """A row of a data set with the names of its classes in place of their numbers, where the checkpoint knows them all.
+
+    Args:
+        row: of the data set.
+        names: of the classes, by the columns that hold them.
+        known: the classes of the checkpoint.
+    """
+    told = {key: found for key, found in names.items() if found and set(found) <= set(known)}
+    return {
+        key: told[key][value] if key in told and isinstance(value, int) and 0 <= value < len(told[key]) else value
+        for key, value in row.items()
+    }
 
 
 def json_records(path: Path) -> Iterator[Record]:
@@ -92,87 +106,6 @@ def _object(item: Any, where: str, remedy: str, folder: Path) -> Record:
     if not isinstance(item, dict):
         raise IsomergeError(f"{where} is no JSON object: {remedy}")
     return Record(where, item, folder)
-
-
-def _package(ref: str, option: str) -> Any:
-    """The optional package; its absence is told in the words of somebody who wanted this data."""
-    try:
-        return importlib.import_module("datasets")
-    except ImportError:
-        module = ref.partition(":")[0]
-        function = f", no Python module {module} here or installed" if may_be_function(ref) else ""
-        raise IsomergeError(
-            f"{option} {ref}: no such file or folder{function}, and data sets by name need the package datasets: check the path, or "
-            "pip install 'isomerge[data]'"
-            if not saved_split(ref)[0]
-            else f"{option} {ref}: a data set saved by the package datasets needs it: pip install 'isomerge[data]'"
-        ) from None
-
-
-def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iterator[Record]:
-    """A data set of the package ``datasets``: a folder that ``save_to_disk`` wrote, or ``name`` or ``name:split``.
-
-    Class labels become the names that the data set gives them where the checkpoint (``class_ids``) knows them all. A
-    data set of several splits is read at ``test``, else ``validation``, unless one is named (``folder:split`` as well).
-
-    Raises:
-        IsomergeError: the package is not installed, or it cannot load this data set.
-    """
-    package = _package(ref, option)
-    folder, split = saved_split(ref)
-    name, split = (ref, split) if folder else (*ref.split(":", 1), "")[:2]
-    try:
-        found = (
-            package.load_from_disk(folder)
-            if folder
-            else package.load_dataset(name, split=split or None, **_without_code(package.load_dataset))
-        )
-    except Exception as error:  # files, network, formats: as many types as there are data sets
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise IsomergeError(
-            f"{option} {ref}: no such file, and the package datasets cannot load it ({first[:160].rstrip('.')}); "
-            "check the path, the name and the split"
-            if not folder
-            else f"{option} {ref}: the package datasets cannot load this folder ({first[:160].rstrip('.')})"
-        ) from None
-    if isinstance(found, dict):
-        wanted = [split] if split else ["test", "validation"]
-        chosen = next((s for s in wanted if s in found), None)
-        if chosen is None:
-            raise IsomergeError(
-                f"{option} {ref} has the splits {', '.join(found)}: name one, as in {folder or name}:split"
-            )
-        found = found[chosen]
-    elif folder and split:
-        raise IsomergeError(f"{option} {ref}: the data set in {folder} has no splits: leave :{split} out")
-    yield from _rows(f"{option} {ref}", found, class_ids)
-
-
-def saved_split(ref: str) -> tuple[str, str]:
-    """The folder of a data set that was saved to disk, and the split that is named behind it; empty where there is none."""
-    if os.path.isdir(ref):
-        return ref, ""
-    folder, colon, split = ref.rpartition(":")
-    saved = bool(colon) and any(os.path.isfile(os.path.join(folder, name)) for name in SAVED)
-    return (folder, split) if saved else ("", "")
-
-
-def _without_code(load: Any) -> dict[str, Any]:
-    """How a version of the package that still runs scripts of data sets (before 4) is told not to, nor to ask."""
-    return {"trust_remote_code": False} if "trust_remote_code" in inspect.signature(load).parameters else {}
-
-
-def _rows(where: str, found: Any, class_ids: Mapping[str, int]) -> Iterator[Record]:
-    features = getattr(found, "features", None) or {}
-    names = {
-        key: f.names for key, f in features.items() if set(getattr(f, "names", None) or [None]) <= set(class_ids)
-    }
-    for number, row in enumerate(found, 1):
-        fields = {
-            key: names[key][value] if key in names and isinstance(value, int) and value >= 0 else value
-            for key, value in row.items()
-        }
-        yield Record(f"{where}, example {number}", fields)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from isomerge.data.examples import IGNORED
 from isomerge.data.images import find_images, image_encoder, labelled_images
 from isomerge.data.inputs import Inputs
 from isomerge.data.pictured import pair_encoder
-from isomerge.data.records import PICTURED, SAVED, Record
+from isomerge.data.records import PICTURED, Record
+from isomerge.data.splits import PARQUET, holds_set
 from isomerge.data.targets import plain, target_of
 from isomerge.data.tensors import ARGUMENTS, check_names
 from isomerge.data.text import VOCABULARIES, Encoder, read_chunks, text_encoder
@@ -68,8 +70,7 @@ class Reader:
 
     def images(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a file or folder of images; None when it is none."""
-        saved = any((path / name).is_file() for name in SAVED)
-        found = find_images(path) if path.exists() and not saved else []
+        found = [] if not path.exists() or (path.is_dir() and holds_set(path)) else find_images(path)
         if not found:
             return None
         return (
@@ -85,10 +86,11 @@ class Reader:
 
     def texts(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a text file or a folder of them, as windows; None when it is none."""
-        if path.is_dir() and not any((path / name).is_file() for name in SAVED):
+        if path.is_dir() and not holds_set(path):
             files = sorted(p for p in path.rglob("*") if p.suffix.lower() in TEXTS and p.is_file())
         else:
-            files = [path] if path.is_file() and path.suffix.lower() not in (*LINES, *TABLES) else []
+            records = path.suffix.lower() in (*LINES, *TABLES, PARQUET)
+            files = [path] if path.is_file() and not records else []
         return self._windows(files) if files else None
 
     def _windows(self, files: list[Path]) -> Iterator[dict[str, Any]]:
@@ -214,12 +216,16 @@ class Reader:
 
 
 def _image_of(record: Record) -> Any:
-    """The image of a record: one in memory, or the path of a file that it names; None where it has none.
+    """The image of a record: one in memory, its bytes, or the path of a file that it names; None where it has none.
 
     Raises:
         IsomergeError: the file is missing, or what stands there is no image.
     """
     image = next((record.fields[name] for name in PICTURED if record.fields.get(name) is not None), None)
+    if isinstance(image, Mapping):  # as the package datasets stores one
+        image = next((image[name] for name in ("bytes", "path") if image.get(name)), image)
+    if isinstance(image, bytes):
+        return BytesIO(image)
     if isinstance(image, str) and not image:  # an empty cell of a table
         return None
     if isinstance(image, str) and record.folder is not None:

@@ -118,7 +118,8 @@ def _files(ref: str) -> Iterator[Path]:
 
 def _path_of(ref: str) -> Path | None:
     """The folder or file that a reference names, or the file of its Python function."""
-    from isomerge.data.records import is_function, saved_split
+    from isomerge.data.records import is_function
+    from isomerge.data.splits import saved_split
 
     path = Path(os.path.expanduser(ref))
     path = Path(saved_split(str(path))[0] or path)
