@@ -105,7 +105,9 @@ def test_prompts_with_completions(folder: Path, tmp_path: Path) -> None:
     assert merged["input_ids"].tolist() == [ids("a [UNK] d e")]  # bc is one word, and no part of the prompt
     assert predicted(merged) == [ids("[UNK] d e")]
     with pytest.raises(IsomergeError, match="no example has anything to predict: give more tokens with --length"):
-        read(tmp_path, folder, {"prompt": "a b c", "completion": " d"}, length=3)
+        read(tmp_path, folder, *[{"prompt": "a b c", "completion": " d"}] * 2, length=3)
+    first = read(tmp_path, folder, *[{"prompt": "a b c", "completion": " d"}] * 2, length=3, limit=1)
+    assert predicted(first) == [[]]
     pair = read(tmp_path, folder, {"prompt": "a b", "completion": "c"}, config=SEQ2SEQ)
     assert (pair["input_ids"].tolist(), pair["labels"].tolist()) == ([ids("a b")], [ids("c")])
 

@@ -227,7 +227,7 @@ def _next_tokens(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
         return {name: t for name, t in tensors.items() if name != "labels"}
     shifted = torch.full_like(labels, IGNORED)
     shifted[:, :-1] = torch.where(seen[:, 1:], labels[:, 1:], IGNORED)
-    if bool((shifted == IGNORED).all()):
+    if len(shifted) > 1 and bool((shifted == IGNORED).all()):  # one alone may be the first of many
         raise IsomergeError(
             f"{where}: no example has anything to predict: give more tokens with --length, if prompts fill the examples"
         )
