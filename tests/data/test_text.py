@@ -328,6 +328,10 @@ def test_tables(folder: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         with pytest.raises(IsomergeError, match=word):
             open_data(str(tmp_path / name), folder, config=CLASSIFIER)
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub/README.md").write_text("b")
+    (tmp_path / "hub/x.csv").write_text("text,label\na,1\n")
+    assert open_data(str(tmp_path / "hub"), folder, config=CLASSIFIER).tensors["input_ids"].tolist() == [[1, 5, 2]]
     (tmp_path / "X.CSV").write_text("text, label\na,1\n")
     assert open_data(str(tmp_path / "X.CSV"), folder, config=CLASSIFIER).tensors["labels"].tolist() == [1]
     (tmp_path / "x.json").write_text('\ufeff\n [{"text": "a", "label": 1}]', encoding="utf-8")

@@ -87,7 +87,8 @@ class Reader:
     def texts(self, path: Path) -> Iterator[dict[str, Any]] | None:
         """Rows of a text file or a folder of them, as windows; None when it is none."""
         if path.is_dir() and not holds_set(path):
-            files = sorted(p for p in path.rglob("*") if p.suffix.lower() in TEXTS and p.is_file())
+            found = (p for p in path.rglob("*") if p.suffix.lower() in TEXTS and p.is_file())
+            files = sorted(p for p in found if p.name.lower() != "readme.md")  # it is about the data
         else:
             records = path.suffix.lower() in (*LINES, *TABLES, PARQUET)
             files = [path] if path.is_file() and not records else []
