@@ -12,7 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffusion_models import DIFFUSION
-from isomerge.engine.live.modules import load_module, parameter_names
+from isomerge.checkpoint.layers import stack_layers
+from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.engine.live.modules import load_module, on_disk, parameter_names
 from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from toy_added import CONVERTED_ADDED
@@ -137,3 +141,33 @@ def test_transformers_talks_as_before(toy: Callable) -> None:
     before = logging.get_verbosity()
     load_module(toy("vit").folder)
     assert logging.get_verbosity() == before
+
+
+def views_of(folder: Path, tmp_path: Path) -> dict[str, tuple[Checkpoint, int]]:
+    """Views of a toy of three layers, and how many layers each has; also of one whose weights are a pickle."""
+    whole = open_checkpoint(folder)
+    pickled = Path(shutil.copytree(folder, tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors")))
+    torch.save(load_file(folder / "model.safetensors"), pickled / "pytorch_model.bin")
+    old = open_checkpoint(pickled, allow_pickle=True)
+    return {
+        "first layers": (stack_layers([(whole, range(2))]), 2),
+        "last layers": (stack_layers([(whole, range(1, 3))]), 2),
+        "all layers": (stack_layers([(whole, range(3))]), 3),
+        "a pickle": (old, 3),
+        "layers of a pickle": (stack_layers([(old, range(1, 3))]), 2),
+        "in memory": (in_memory(load_file(folder / "model.safetensors"), whole.config), 3),
+    }
+
+
+def test_views_are_run_as_they_are(toy: Callable, tmp_path: Path) -> None:
+    """Also where a view has no tensor that is not in its folder: then the folder has more, or another config."""
+    folder = toy("llama").folder
+    for what, (view, depth) in views_of(folder, tmp_path).items():
+        module = load_module(recognise(view))
+        assert len(module.model.layers) == depth, what
+        for name, parameter in module.named_parameters():
+            assert torch.equal(parameter, view.read(name).float()), (what, name)
+    whole = open_checkpoint(folder)
+    for same in (whole, whole.derive({}, origin="a chat template", companions={"chat_template.jinja": b""})):
+        with on_disk(same) as here:
+            assert here == whole.folder

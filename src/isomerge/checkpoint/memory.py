@@ -76,7 +76,7 @@ def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory"
         )
         for name, t in found.items()
     }
-    return MemoryCheckpoint(ref, where, config_of(config, ref), infos, {}, found)
+    return MemoryCheckpoint(ref, where, config_of(config, ref), infos, {}, found, in_folder=False)
 
 
 def as_reference(model: Any) -> str | Path | Checkpoint:

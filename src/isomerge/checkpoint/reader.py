@@ -58,6 +58,9 @@ class Checkpoint:
     _pickled: dict[str, torch.Tensor] | None = field(default=None, repr=False)
     recipes: Mapping[str, Recipe] = field(default_factory=dict, repr=False)
     origin: tuple[str, ...] = ()
+    in_folder: bool = True
+    """Whether who reads ``folder`` gets the same function: not of a view with other tensors or another config.
+    A head that was untied lies in no file, but who asks for it unties it again."""
     _companions: Mapping[str, bytes | Path] | None = field(default=None, repr=False)
     _sums: dict[tuple[Path, int], Checksum] = field(default_factory=dict, repr=False)
     """Of the tensors that were read; shared with the copies and views of this checkpoint."""
@@ -121,9 +124,11 @@ class Checkpoint:
         for source in sources:
             stamps |= source._stamps
             lent += [source._sums, *source._lent]
+        same = not derived and not gone and (config is None or dict(config) == self.config)
         return replace(
             self,
             ref=self.ref if ref is None else ref,
+            in_folder=self.in_folder and same,
             config=self.config if config is None else dict(config),
             tensors={name: info for name, info in infos.items() if name not in gone},
             recipes={name: recipe for name, recipe in recipes.items() if name not in gone},

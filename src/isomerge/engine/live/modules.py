@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.opening import open_checkpoint, read_config
+from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.models import Model
@@ -49,9 +49,10 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
 
     checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
     config, where, kind = checkpoint.config, check_device(device), _class_of(checkpoint)
-    # pickles were opened, so the user has allowed them
-    pickled = any(info.file.suffix != ".safetensors" for info in checkpoint.tensors.values())
     with _silent(), on_disk(checkpoint) as folder:
+        # pickles were opened, so the user has allowed them; what is written for transformers to read is none
+        files = [info.file for info in checkpoint.tensors.values()] if checkpoint.in_folder else []
+        pickled = any(file.suffix != ".safetensors" for file in files)
         try:
             # grouped matrix products of experts have no gradients on every device
             experts = {"experts_implementation": "eager"} if _has_experts(config) else {}
@@ -83,15 +84,10 @@ def _has_experts(config: dict[str, Any]) -> bool:
 @contextlib.contextmanager
 def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
     """A folder that transformers can load: the checkpoint's own, or a temporary one for a view (adapters merged in, layers
-    stacked) or for tensors in memory."""
+    stacked or left out) or for tensors in memory."""
     from isomerge.checkpoint.materialise import materialise
-    from isomerge.checkpoint.memory import MemoryCheckpoint
 
-    # a head that was untied lies in no file, but who asks for it unties it again (`untied_module`)
-    cut = bool(checkpoint.origin) and checkpoint.config != read_config(
-        checkpoint.folder
-    )  # slices may leave out layers alone
-    if not checkpoint.recipes and not cut and not isinstance(checkpoint, MemoryCheckpoint):
+    if checkpoint.in_folder:
         yield checkpoint.folder
         return
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
