@@ -12,14 +12,15 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 
 import isomerge
+from data.checkpoints import picture, save_picture
 from engine.disguises import single
 from isomerge.data.examples import Examples
-from isomerge.engine.inputs import inputs_key
+from isomerge.engine.inputs import data_key, inputs_key
 from isomerge.engine.models import recognise
 from isomerge.engine.pairs.matching import Matching, matching_of
 from isomerge.engine.pairs.places import load_places, save_places
 from isomerge.errors import IsomergeError
-from toys import CAUSAL, randomise
+from toys import CAUSAL, config_of, randomise
 
 
 def ids(seed: int, count: int = 12) -> torch.Tensor:
@@ -66,6 +67,28 @@ def test_data_are_part_of_the_key(pair: tuple[Path, Path], tmp_path: Path, monke
     assert [one == two for one, two in zip(keys[2], keys[3], strict=True)] == [False, False, True, False]
 
 
+def test_images_that_a_file_names_are_part_of_the_key(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """The file that names them stays, an image changes: another run; who reads no images does not look for them."""
+    seeing, reading = recognise(single("vit", tmp_path / "vit")), recognise(pair[0])
+    (tmp_path / "texts").mkdir()
+    table, lines = tmp_path / "x.csv", tmp_path / "texts" / "x.jsonl"
+    table.write_text("image,label\nred.png,0\n")
+    lines.write_text('{"image": "../red.png"}\n')
+
+    def keys(model: Any) -> list[Any]:
+        return [data_key(ref, model) for ref in (str(table), str(lines), tmp_path / "texts")]
+
+    found = []
+    for seed in (1, 2):
+        save_picture(tmp_path / "red.png", picture(seed, channels=3))
+        os.utime(tmp_path / "red.png", (seed, seed))
+        found.append((keys(seeing), keys(seeing), keys(reading)))
+    (one, again, texts), (two, _, later) = found
+    assert one == again
+    assert all(a != b for a, b in zip(one, two, strict=True))
+    assert texts == later
+
+
 def test_a_killed_run_with_other_data_begins_again(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """What an interrupted run has found from data that have changed since is not taken."""
     a, b = pair
@@ -105,6 +128,17 @@ def test_examples_and_paths(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert isomerge.barrier(a, b, data=file, points=3, spaces="none")["lines"]
     with pytest.raises(IsomergeError, match="not a readable"):
         isomerge.align(b, onto=a, stats_src=tmp_path / "none", stats_anchor=tmp_path / "none")
+
+
+def test_examples_need_no_folder(pair: tuple[Path, Path]) -> None:
+    """Models in memory are matched on examples in memory as those on disk are."""
+    data = Examples({"input_ids": ids(1)}, True)
+    stored, loaded = list(pair), [(load_file(f / "model.safetensors"), config_of(f)) for f in pair]
+    found = [
+        isomerge.align(b, onto=a, data=data, spaces="default", functional=False)[0].digest()
+        for a, b in (stored, loaded)
+    ]
+    assert found[0] == found[1]
 
 
 def test_activations_need_no_head(tmp_path: Path) -> None:

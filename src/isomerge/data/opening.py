@@ -13,8 +13,8 @@ from isomerge.data.given import FORMS, check_given, check_reads
 from isomerge.data.images import SUFFIXES
 from isomerge.data.inputs import Inputs
 from isomerge.data.parquet import parquet_records
-from isomerge.data.records import Record, function_records, is_function, json_records, table_records
-from isomerge.data.rows import LINES, TABLES, TEXTS, Reader, mask_of
+from isomerge.data.records import LINES, TABLES, Record, file_records, function_records, is_function
+from isomerge.data.rows import TEXTS, Reader, mask_of
 from isomerge.data.saved import dataset_records
 from isomerge.data.splits import PARQUET, files_of_split, is_saved, parquet_files, saved_split
 from isomerge.data.tensors import finish, read_tensors, stack
@@ -113,10 +113,10 @@ def _records(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Reco
         if not lines:
             kind = "images (.png, .jpg, .parquet)" if inputs.images else "text (.txt, .jsonl, .parquet)"
             raise IsomergeError(f"{path} holds no {kind}, which this checkpoint reads: give another folder")
-        return (record for file in lines for record in _file_records(file))
+        return (record for file in lines for record in file_records(file))
     if path.is_file():
         if path.suffix.lower() in (*LINES, *TABLES):
-            return _file_records(path)
+            return file_records(path)
         if path.suffix.lower() == PARQUET:
             return parquet_records([path], inputs.class_ids)
         raise IsomergeError(f"{path} is no image, but this checkpoint reads images: {FORMS}")
@@ -126,7 +126,3 @@ def _records(ref: str, path: Path, inputs: Inputs, option: str) -> Iterator[Reco
     if ref.lower().endswith(endings) or ref.startswith((".", "/", "~")):
         raise IsomergeError(f"{option} {ref}: no such file or folder; {FORMS}")
     return dataset_records(ref, inputs.class_ids, option)
-
-
-def _file_records(path: Path) -> Iterator[Record]:
-    return table_records(path) if path.suffix.lower() in TABLES else json_records(path)

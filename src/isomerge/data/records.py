@@ -18,6 +18,9 @@ from isomerge.errors import IsomergeError
 
 PICTURED = ("image", "img")
 """Fields with an image."""
+LINES = (".jsonl", ".json", ".ndjson")
+TABLES = (".csv", ".tsv")
+"""Endings of files of records."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,15 @@ def named_classes(
         key: told[key][value] if key in told and isinstance(value, int) and 0 <= value < len(told[key]) else value
         for key, value in row.items()
     }
+
+
+def file_records(path: Path) -> Iterator[Record]:
+    """The records of a file of one of the forms in `LINES` and `TABLES`.
+
+    Raises:
+        IsomergeError: see `json_records` and `table_records`.
+    """
+    return table_records(path) if path.suffix.lower() in TABLES else json_records(path)
 
 
 def json_records(path: Path) -> Iterator[Record]:

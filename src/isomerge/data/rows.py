@@ -13,7 +13,7 @@ from isomerge.data.examples import IGNORED
 from isomerge.data.images import find_images, image_encoder, labelled_images
 from isomerge.data.inputs import Inputs
 from isomerge.data.pictured import pair_encoder
-from isomerge.data.records import PICTURED, Record
+from isomerge.data.records import LINES, PICTURED, TABLES, Record
 from isomerge.data.splits import PARQUET, holds_set
 from isomerge.data.targets import plain, target_of
 from isomerge.data.tensors import ARGUMENTS, check_names
@@ -21,8 +21,6 @@ from isomerge.data.text import VOCABULARIES, Encoder, read_chunks, text_encoder
 from isomerge.errors import IsomergeError
 
 TEXTS = (".txt", ".text", ".md")
-LINES = (".jsonl", ".json", ".ndjson")
-TABLES = (".csv", ".tsv")
 
 
 def mask_of(folder: Path, inputs: Inputs, length: int) -> tuple[int | None, frozenset[int]]:

@@ -81,19 +81,30 @@ def check_labels(matching: Matching, examples: Examples) -> None:
 
 
 def inputs_key(matching: Matching, anchor: Model) -> list[Any]:
-    """What tells one match from another: options, and names, sizes and dates of all files that are read.
-
-    A data set of the package ``datasets`` is told by its name, a Python function by its module's file.
-    """
+    """What tells one match from another: options, and names, sizes and dates of all files that are read."""
     options = replace(matching, data=shown(matching.data), learn=shown(matching.learn))
     found: list[Any] = [repr(options)]
     for ref in (matching.data, matching.learn):
-        if ref is not None and not isinstance(ref, Examples):
-            found += [_stamp(path) for path in _files(str(ref))]
-    found += [_stamp(Path(file)) for file in matching.stats]
-    if matching.data or matching.learn:  # tokenizer and image processor
-        files = sorted(anchor.checkpoint.companions().items())
-        found += [_stamp(x) if isinstance(x, Path) else [name, sha256(x).hexdigest()] for name, x in files]
+        found += data_key(ref, anchor, matching.limit)
+    return [*found, *(file_stamp(file) for file in matching.stats)]
+
+
+def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None = None) -> list[Any]:
+    """What tells data from others: their name, the files that they are read from, and those that travel with the model.
+
+    A data set of the package ``datasets`` is told by its name, a Python function by its module's file, and examples in
+    memory by their fingerprint alone.
+
+    Args:
+        ref: the data; None gives an empty key.
+        model: the model whose tokenizer or processor reads them.
+        limit: how many examples are read; None for all.
+    """
+    if ref is None or isinstance(ref, Examples):
+        return [] if ref is None else [ref.fingerprint]
+    found: list[Any] = [str(ref), *(file_stamp(path) for path in _files(str(ref), model, limit))]
+    for name, x in sorted(model.checkpoint.companions().items()):  # tokenizer and image processor
+        found.append(file_stamp(x) if isinstance(x, Path) else [name, sha256(x).hexdigest()])
     return found
 
 
@@ -108,12 +119,17 @@ def paths_read(*refs: Any) -> tuple[Path, ...]:
     return tuple(path for path in found if path is not None)
 
 
-def _files(ref: str) -> Iterator[Path]:
+def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:
+    from isomerge.data.inputs import Inputs
+    from isomerge.data.pictures_named import pictures_named
+
     path = _path_of(ref)
-    if path is not None and path.is_dir():
-        yield from sorted(p for p in path.rglob("*") if p.is_file())
-    elif path is not None:
-        yield path
+    if path is None:
+        return
+    yield from sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    inputs = Inputs(model.config)
+    if inputs.images or inputs.pairs:
+        yield from pictures_named(path, limit)
 
 
 def _path_of(ref: str) -> Path | None:
@@ -140,9 +156,11 @@ def _origin(module: str) -> Path | None:
     return None
 
 
-def _stamp(path: Path) -> list[Any]:
+def file_stamp(path: str | Path) -> list[Any]:
+    """Path, size and date (ns) of a file; its absence is told in words by whoever reads it."""
+    path = Path(path)
     try:
         about = path.stat()
-    except OSError:  # told in words by whoever reads it
+    except OSError:
         return [str(path), None]
     return [str(path.resolve()), about.st_size, about.st_mtime_ns]
