@@ -11,6 +11,7 @@ import torch
 import transformers as tf
 from transformers.pytorch_utils import Conv1D
 
+from isomerge import archs
 from isomerge.checkpoint.references import open_model_ref
 from isomerge.engine.adapter.extract_lora import extract_lora
 from isomerge.errors import IsomergeError
@@ -252,3 +253,17 @@ def test_overwrite_never_removes_what_is_read(tmp_path: Path) -> None:
         with pytest.raises(IsomergeError, match=r"project holds .*checkpoint-500.*, which is read"):
             extract_lora(*pair, project, force=True)
     assert (inner / "model.safetensors").is_file()
+
+
+def test_folders_of_a_type_of_the_users_own(tmp_path: Path) -> None:
+    """Models that are not recognised yet are, by the spec that is given."""
+    base = save_toy("llama", tmp_path / "base")
+    tuned = tune(base, tmp_path / "tuned", 2)
+    for folder in (base, tuned):
+        (folder / "config.json").write_text(json.dumps({**config_of(folder), "model_type": "mine"}))
+    built_in = Path(archs.__file__).with_name("llama.spec").read_text()
+    (tmp_path / "my.spec").write_text(built_in.replace("\nmodel llama", "\nmodel mine llama"))
+    with pytest.raises(IsomergeError, match="no spec for model_type 'mine'"):
+        extract_lora(tuned, base, tmp_path / "no", rank=2)
+    found = extract_lora(tuned, base, tmp_path / "adapter", rank=2, spec_file=tmp_path / "my.spec")
+    assert found["share"] < 1e-6

@@ -13,7 +13,7 @@ from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.commands import run_align
 from isomerge.engine.live.modules import load_module
-from isomerge.engine.live.substitution import untied_module
+from isomerge.engine.live.substitution import module_as_told
 from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
@@ -122,7 +122,7 @@ def run_barrier(
         IsomergeError: models that do not fit together, wrong options, or data without labels.
     """
     options.check(models, aligned)
-    anchor = _module(models[0], options.device)
+    anchor = module_as_told(models[0], options.device)
     if not examples.labelled:
         logits_of(anchor, next(examples.batches(1)))  # of a model without a head, labels would not help
         raise IsomergeError("--data has no labels, so there is no loss: give a label with every example")
@@ -134,7 +134,7 @@ def run_barrier(
         "data": {"examples": len(examples), "fingerprint": examples.fingerprint},
         "fixed": fixed_parts(models[0].spec, models[0].matches.values()) if options.kinds else [],
     }
-    others = [_module(model, options.device) for model in models[1:]]
+    others = [module_as_told(model, options.device) for model in models[1:]]
     together = ensemble([anchor, *others], examples, options.batch_size)
     report["ensemble"] = asdict(together)
     report["unit"] = together.unit
@@ -149,14 +149,9 @@ def run_barrier(
         distances.append(distance)
         del moved
     for model in aligned:
-        found.append((model.ref, between(model.ref, [_module(model, options.device)])))
+        found.append((model.ref, between(model.ref, [module_as_told(model, options.device)])))
         distances.append(None)
     return report | _summary(found, distances, models, together, report["unit"], options.png)
-
-
-def _module(model: Model, device: str) -> nn.Module:
-    """The module of a model, with a head of its own where the model has one, stored or in memory."""
-    return untied_module(model, device) if model.has_own_head else load_module(model, device=device)
 
 
 def _between(

@@ -44,6 +44,8 @@ class Model:
     matches: dict[str, Match]
     declared: Spec
     """The spec before ties have taken spaces from it."""
+    spec_file: str | Path | None = None
+    """The spec text of the user's own that it was recognised by: what is made of the model needs it again."""
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -180,7 +182,7 @@ def recognise(
         checkpoint = checkpoint.with_copies(found.copies, **found.config)
         matches |= {name: Match(line, {}) for name, line in found.lines.items()}
     kept = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
-    return Model(checkpoint, kept, matches, spec)
+    return Model(checkpoint, kept, matches, spec, spec_file)
 
 
 def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: bool) -> tuple[Spec, dict[str, Match]]:

@@ -108,5 +108,5 @@ def unit_bytes(model: Model, unit: Unit) -> int:
 
 def block_size(model: Model, block: Block) -> int:
     """The entries of a block."""
-    stored = (model.checkpoint.tensors[model.names[canonical]] for canonical in block.canonical)
+    stored = (model.checkpoint.tensors[name] for name in model.stored_names(block))
     return sum(prod(info.shape) for info in stored)

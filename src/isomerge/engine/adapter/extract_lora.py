@@ -38,6 +38,7 @@ def extract_lora(
     save_modules: bool = False,
     force: bool = False,
     seed: int = 0,
+    spec_file: str | Path | None = None,
 ) -> dict[str, Any]:
     """Write an adapter folder that turns ``base`` into ``finetuned``, as far as the rank goes; returns a report.
 
@@ -57,6 +58,7 @@ def extract_lora(
         save_modules: keep whole what has no factors and differs (norms, biases, tables, a head that the base lacks).
         force: replace ``out`` if it exists.
         seed: of the randomised range finder for large matrices.
+        spec_file: a spec text of the user's own, for models that are not recognised yet.
 
     Returns:
         ``{rank, tensors: {name: {kept, rank, norm, lost}}, norm, lost, share}`` over the tensors that differ: norms of
@@ -70,7 +72,7 @@ def extract_lora(
         Cut(rank, energy, epsilon, seed), _pattern("include", include), _pattern("exclude", exclude), embeddings
     )
     _check_options(choice.cut)
-    one, two = (m if isinstance(m, Model) else recognise(m) for m in (finetuned, base))
+    one, two = (m if isinstance(m, Model) else recognise(m, spec_file=spec_file) for m in (finetuned, base))
     pairs = list(_pairs(one, two))
     folder = PartialFolder(Path(out).absolute(), force=force, reads=[*one.checkpoint.files, *two.checkpoint.files])
     try:

@@ -41,6 +41,16 @@ def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[No
             owner[attribute] = old
 
 
+def module_as_told(model: Model, device: str) -> nn.Module:
+    """The module of a model, with a head of its own where the model has one, stored or in memory: of a model that was untied, the
+    config in its folder says otherwise.
+
+    Raises:
+        IsomergeError: see `untied_module`.
+    """
+    return untied_module(model, device) if model.has_own_head else load_module(model, device=device)
+
+
 def untied_module(model: Model, device: str) -> nn.Module:
     """The module of a model; where the model was untied, the module's head has weights of its own.
 

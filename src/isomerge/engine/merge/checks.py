@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.dtypes import STORED_FLOATS
 from isomerge.engine.many.solutions import check_anchor
 from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
@@ -97,6 +97,25 @@ def check_described(donor: Model, fusion: Fusion, repair: Any) -> None:
         )
 
 
+def check_runs(models: Sequence[Model], plan: Plan, fusion: Fusion, repair: Any) -> None:
+    """Refuse methods that compare the insides of running models where one lacks layers of the first.
+
+    Raises:
+        IsomergeError: naming a tensor and the option.
+    """
+    if not fusion.method.forward and repair is None:
+        return
+    donor = models[0]
+    for name in (canonical for block in plan.alone for canonical in block.canonical):
+        info = donor.checkpoint.tensors[donor.names[name]]
+        lacking = next((model.ref for model in models[1:] if model.source_of(name) is None), None)
+        if lacking is not None and info.dtype in STORED_FLOATS:
+            what = f"the method {fusion.method.name}" if fusion.method.forward else "--repair"
+            raise IsomergeError(
+                f"{lacking}: tensor {name} is missing, but {donor.ref} has it, and {what} runs both: name {lacking} first"
+            )
+
+
 def check_soft(match: str, fusion: Fusion, repair: Any) -> None:
     """Refuse to run models after a match that makes other models of them.
 
@@ -176,9 +195,3 @@ def statistics_of(
         f"the method {fusion.method.name} needs statistics: give --stats FILE for every model, made by isomerge stats MODEL "
         f"--kinds {kind} --data DATA, or --data DATA to gather them now"
     )
-
-
-def file_identity(path: str) -> list[Any]:
-    """Path, size and date (ns) of a file."""
-    found = os.stat(path)
-    return [os.path.realpath(path), found.st_size, found.st_mtime_ns]

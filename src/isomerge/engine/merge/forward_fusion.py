@@ -50,7 +50,11 @@ def fuse_forward(
     models, results = stored, [[] for _ in solvers]
     if aligned:
         models, results = write_endpoints(stream, solvers, key)
-        models, fuser.places = [models[k] for k in fuser.places], list(range(len(models)))
+        models = [models[k] for k in fuser.places]
+        by = [None, *(solver.given for solver in solvers)]
+        fuser.moved_by = None if fuser.statistics is None else [by[k] for k in fuser.places]
+    fuser.places = []  # models are in the run's order from here on
+    first = models[0]  # the donor, which is moved as well where another model is the anchor
     option = "--repair" if matching.data is None else "--data"
     examples = open_given(repair if matching.data is None else matching.data, donor, matching, option=option)
     run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, stream.output.observer, aligned)
@@ -59,16 +63,17 @@ def fuse_forward(
     else:
         if fusion.method.statistics is not None and fuser.statistics is None:
             fuser.statistics = _gathered(stream, run, fusion)
-        still = make_plan(donor, models[1:], "none")
-        again = [PairSolver(donor, model, still, fuser.dtype, guard=False) for model in models[1:]]
+        still = make_plan(first, models[1:], "none")
+        again = [PairSolver(first, model, still, fuser.dtype, guard=False) for model in models[1:]]
         if repair is None:
-            stream_units(stream, again, still, fuser.fuse, donor)
+            stream_units(stream, again, still, fuser.fuse, first)
             return results
-        module = load_module(write_fused(stream, again, still, fuser.fuse, key), device=device)
+        fused = write_fused(stream, first, again, still, fuser.fuse, fuser.dtype, key)
+        module = load_module(fused, device=device)
     if repair is not None:
         weights = fusion.weights(len(models))[fusion.start :]
         _repair(module, run, fuser, weights, open_given(repair, donor, matching, option="--repair"))
-    _write_module(stream, fuser, module)
+    _write_module(stream, first, fuser, module)
     return results
 
 
@@ -79,14 +84,13 @@ def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[flo
     fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
 
 
-def _write_module(stream: StreamWriter, fuser: Fuser, module: nn.Module) -> None:
-    """The blocks of the merge as a live module has them, unit by unit."""
-    donor = stream.donor
-    ready = state_of(module, donor)
+def _write_module(stream: StreamWriter, first: Model, fuser: Fuser, module: nn.Module) -> None:
+    """The blocks of the merge as a live module has them, unit by unit; what it has no weight for is the first model's."""
+    ready = state_of(module, first)
     for unit in fuser.plan.units:
         if stream.done(unit.key) is None:
             for block in unit.blocks:
-                stream.put(block, _ready(donor, block, ready, fuser.dtype))
+                stream.put(block, _ready(first, block, ready, fuser.dtype))
             stream.writer.commit(unit.key, {})
 
 
@@ -103,9 +107,9 @@ def _gathered(stream: StreamWriter, run: Forward, fusion: Fusion) -> FusionStati
     )
 
 
-def _ready(donor: Model, block: Block, ready: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """A block of a merged module; what the module has no parameter for is the donor's."""
-    own = donor.assemble(block, dtype)
-    if not own.is_floating_point() or not all(donor.names.get(c, "") in ready for c in block.canonical):
+def _ready(first: Model, block: Block, ready: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """A block of a merged module; what the module has no weight for is the first model's."""
+    own = first.assemble(block, dtype)
+    if not own.is_floating_point() or not all(first.names.get(c, "") in ready for c in block.canonical):
         return own
-    return block.assemble(lambda canonical: ready[donor.names[canonical]].to("cpu", dtype))
+    return block.assemble(lambda canonical: ready[first.names[canonical]].to("cpu", dtype))

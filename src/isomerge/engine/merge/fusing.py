@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +53,9 @@ class Fuser:
         self.fusion, self.plan, self.donor, self.statistics, self.dtype = fusion, plan, donor, statistics, dtype
         self.places: list[int] = []
         """Where the run's models are in what solvers give, the anchor first; empty: in the same order."""
+        self.moved_by: Sequence[Alignment | None] | None = None
+        """What has moved the run's models, in order, before their units are read: statistics of the models as they are stored
+        must follow. None: units come with what moves them."""
         self.report: dict[str, Any] = {}
         """What a method that runs models has to tell."""
         self._depths = stacks_of(donor.blocks)
@@ -77,6 +81,7 @@ class Fuser:
         """
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
+        by = by if self.moved_by is None else list(self.moved_by)
         found: dict[Block, Tensor | PlacedTensor] = {}
         apart = [block for block in first if not self._reads(block, len(blocks))]
         for block in apart:

@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any
 
 from isomerge.engine.cost import room_for_units
-from isomerge.engine.inputs import shown
+from isomerge.engine.inputs import data_key, file_stamp
 from isomerge.engine.many.solutions import prepare_mean
 from isomerge.engine.merge.checks import (
     check_aligned,
     check_anchors,
     check_described,
     check_framed,
+    check_runs,
     check_soft,
     check_transplant,
-    file_identity,
     statistics_of,
 )
 from isomerge.engine.merge.forward_fusion import fuse_forward
@@ -100,12 +100,17 @@ class MergePlan:
         check_framed(options.source_bases, self.plan, options.spaces)
         check_aligned(options.align, matching, fusion, len(models), options.anchor)
         matching.check(len(models) - 1, self.spaces)
-        matching.check_files(models)
+        # the anchor comes first in what solvers give, and in the files of a match; the fusion wants the run's order
+        onto = options.onto
+        self.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
+        matching.check_files([models[onto], *(model for k, model in enumerate(models) if k != onto)])
         self.dtype = working_dtype(models)
-        self.statistics = statistics_of(fusion, options.stats or matching.stats, models, matching)
+        of_match = [matching.stats[k] for k in self.places][fusion.start :] if matching.stats else ()
+        self.statistics = statistics_of(fusion, options.stats or of_match, models, matching)
         self.gathers = fusion.method.statistics is not None and self.statistics is None
         self.runs = fusion.method.forward or self.gathers or options.repair is not None
         check_heads(self.heads, matching.match, runs=self.runs)
+        check_runs(models, self.plan, fusion, options.repair)
         self._make_solvers()
 
     def _check_options(self) -> None:
@@ -150,22 +155,23 @@ class MergePlan:
         ]
         self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
         check_parameters(self.fuser)
-        # the anchor comes first in what solvers give; the fusion wants the run's order
-        self.fuser.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(self.models))]
+        self.fuser.places = self.places
 
     def key(self) -> str:
         """What the output depends on: a run that was killed goes on only under the same."""
         options = self.options
         settings = (
-            list(map(file_identity, options.stats)),
+            list(map(file_stamp, options.stats)),
             self.spaces,
             options.layers,
             self.output.dtype,
             self.output.shard_size,
             options.matching.key(self.donor),
+            options.matching.key(self.target),
             options.anchor,
             options.onto,
-            shown(options.repair),
+            data_key(options.repair, self.donor, options.matching.limit),
+            [k for k, base in enumerate(self.bases) if base is not None],
             options.heads,
             options.recipe,
         )
