@@ -589,7 +589,7 @@ def test_files_that_cannot_be_written(stored: Callable, isomerge: Callable, tmp_
     folder = tmp_path / "folder"
     folder.mkdir()
     save_file({"input_ids": torch.randint(1, 60, (6, 9))}, tmp_path / "ids.safetensors")
-    for out, words in ((tmp_path / ("a" * 300), ["File name too long"]), (folder, ["exists"])):
+    for out, words in ((tmp_path / ("a" * 300), ["File name too long"]), (folder, ["is a folder"])):
         for command in (["discover"], ["stats", "--data", tmp_path / "ids.safetensors"]):
             name, *more = command
             words = [*words, str(out)]

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from isomerge.checkpoint.tied_head import says_tied
+from isomerge.engine.ties import without_broken_ties
 from isomerge.errors import IsomergeError
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.axes import Atom, Product
 from isomerge.symmetry.blocks import gather_blocks, layer_of, stacks_of
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.spec_text import parse_spec
-from isomerge.symmetry.ties import without_broken_ties
 from isomerge.symmetry.units import elements_of
 
 TEXT = """

@@ -48,7 +48,7 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
     Raises:
         IsomergeError: the function would be another one.
     """
-    from isomerge.symmetry.ties import tied_lines
+    from isomerge.engine.ties import tied_lines
 
     kind = config.get("model_type")
     if kind in BOUND:

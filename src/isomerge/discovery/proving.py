@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from isomerge.discovery.draft import Draft
+from isomerge.engine.ties import without_broken_ties
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
 from isomerge.symmetry.spec_text import parse_spec
-from isomerge.symmetry.ties import without_broken_ties
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,12 +19,12 @@ from isomerge.checkpoint.references import open_model_ref
 from isomerge.checkpoint.tied_head import is_tied
 from isomerge.checkpoint.untie import untie as untied
 from isomerge.engine.memory import map_large_blocks
+from isomerge.engine.ties import broken_ties, without_broken_ties
 from isomerge.errors import IsomergeError
 from isomerge.pieces import all_finite
 from isomerge.symmetry.blocks import Block, gather_blocks, stacks_of
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
-from isomerge.symmetry.ties import broken_ties, without_broken_ties
 
 if TYPE_CHECKING:
     import torch

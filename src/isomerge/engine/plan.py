@@ -8,11 +8,11 @@ from math import prod
 
 from isomerge.checkpoint.quantised import quantisation_note
 from isomerge.engine.models import Model
+from isomerge.engine.ties import tied_lines
 from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
 from isomerge.matching.streams import headless, names_stream
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
-from isomerge.symmetry.ties import tied_lines
 from isomerge.symmetry.units import Unit, plan_units, voted
 
 HEADLESS = "this model has no head, so that its residual stream is what it gives out and must keep its basis"

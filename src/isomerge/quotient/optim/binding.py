@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from isomerge.archs import spec_for
 from isomerge.checkpoint.memory import config_of
 from isomerge.engine.live.modules import parameter_names
+from isomerge.engine.ties import SELF_DUAL, has_language_head
 from isomerge.errors import IsomergeError
 from isomerge.matching.streams import headless
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Line, Space, Spec
-from isomerge.symmetry.ties import SELF_DUAL, has_language_head
 
 if TYPE_CHECKING:
     from torch import nn
