@@ -32,7 +32,7 @@ from isomerge.engine.live.modules import load_module
 from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.merge.merging import run_merge
 from isomerge.engine.models import recognise
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.run import Output
 from isomerge.evidence.barrier import ensemble
 from isomerge.evidence.losses import evaluate

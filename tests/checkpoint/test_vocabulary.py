@@ -26,7 +26,7 @@ from isomerge.engine.inputs import inputs_key, open_given
 from isomerge.engine.merge.job import job_of_models
 from isomerge.engine.merge.job_models import opened
 from isomerge.engine.models import check_compatible, recognise
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.run import run_key
 from isomerge.engine.stats.statistics import weights_digest
 from isomerge.errors import IsomergeError

@@ -17,7 +17,7 @@ from engine.test_merging import tokens
 from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.merge.merging import MergeOptions, MergePlan
 from isomerge.engine.models import recognise
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
 from toys import BODY, config_of, outputs, randomise, relative, save_toy

@@ -17,7 +17,7 @@ from engine.disguises import single
 from isomerge.data.examples import Examples
 from isomerge.engine.inputs import data_key, inputs_key
 from isomerge.engine.models import recognise
-from isomerge.engine.pairs.matching import Matching, matching_of
+from isomerge.engine.pairs.match_options import Matching, matching_of
 from isomerge.engine.pairs.places import load_places, save_places
 from isomerge.errors import IsomergeError
 from toys import CAUSAL, config_of, randomise

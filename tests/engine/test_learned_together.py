@@ -22,7 +22,7 @@ from isomerge.engine.learn.together import learn_together
 from isomerge.engine.many import solver as many
 from isomerge.engine.models import recognise
 from isomerge.engine.pairs import streams
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 from toys import config_of, load_toy, outputs, relative, write_toy

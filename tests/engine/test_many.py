@@ -20,7 +20,7 @@ from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.merge.merging import run_merge
 from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.pairs import streams
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError

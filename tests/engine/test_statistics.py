@@ -17,7 +17,7 @@ from isomerge.data.examples import Examples
 from isomerge.engine.commands import run_align
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import Model, recognise
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.run import Output
 from isomerge.engine.stats.gathering import gather
 from isomerge.engine.stats.statistics import (

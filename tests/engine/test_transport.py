@@ -16,7 +16,7 @@ from engine.renumbered import Blocks, gap, moved_by, pair_of, renumber
 from isomerge.data.examples import Examples
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import recognise
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.run import Output, StreamWriter
 from isomerge.engine.stats.taps import Activations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.pairs.matching import matching_of
+from isomerge.engine.pairs.match_options import matching_of
 from isomerge.errors import IsomergeError
 from isomerge.fusion.recipe import Recipe, read_recipe
 from isomerge.fusion.yaml_text import read_yaml

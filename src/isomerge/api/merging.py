@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from isomerge.engine.merge.job import MergeJob
     from isomerge.engine.merge.merging import MergePlan
     from isomerge.engine.models import Model
-    from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.pairs.match_options import Matching
 
 
-@checked(rest="isomerge.engine.pairs.matching.matching_of")
+@checked(rest="isomerge.engine.pairs.match_options.matching_of")
 def merge(
     models: Sequence[Any] | str | Path,
     *,
@@ -86,7 +86,7 @@ def merge(
     """
     from isomerge.data.given import check_given
     from isomerge.engine.merge.job import job_of_models, number_of
-    from isomerge.engine.pairs.matching import matching_of
+    from isomerge.engine.pairs.match_options import matching_of
     from isomerge.engine.recipe.job import job_of_recipe
     from isomerge.engine.recipe.merge_recipe import recipe_text
     from isomerge.engine.recipe.words import told_in_keys

@@ -12,7 +12,7 @@ from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 
 
-@checked(rest="isomerge.engine.pairs.matching.matching_of")
+@checked(rest="isomerge.engine.pairs.match_options.matching_of")
 def align(
     source: Any,
     *,
@@ -49,7 +49,7 @@ def align(
             of its machines share.
         address: of the cluster: ``auto`` or ``host:port``; by default Ray is started on this machine alone.
         matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
-            on (see `isomerge.engine.pairs.matching.matching_of`); ``data`` and ``learn`` are examples, or what
+            on (see `isomerge.engine.pairs.match_options.matching_of`); ``data`` and ``learn`` are examples, or what
             `isomerge.data.opening.open_data` opens for the anchor.
 
     Returns:
@@ -60,7 +60,7 @@ def align(
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.engine.commands import run_align
-    from isomerge.engine.pairs.matching import matching_of
+    from isomerge.engine.pairs.match_options import matching_of
 
     how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}

@@ -42,7 +42,7 @@ def align(
     from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
     from isomerge.cli.dry_run import tell_alignment
     from isomerge.engine.commands import plan_align
-    from isomerge.engine.pairs.matching import matching_of
+    from isomerge.engine.pairs.match_options import matching_of
     from isomerge.files import check_file
 
     voice = Voice(quiet, verbose)

@@ -11,7 +11,7 @@ from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
 if TYPE_CHECKING:
     from isomerge.engine.merge.merging import MergePlan
     from isomerge.engine.models import Model
-    from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.pairs.match_options import Matching
     from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.plan import Plan
     from isomerge.engine.run import Output

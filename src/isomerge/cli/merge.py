@@ -15,7 +15,7 @@ from isomerge.cli.running_options import with_running
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
     from isomerge.engine.merge.job import MergeJob
-    from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.pairs.match_options import Matching
 
 
 @with_matching
@@ -132,7 +132,7 @@ def _checked(voice: Voice, job: MergeJob, how: dict[str, Any], matching: dict[st
     from isomerge.engine.many.solutions import check_anchor
     from isomerge.engine.merge.checks import check_aligned, learned_apart
     from isomerge.engine.merge.job import number_of
-    from isomerge.engine.pairs.matching import matching_of
+    from isomerge.engine.pairs.match_options import matching_of
 
     match = matching_of(**matching)
     how["spaces"] = match.spaces(how["spaces"])

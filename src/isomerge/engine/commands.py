@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.cost import room_for_units
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pairs.baselines import OURS, SOFT
-from isomerge.engine.pairs.matching import WEIGHTS, Matching
+from isomerge.engine.pairs.match_options import WEIGHTS, Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.solutions import prepare_solutions
 from isomerge.engine.plan import gives_out_streams, make_plan, unit_layer

@@ -17,7 +17,7 @@ from isomerge.errors import IsomergeError
 if TYPE_CHECKING:
     from isomerge.checkpoint.reader import Checkpoint
     from isomerge.engine.models import Model
-    from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.pairs.match_options import Matching
 
 
 def open_given(

@@ -206,7 +206,7 @@ def _solve_mean(
     from isomerge.engine.canonical.units import CanonicalUnits
     from isomerge.engine.many.solutions import check_anchor, shares_of
     from isomerge.engine.many.solver import ManySolver
-    from isomerge.engine.pairs.matching import WEIGHTS
+    from isomerge.engine.pairs.match_options import WEIGHTS
 
     check_anchor("none", WEIGHTS, how.spaces)
     first = solvers[0]

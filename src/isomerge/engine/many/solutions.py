@@ -10,7 +10,7 @@ from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.many.solver import ManySolver
 from isomerge.engine.pairs.baselines import OURS
 from isomerge.engine.pairs.evidence import MatchEvidence
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment

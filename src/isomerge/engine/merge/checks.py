@@ -10,7 +10,7 @@ from isomerge.engine.many.solutions import check_anchor
 from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.baselines import OURS, SOFT
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.plan import Plan
 from isomerge.errors import IsomergeError
 from isomerge.fusion.registry import STATISTICS

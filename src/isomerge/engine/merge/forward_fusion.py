@@ -12,7 +12,7 @@ from isomerge.engine.merge.endpoints import Forward, write_endpoints, write_fuse
 from isomerge.engine.merge.fusing import Fuser
 from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.pairs.pair import PairSolver, UnitResult
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import StreamWriter

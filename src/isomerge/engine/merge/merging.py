@@ -29,7 +29,7 @@ from isomerge.engine.merge.parameter_checks import check_parameters
 from isomerge.engine.merge.transplant import TransplantSolver
 from isomerge.engine.models import Model, check_compatible, working_dtype
 from isomerge.engine.pairs.baselines import OURS, SOFT, prepare_transport
-from isomerge.engine.pairs.matching import WEIGHTS, Matching
+from isomerge.engine.pairs.match_options import WEIGHTS, Matching
 from isomerge.engine.pairs.pair import PairSolver, UnitResult
 from isomerge.engine.pairs.solutions import prepare_solutions
 from isomerge.engine.plan import make_plan

@@ -9,7 +9,7 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
-    from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.pairs.match_options import Matching
     from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.run import StreamWriter
     from isomerge.engine.transport.solver import TransportSolver

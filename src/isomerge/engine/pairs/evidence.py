@@ -14,7 +14,7 @@ from isomerge.progress import Observer
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
     from isomerge.engine.models import Model
-    from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.pairs.match_options import Matching
     from isomerge.engine.stats.statistics import Statistics
     from isomerge.engine.stats.taps import Activations
 

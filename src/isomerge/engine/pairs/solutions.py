@@ -16,7 +16,7 @@ from isomerge.data.examples import Examples
 from isomerge.engine.inputs import check_labels
 from isomerge.engine.pairs.baselines import OURS, prepare_baseline
 from isomerge.engine.pairs.evidence import MatchEvidence
-from isomerge.engine.pairs.matching import Matching
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.places import load_places, save_places
 from isomerge.engine.pairs.streams import StreamSolver

@@ -12,7 +12,7 @@ from isomerge.checkpoint.chat_template import is_file_name
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.data.records import may_be_function
 from isomerge.engine.merge.job import MergeJob
-from isomerge.engine.pairs.matching import matching_of
+from isomerge.engine.pairs.match_options import matching_of
 from isomerge.engine.recipe.align import DATA
 from isomerge.fusion.parameters import Settings, SliceParameters
 from isomerge.fusion.recipe import AlignBlock
@@ -30,7 +30,7 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
         refs: what the run's models are called, in its order.
         how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces`` (None: by default), ``layers``, ``untie``,
             ``repair``, ``heads`` and ``dtype``, as `isomerge.merge` takes them.
-        matching: what `isomerge.engine.pairs.matching.matching_of` was given.
+        matching: what `isomerge.engine.pairs.match_options.matching_of` was given.
     """
     import yaml
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.models import Model
-    from isomerge.engine.pairs.matching import Matching
+    from isomerge.engine.pairs.match_options import Matching
     from isomerge.engine.run import StreamWriter
     from isomerge.engine.stats.taps import Activations
 
