@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import map_private, read_ahead, read_into
-from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.stamps import Stamp, stamps_here
+from isomerge.checkpoint.stored_tensor import as_described, as_tensor, changed, read_errors, stored_dtype
 from isomerge.errors import IsomergeError
 from isomerge.files import open_fd
 
@@ -173,7 +172,7 @@ class Checkpoint:
         """
         info = self._info(name)
         if name in self.recipes:
-            return _as_described(self.recipes[name](), info)
+            return as_described(self.recipes[name](), info)
         pages = self.pages(name) if mapped else None
         if pages is None:
             return self._read(info)
@@ -191,9 +190,9 @@ class Checkpoint:
         info = self._info(name)
         if name in self.recipes or self._pickled is not None or not info.nbytes:
             return None
-        if info.offset % _stored_dtype(info).itemsize:
+        if info.offset % stored_dtype(info).itemsize:
             return None
-        with _read_errors(info), open_fd(info.file) as fd:
+        with read_errors(info), open_fd(info.file) as fd:
             self._check_unchanged(info, os.fstat(fd))
             return map_private(fd, info.offset, info.nbytes)
 
@@ -225,19 +224,19 @@ class Checkpoint:
             try:
                 self._check_unchanged(info, os.stat(info.file))
             except OSError:
-                raise _changed(info) from None
+                raise changed(info) from None
 
     def _read(self, info: TensorInfo) -> torch.Tensor:
         import torch
 
-        with _read_errors(info), open_fd(info.file) as fd:
+        with read_errors(info), open_fd(info.file) as fd:
             self._check_unchanged(info, os.fstat(fd))
             if self._pickled is not None:
                 return self._pickled[info.name].clone(memory_format=torch.contiguous_format)
-            dtype = _stored_dtype(info)
+            dtype = stored_dtype(info)
             raw = torch.empty(info.nbytes, dtype=torch.uint8)
             if read_into(fd, raw.numpy().data, info.offset) < info.nbytes:
-                raise _changed(info)
+                raise changed(info)
             self._check_unchanged(info, os.fstat(fd))
         self._sum(info, raw.numpy().data)
         return raw.view(dtype).reshape(info.shape)
@@ -287,44 +286,4 @@ class Checkpoint:
 
     def _check_unchanged(self, info: TensorInfo, now: os.stat_result) -> None:
         if Stamp.of(now) != self._stamps[info.file]:
-            raise _changed(info)
-
-
-def as_tensor(pages: memoryview, info: TensorInfo) -> torch.Tensor:
-    """A stored tensor whose bytes are in memory, which it keeps."""
-    import torch
-
-    return torch.frombuffer(pages, dtype=_stored_dtype(info)).reshape(info.shape)
-
-
-@contextmanager
-def _read_errors(info: TensorInfo) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOMEM:
-            raise MemoryError(f"reading {info.file}") from error
-        raise IsomergeError(
-            f"{info.file}: tensor {info.name!r} cannot be read ({error.strerror}); check that the file is still there"
-        ) from error
-
-
-def _as_described(tensor: torch.Tensor, info: TensorInfo) -> torch.Tensor:
-    """What a recipe gave, contiguous; a recipe that breaks its own description is an error in this program."""
-    if tuple(tensor.shape) != tuple(info.shape) or tensor.dtype != torch_dtype(info.dtype):
-        raise AssertionError(f"the recipe of {info.name} gave {tensor.dtype} {list(tensor.shape)}, not {info}")
-    return tensor.contiguous()
-
-
-def _changed(info: TensorInfo) -> IsomergeError:
-    return IsomergeError(
-        f"{info.file} changed after it was opened, so tensor {info.name!r} cannot be trusted; "
-        "let the program that writes it finish, then start again"
-    )
-
-
-def _stored_dtype(info: TensorInfo) -> torch.dtype:
-    try:
-        return torch_dtype(info.dtype)
-    except IsomergeError as error:
-        raise IsomergeError(f"{info.file}: tensor {info.name!r}: {error}") from error
+            raise changed(info)

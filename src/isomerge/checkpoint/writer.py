@@ -20,7 +20,7 @@ from isomerge.checkpoint.size import parse_size
 from isomerge.checkpoint.starting import start
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError, unfinished
-from isomerge.files import disk_errors, flush
+from isomerge.files import disk_errors, flush, open_fd
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
@@ -123,12 +123,8 @@ class CheckpointWriter:
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         path, offset, _ = self._spans[name]
         content = flat.view(torch.uint8).numpy().data
-        with disk_errors(path):
-            fd = os.open(path, os.O_WRONLY)
-            try:
-                write_from(fd, content, offset)
-            finally:
-                os.close(fd)
+        with disk_errors(path), open_fd(path, os.O_WRONLY) as fd:
+            write_from(fd, content, offset)
         self._written[name] = self._pending[name] = Checksum.of(content).crc32
 
     def _code(self, name: str, tensor: torch.Tensor) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zlib_ng.zlib_ng import crc32
 
-from isomerge.checkpoint.reader import as_tensor
+from isomerge.checkpoint.stored_tensor import as_tensor
 from isomerge.engine.models import Model
 from isomerge.matching.distances import is_half, square_of
 from isomerge.pieces import PIECE, Places, all_finite, pieces, wide_dtype
