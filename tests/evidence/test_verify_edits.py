@@ -10,6 +10,8 @@ import torch
 import isomerge
 from engine.disguises import single, turn
 from isomerge.engine.models import recognise
+from isomerge.engine.pairs.pair import PairSolver
+from isomerge.engine.plan import make_plan
 from isomerge.evidence.law import random_alignment
 from isomerge.evidence.verify import reconsidered
 from isomerge.matching.selection import select_spaces
@@ -77,10 +79,15 @@ def test_an_edit_behind_a_turned_stream_is_named(tmp_path: Path) -> None:
     assert told["residual"]["largest"] < 0.1
 
 
-def test_only_whole_layers_are_reconsidered() -> None:
-    """One tensor that is another's is a difference, wherever fingerprints look."""
-    found = {"same": False, "residual": {"tensor": "w", "layers": {"outside": 1e-8, "0": 1.4, "1": 1e-8}}}
-    assert reconsidered(found, 1e-8) is found
-    found["residual"]["layers"]["1"] = 1.3
-    assert reconsidered(found, 1e-8)["same"] is None
-    assert reconsidered({**found, "same": True}, 1e-8)["same"] is True
+def test_only_streams_without_embeddings_are_reconsidered(tmp_path: Path) -> None:
+    """What is foreign in a stream that embeddings or heads have is a difference, wherever fingerprints look."""
+    model = recognise(single("lighton_ocr", tmp_path / "a"))
+    solver = PairSolver(model, model, make_plan(model, [model], "none"), torch.float32, guard=False)
+
+    def told(tensor: str, largest: float) -> bool | None:
+        found = {"same": False, "residual": {"tensor": tensor, "largest": largest}}
+        return reconsidered(solver, found, 1e-8)["same"]
+
+    assert told("vision_projection.patch_merger.merging_layer.weight", 0.8) is None
+    assert told("vision_projection.patch_merger.merging_layer.weight", 0.1) is False
+    assert told("language_model.layers.0.self_attn.v_proj.weight", 0.8) is False

@@ -76,7 +76,7 @@ def verify(
             found = refute(solver, prints.difference or 0.0, prints.tensor, prints.tolerance)
         else:
             found = prove(solver, observer)
-            found = reconsidered(found, prints.difference or 0.0) if prints.same else found
+            found = reconsidered(solver, found, prints.difference or 0.0) if prints.same else found
         report = {"command": "verify", "models": [solver.anchor.ref, solver.source.ref], **found}
         report |= {"refuted": prints.apart, "fingerprints": prints.document()}
         if run:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, summarise, verdict
+from isomerge.matching.frame import streams_alone
 from isomerge.progress import Observer
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
@@ -113,18 +115,24 @@ def _favour(found: dict[str, Any]) -> tuple[int, float]:
     return (True, None, False).index(found["same"]), found["largest"] / found["tolerance"]
 
 
-def reconsidered(found: dict[str, Any], difference: float) -> dict[str, Any]:
+def reconsidered(solver: PairSolver, found: dict[str, Any], difference: float) -> dict[str, Any]:
     """What `prove` found of models whose fingerprints, which no basis changes, are equal but for a relative ``difference``.
 
-    Where several layers are as far apart as foreign weights, no basis was found for a residual stream: the search for it descends,
-    and may end too early. That says nothing about the functions.
+    Where a tensor is as far apart as foreign weights, and lies in a stream that no embedding or head has, no basis may have been
+    found for this stream: the search for it descends, and may end too early. That says nothing about the functions.
     """
-    foreign = [layer for layer, residual in found["residual"].get("layers", {}).items() if residual > FOREIGN]
-    if found["same"] is not False or len(foreign) < 2:
+    residual = found["residual"]
+    if found["same"] is not False or residual["largest"] <= FOREIGN:
+        return found
+    alone = streams_alone(solver.anchor.declared, solver.anchor.blocks)
+    here = next(
+        (b for b in solver.anchor.blocks if b.key == residual["tensor"] or residual["tensor"] in b.canonical), None
+    )
+    if here is None or not alone & {a.name for a in atoms(here.axes or ())}:
         return found
     reason = (
         f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams was found in which "
-        f"{found['residual']['tensor']} does"
+        f"{residual['tensor']} does"
     )
     return {**found, "same": None, "reason": reason}
 

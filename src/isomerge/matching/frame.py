@@ -134,6 +134,12 @@ def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collect
     return found
 
 
+def streams_alone(spec: Spec, blocks: Iterable[Block]) -> set[str]:
+    """The streams that have no embedding or head of their own, from which a search could start."""
+    shared = [tuple(atoms(block.axes or ())) for block in blocks if has_shared_meaning(spec, block)]
+    return {name for name in spec.streams if not any(reads_once(spec, here, name) for here in shared)}
+
+
 def has_shared_meaning(spec: Spec, block: Block) -> bool:
     """Whether nothing but streams and their scales acts on a block outside the layers: embeddings and heads."""
     acting = {space.name for space in elements_of(spec, block).values()}
