@@ -19,6 +19,7 @@ from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.disk import map_private
 from isomerge.checkpoint.header import TensorInfo, read_header
+from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.engine.memory import map_large_blocks
 from isomerge.pieces import PIECE
 
@@ -41,18 +42,13 @@ def pages(info: TensorInfo) -> tuple[torch.Tensor, ...]:
         os.close(fd)
 
 
-def content(piece: torch.Tensor) -> memoryview:
-    """The bytes of a piece."""
-    return piece.view(torch.uint8).numpy().data
-
-
 def mean_of(one: TensorInfo, two: TensorInfo, fd: int, offset: int) -> float:
     """Writes the mean of a pair of tensors; returns their squared distance."""
     rooms = [torch.empty(PIECE) for _ in range(3)]
     out, gap, sums = torch.empty(PIECE, dtype=torch.bfloat16), 0.0, [0, 0, 0]
     for a, b in zip(pages(one), pages(two), strict=True):
         wide_a, wide_b, apart = (room[: len(a)] for room in rooms)
-        sums[0], sums[1] = crc32(content(a), sums[0]), crc32(content(b), sums[1])
+        sums[0], sums[1] = crc32(content_of(a), sums[0]), crc32(content_of(b), sums[1])
         wide_a.copy_(a), wide_b.copy_(b)
         torch.sub(wide_a, wide_b, out=apart)
         gap += float(torch.dot(apart, apart)) + 0 * float(torch.dot(wide_a, wide_a))
@@ -60,8 +56,8 @@ def mean_of(one: TensorInfo, two: TensorInfo, fd: int, offset: int) -> float:
         place.copy_(wide_a.mul_(0.5).add_(wide_b, alpha=0.5))
         if not float(place.sum()) < float("inf"):
             raise SystemExit("not finite")
-        offset += os.pwrite(fd, content(place), offset)
-        sums[2] = crc32(content(place), sums[2])
+        offset += os.pwrite(fd, content_of(place), offset)
+        sums[2] = crc32(content_of(place), sums[2])
     return gap
 
 

@@ -65,6 +65,18 @@ def test_it_tells_what_separate_passes_tell(models: list[Model]) -> None:
         assert model.checkpoint.checksums() == {file: file_checksum(file)}
 
 
+def test_a_known_checksum_is_not_computed_again(models: list[Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tensor that a pass has read before; those of the other models still are."""
+    plan, summed = make_plan(models[0], models[1:], "none"), []
+    name = next(iter(models[1].checkpoint.tensors))
+    models[1].checkpoint.read(name)
+    monkeypatch.setattr(first_reading, "crc32", lambda content, crc: summed.append(len(content)) or crc)
+    (first,) = (f for unit in plan.units for f in first_readings(unit, models).values() if name in f.names)
+    first.read()
+    sizes = [t.nbytes for t in (first.tensors[0], first.tensors[2])]
+    assert sum(summed) == sum(sizes) > 0
+
+
 @pytest.mark.parametrize("number", range(3))
 def test_what_is_not_finite_is_refused_by_its_name(models: list[Model], number: int) -> None:
     """In any of the models, in any piece, before the piece is given."""

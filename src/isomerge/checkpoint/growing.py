@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.disk import write_from
 from isomerge.checkpoint.dtypes import dtype_code
+from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.files import disk_errors, flush
 
 if TYPE_CHECKING:
@@ -27,16 +28,14 @@ class GrowingFile:
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Writes a tensor of any strides. Raises IsomergeError when the disk is full."""
-        import torch
-
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        content = content_of(tensor.contiguous())
         with disk_errors(self.scratch):
             fd = os.open(self.scratch, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
-                write_from(fd, flat.numpy().data, self.size)
+                write_from(fd, content, self.size)
             finally:
                 os.close(fd)
-        span = [self.size, self.size + flat.numel()]
+        span = [self.size, self.size + len(content)]
         self.size = span[1]
         self.entries[name] = {"dtype": dtype_code(tensor.dtype), "shape": list(tensor.shape), "data_offsets": span}
 

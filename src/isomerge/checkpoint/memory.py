@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -35,14 +36,12 @@ class MemoryCheckpoint(Checkpoint):
 
     def identity(self) -> list[Any]:
         """What determines the tensors: a digest of their names, types, shapes and bytes (every tensor is read)."""
-        import torch
 
         found = hashlib.sha256()
         for name in sorted(self.tensors):
             info = self.tensors[name]
             found.update(f"{name} {info.dtype} {list(info.shape)}\n".encode())
-            if info.nbytes:
-                found.update(self.read(name).reshape(-1).view(torch.uint8).numpy().data)
+            found.update(content_of(self.read(name)))
         return [found.hexdigest()]
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.disk import write_from
+from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.files import disk_errors
 from isomerge.pieces import PIECE, all_finite
 
@@ -64,7 +65,7 @@ class TensorPlace:
                 yield piece
                 if self.finite and not all_finite(piece):
                     raise NotFiniteError
-                content = piece.view(torch.uint8).numpy().data
+                content = content_of(piece)
                 with disk_errors(self.path):
                     write_from(fd, content, offset)
                 crc, offset = crc32(content, crc), offset + len(content)

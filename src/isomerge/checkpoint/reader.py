@@ -196,6 +196,10 @@ class Checkpoint:
             self._check_unchanged(info, os.fstat(fd))
             return map_private(fd, info.offset, info.nbytes)
 
+    def is_summed(self, name: str) -> bool:
+        """Whether the checksum of the stored tensor ``name`` is known."""
+        return tensor_place(self.tensors[name]) in self._sums
+
     def summed(self, name: str, crc32: int) -> None:
         """Take over the checksum of a tensor whose `pages` were read."""
         info = self.tensors[name]

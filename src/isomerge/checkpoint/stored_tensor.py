@@ -1,4 +1,4 @@
-"""One stored tensor: its bytes as a tensor, and what is said where they cannot be read or have changed."""
+"""One stored tensor: its bytes as a tensor and back, and what is said where they cannot be read or have changed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ def as_tensor(pages: memoryview, info: TensorInfo) -> torch.Tensor:
     import torch
 
     return torch.frombuffer(pages, dtype=stored_dtype(info)).reshape(info.shape)
+
+
+def content_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, as they are stored: its own memory, nothing is copied."""
+    import torch
+
+    return tensor.detach().view(-1).view(torch.uint8).numpy().data
 
 
 @contextmanager

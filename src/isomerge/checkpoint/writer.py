@@ -18,6 +18,7 @@ from isomerge.checkpoint.place import PlacedTensor, TensorPlace
 from isomerge.checkpoint.plan import OutTensor, Shard, file_spans, index_bytes, shard_plan
 from isomerge.checkpoint.size import parse_size
 from isomerge.checkpoint.starting import start
+from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError, unfinished
 from isomerge.files import disk_errors, flush, open_fd
@@ -108,7 +109,6 @@ class CheckpointWriter:
         Raises IsomergeError when ``name`` is not planned, dtype or shape differ from the plan, the writer is
         closed, or the disk is full; after the last the partial folder can still be resumed.
         """
-        import torch
 
         planned = self._planned(name)
         if isinstance(tensor, PlacedTensor):
@@ -120,9 +120,8 @@ class CheckpointWriter:
                 f"{self.out}: tensor {name!r} is {code} {list(shape)}, but {planned.dtype} "
                 f"{list(planned.shape)} was planned; convert it before it is written"
             )
-        flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        content = content_of(tensor.cpu().resolve_conj().resolve_neg().contiguous())
         path, offset, _ = self._spans[name]
-        content = flat.view(torch.uint8).numpy().data
         with disk_errors(path), open_fd(path, os.O_WRONLY) as fd:
             write_from(fd, content, offset)
         self._written[name] = self._pending[name] = Checksum.of(content).crc32

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zlib_ng.zlib_ng import crc32
 
-from isomerge.checkpoint.stored_tensor import as_tensor
+from isomerge.checkpoint.stored_tensor import as_tensor, content_of
 from isomerge.engine.models import Model
 from isomerge.matching.distances import is_half, square_of
 from isomerge.pieces import PIECE, Places, all_finite, pieces, wide_dtype
@@ -97,7 +97,8 @@ class FirstReading:
     def _take(self, sight: _Sight) -> None:
         self._squares = [(gap, sight.norm) for gap in sight.gaps]
         for model, name, crc in zip(self.models, self.names, sight.sums, strict=True):
-            model.checkpoint.summed(name, crc)
+            if crc is not None:
+                model.checkpoint.summed(name, crc)
 
 
 class _Sight:
@@ -105,14 +106,19 @@ class _Sight:
 
     def __init__(self, reading: FirstReading, order: Sequence[int]) -> None:
         self.reading, self.order = reading, order
-        self.sums = [0] * len(order)
+        files = zip(reading.models, reading.names, strict=True)
+        self.sums = [None if model.checkpoint.is_summed(name) else 0 for model, name in files]
+        """Of each model's tensor, None where its checksum is known."""
         self.gaps, self.norm = [0.0] * (len(order) - 1), 0.0
         self._room: Tensor | None = None
 
     def see(self, stored: Sequence[Tensor], wide: Sequence[Tensor]) -> None:
         """One piece of every model, as it is stored and as it is computed with; raises IsomergeError if one is not finite."""
         stored, wide = [stored[k] for k in self.order], [wide[k] for k in self.order]
-        self.sums = [crc32(_bytes(part), crc) for part, crc in zip(stored, self.sums, strict=True)]
+        self.sums = [
+            None if crc is None else crc32(content_of(part), crc)
+            for part, crc in zip(stored, self.sums, strict=True)
+        ]
         half = [is_half(part) for part in stored]
         norm = square_of(wide[0], exact=not half[0])
         gaps = [
@@ -131,9 +137,3 @@ class _Sight:
         if self._room is None:
             self._room = torch.empty_like(x)
         return torch.sub(x, y, out=self._room[: len(x)])
-
-
-def _bytes(part: Tensor) -> memoryview:
-    import torch
-
-    return part.view(torch.uint8).numpy().data

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum, Sums
 from isomerge.checkpoint.place import PlacedTensor
+from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.engine.cluster.parcel import Parcel, unpack
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.pair import UnitResult
@@ -60,7 +61,7 @@ def solve_unit(parcel: Parcel, number: int) -> SolvedUnit:
     named = dict(_named(found, tensors))
     write_tensors(path, named)
     work.check_unchanged(unit)
-    sums = {name: Checksum.of(_content(tensor)).crc32 for name, tensor in named.items()}
+    sums = {name: Checksum.of(content_of(tensor)).crc32 for name, tensor in named.items()}
     read = [model.checkpoint.sums(_names(model, unit)) for model in work.models]
     return SolvedUnit(str(path), [r.record() for r in found], sums, read, socket.gethostname())
 
@@ -80,7 +81,7 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
             named = load_file(solved.file)
     except SafetensorError:
         named = {}
-    if {name: Checksum.of(_content(tensor)).crc32 for name, tensor in named.items()} != solved.crc32:
+    if {name: Checksum.of(content_of(tensor)).crc32 for name, tensor in named.items()} != solved.crc32:
         raise ClusterError(
             f"{solved.file} is not as {solved.machine} has written it: do all machines share this folder? "
             "Run the same command again to go on"
@@ -118,9 +119,3 @@ def _named(
 
 def _names(model: Model, unit: Unit) -> list[str]:
     return [name for block in unit.blocks for name in model.stored_names(block)]
-
-
-def _content(tensor: Tensor) -> memoryview:
-    import torch
-
-    return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.engine.models import Model
 from isomerge.engine.stats.statistics_header import read_statistics_header
 from isomerge.engine.stats.taps import Tap, plain
@@ -27,7 +28,6 @@ def weights_digest(model: Model) -> str:
 
     How tensors are spread over files does not matter, nor does a head that `recognise` untied.
     """
-    import torch
 
     found = hashlib.sha256()
     seen: set[tuple[Any, int]] = set()
@@ -40,7 +40,7 @@ def weights_digest(model: Model) -> str:
     for name in sorted(names):
         tensor = model.checkpoint.read(name)
         found.update(f"{name} {model.checkpoint.tensors[name].dtype} {list(tensor.shape)}\n".encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+        found.update(content_of(tensor))
     return found.hexdigest()
 
 
