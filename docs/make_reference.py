@@ -15,17 +15,18 @@ from typer.core import TyperArgument
 
 import isomerge
 from isomerge.cli.program import app
-from isomerge.fusion import recipe, registry
+from isomerge.engine.recipe import schema
+from isomerge.fusion import registry
 
 FOLDER = Path(__file__).with_name("reference")
 NOTE = "*Written by `python docs/make_reference.py` from {}; do not edit by hand.*\n"
 ENTRIES = {
-    "models": recipe.ModelEntry,
-    "slices": recipe.SliceEntry,
-    "sources": recipe.SourceEntry,
-    "tokenizer": recipe.TokenizerEntry,
-    "tokens": recipe.TokenEntry,
-    "align": recipe.AlignBlock,
+    "models": schema.ModelEntry,
+    "slices": schema.SliceEntry,
+    "sources": schema.SourceEntry,
+    "tokenizer": schema.TokenizerEntry,
+    "tokens": schema.TokenEntry,
+    "align": schema.AlignBlock,
 }
 BESIDE = {
     "Federated averaging": ("isomerge.federated", ["aggregate", "align_updates", "Aligned", "activations_of"]),
@@ -145,12 +146,12 @@ def shown(default: Any) -> str:
     """A default in YAML."""
     if default is None or default == {}:
         return ""
-    return "false" if isinstance(default, recipe.AlignBlock) or default is False else str(default).lower()
+    return "false" if isinstance(default, schema.AlignBlock) or default is False else str(default).lower()
 
 
 def recipes_page() -> str:
     """The keys of a recipe, place by place."""
-    parts = ["# Recipes", "", NOTE.format("the schema in `isomerge.fusion.recipe`")]
+    parts = ["# Recipes", "", NOTE.format("the schema in `isomerge.engine.recipe.schema`")]
     parts += [
         "A recipe is mergekit's YAML with one block more, `align`. How to write one: [how to merge](../merging.md#a-mergekit-recipe);"
     ]
@@ -161,7 +162,7 @@ def recipes_page() -> str:
         "[models trained from scratch](../../examples/recipes/from-scratch-pair.yml). Unknown keys are refused.",
         "",
     ]
-    parts += ["## The recipe", "", *key_table(recipe.Recipe)]
+    parts += ["## The recipe", "", *key_table(schema.Recipe)]
     for name, kind in ENTRIES.items():
         text = inspect.cleandoc(kind.__doc__ or "").replace("``", "`")
         parts += [f"## {name}", "", text, "", *key_table(kind)]

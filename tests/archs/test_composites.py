@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 import isomerge
 from engine.disguises import disguise
 from isomerge.archs import spec_for, spec_texts
-from isomerge.engine.models import check_compatible, recognise
+from isomerge.engine.compatible import check_compatible
+from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.expressions import evaluate
 from isomerge.symmetry.spec import coverage

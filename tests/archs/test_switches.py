@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from depth import more
-from isomerge.engine.models import check_compatible, recognise
+from isomerge.engine.compatible import check_compatible
+from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from toy_newest import EYE
 from toy_pictures import RESNET, SEGMENTED

@@ -22,10 +22,11 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.vocabulary_config import counts
 from isomerge.checkpoint.vocabulary_views import with_vocabulary
+from isomerge.engine.compatible import check_compatible
 from isomerge.engine.inputs import inputs_key, open_given
 from isomerge.engine.merge.job import job_of_models
 from isomerge.engine.merge.job_models import opened
-from isomerge.engine.models import check_compatible, recognise
+from isomerge.engine.models import recognise
 from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.run import run_key
 from isomerge.engine.stats.statistics import weights_digest

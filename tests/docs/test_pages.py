@@ -32,7 +32,7 @@ def test_reference_is_current() -> None:
 def test_reference_leaves_nothing_out() -> None:
     """Every public name, command, recipe key and merge method has its place there."""
     from isomerge.cli.program import app
-    from isomerge.fusion.recipe import AlignBlock, Recipe
+    from isomerge.engine.recipe.schema import AlignBlock, Recipe
     from isomerge.fusion.registry import methods
 
     reference = DOCS / "reference"

@@ -15,7 +15,8 @@ import isomerge
 from engine.disguises import disguise, single, write_like
 from engine.test_merging import tokens
 from isomerge.engine.merge.fusion import fusion_of
-from isomerge.engine.merge.merging import MergeOptions, MergePlan
+from isomerge.engine.merge.merge_options import MergeOptions
+from isomerge.engine.merge.merging import MergePlan
 from isomerge.engine.models import recognise
 from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.run import Output

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from isomerge.engine.recipe.schema import AlignBlock, Recipe
 from isomerge.engine.recipe.words import in_keys, told_in_keys
 from isomerge.errors import IsomergeError, UnfinishedError
-from isomerge.fusion.recipe import AlignBlock, Recipe
 
 BLOCK = AlignBlock(data="x", search=1.0, permutations=True, stats=["a", "b"])
 

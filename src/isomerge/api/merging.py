@@ -155,7 +155,8 @@ def planned(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong.
     """
-    from isomerge.engine.merge.merging import MergeOptions, MergePlan
+    from isomerge.engine.merge.merge_options import MergeOptions
+    from isomerge.engine.merge.merging import MergePlan
 
     reads = (opening["spec"], how["repair"], *match.paths(), *job.stats)
     with (

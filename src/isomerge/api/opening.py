@@ -13,9 +13,10 @@ from isomerge.checkpoint.memory import as_reference
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.arguments import checked
+from isomerge.engine.compatible import check_compatible
 from isomerge.engine.engines import engine_of
 from isomerge.engine.inputs import paths_read
-from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
+from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
 

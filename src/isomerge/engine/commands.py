@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.compatible import check_compatible
 from isomerge.engine.cost import room_for_units
-from isomerge.engine.models import Model, check_compatible, working_dtype
+from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pairs.baselines import OURS, SOFT
 from isomerge.engine.pairs.match_options import WEIGHTS, Matching
 from isomerge.engine.pairs.pair import PairSolver

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.commands import run_align
+from isomerge.engine.compatible import check_compatible
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.live.substitution import module_as_told
-from isomerge.engine.models import Model, check_compatible, recognise, working_dtype
+from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError

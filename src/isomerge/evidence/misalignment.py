@@ -33,8 +33,9 @@ def misalignment(
     Raises:
         IsomergeError: the models do not fit together.
     """
+    from isomerge.engine.compatible import check_compatible
     from isomerge.engine.merge.heads import Heads, arrange, head_lines, heads_of
-    from isomerge.engine.models import check_compatible, recognise, working_dtype
+    from isomerge.engine.models import recognise, working_dtype
     from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.plan import make_plan, unit_bytes
     from isomerge.engine.run_report import rows_of

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.memory import in_memory
-from isomerge.engine.models import Model, check_compatible, recognise
+from isomerge.engine.compatible import check_compatible
+from isomerge.engine.models import Model, recognise
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:

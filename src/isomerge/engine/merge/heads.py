@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.models import LABELS, Model
+from isomerge.engine.compatible import LABELS
+from isomerge.engine.models import Model
 from isomerge.engine.pairs.baselines import SOFT
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms

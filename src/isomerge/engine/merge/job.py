@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.engine.merge.fusion import Fusion, fusion_of
+from isomerge.engine.recipe.schema import Recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import of_every_model
-from isomerge.fusion.recipe import Recipe
 from isomerge.fusion.registry import method as merge_method
 
 Layers = tuple[Any, tuple[int, int]]

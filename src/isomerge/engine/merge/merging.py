@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from isomerge.engine.compatible import check_compatible
 from isomerge.engine.cost import room_for_units
 from isomerge.engine.inputs import data_key, file_stamp
 from isomerge.engine.many.solutions import prepare_mean
@@ -20,50 +20,24 @@ from isomerge.engine.merge.checks import (
     check_transplant,
     statistics_of,
 )
+from isomerge.engine.merge.finishing import finish
 from isomerge.engine.merge.forward_fusion import fuse_forward
 from isomerge.engine.merge.fusing import Fuser
 from isomerge.engine.merge.fusion import Fusion, fusion_of
-from isomerge.engine.merge.head_folders import apart_names, separate_heads
-from isomerge.engine.merge.heads import arrange, check_heads, head_lines, heads_of, write_kept
+from isomerge.engine.merge.head_folders import apart_names
+from isomerge.engine.merge.heads import arrange, check_heads, head_lines, heads_of
+from isomerge.engine.merge.merge_options import MergeOptions
 from isomerge.engine.merge.parameter_checks import check_parameters
 from isomerge.engine.merge.transplant import TransplantSolver
-from isomerge.engine.models import Model, check_compatible, working_dtype
+from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pairs.baselines import OURS, SOFT, prepare_transport
-from isomerge.engine.pairs.match_options import WEIGHTS, Matching
-from isomerge.engine.pairs.pair import PairSolver, UnitResult
+from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.solutions import prepare_solutions
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of
 from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
-from isomerge.evidence.card import RECIPE, model_card
 from isomerge.symmetry.alignment import Alignment
-
-
-@dataclass(frozen=True)
-class MergeOptions:
-    """What a merge does beside fusing: how it aligns, and what is done to the result."""
-
-    align: bool = True
-    spaces: str = "default"
-    layers: str | None = None
-    matching: Matching = WEIGHTS
-    anchor: str = "first"
-    """With ``none`` all models are matched onto their common mean (`isomerge.engine.many.solver`), which is written in the first
-    model's coordinates."""
-    onto: int = 0
-    """The number of the model that the others are aligned onto."""
-    source_bases: Sequence[Model | None] = ()
-    """What the models that are fused were tuned from, where that is not the base (`TransplantSolver`)."""
-    stats: Sequence[str] = ()
-    """Files of `isomerge stats` for methods that ask for statistics, one per model that is fused; without them those of the
-    match are taken, or the statistics are gathered on its data."""
-    repair: Any = None
-    """Data for REPAIR (`isomerge.engine.merge.repair`), which re-normalises the merged model's activations."""
-    heads: str = "average"
-    """Whose classifier heads are written (`isomerge.engine.merge.heads`)."""
-    recipe: str | None = None
-    """The YAML that is kept with the output."""
 
 
 def run_merge(
@@ -210,7 +184,10 @@ class MergePlan:
             beside = [base for base in self.bases if base is not None]
             read = [self.target, *self.sources]
             report = report_of("merge", read, results, beside, **described, **how)
-            self._finish(stream, report, results)
+            found: list[Alignment] = []
+            if options.align and options.matching.match not in SOFT:
+                found = [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, results, strict=True)]
+            finish(self, stream, report, found)
         return report
 
     def _matched(self, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
@@ -239,38 +216,3 @@ class MergePlan:
         how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
         how |= {"anchor": "none", "mean": mean} if mean is not None else {}
         return used, how
-
-    def _finish(self, stream: StreamWriter, report: dict[str, Any], results: list[list[UnitResult]]) -> None:
-        """Heads, alignments, card and recipe; the output takes its place."""
-        options, models, found = self.options, self.models, list[Alignment]()
-        if options.align and options.matching.match not in SOFT:
-            found = [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, results, strict=True)]
-        alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
-        by: list[Alignment | None] = [None] * len(models)
-        for source, alignment in zip(self.sources, found, strict=False):
-            by[models.index(source)] = alignment
-        write_kept(stream, self.heads, models, by, self.dtype)
-        more: dict[str, Any] = {} if options.recipe is None else {RECIPE: options.recipe.encode()}
-        links: dict[str, str] = {}
-        if self.heads.how == "separate":
-            folders, links = separate_heads(stream, models, by, self.dtype)
-            more |= folders
-            report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
-        card = _card(self.fusion, models, report, options.recipe)
-        stream.finish(report, alignments, card, more=more, links=links)
-
-
-def alignment_file(number: int, count: int) -> str:
-    """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
-    return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
-
-
-def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any], recipe: str | None) -> str:
-    how = "They were not aligned. "
-    if report["align"]:
-        how = "Each was first aligned onto the first along its symmetries. "
-        if "mean" in report:
-            how = "All were first matched onto their common mean along their symmetries. "
-    weights = f", with weights {report['weights']}" if report["weights"] else ""
-    text = f"The `{fusion.method.name}` merge of the models below{weights}. {how}Made by isomerge."
-    return model_card("Merged checkpoint", [m.ref for m in models], text, report, recipe=recipe)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from isomerge.data.records import may_be_function
+from isomerge.engine.recipe.schema import AlignBlock
 from isomerge.errors import IsomergeError
-from isomerge.fusion.recipe import AlignBlock
 
 DATA = ("data", "learn", "repair")
 """Keys that name data, which may be a Python function where the command line or Python names it."""

@@ -11,10 +11,10 @@ from isomerge.checkpoint.vocabulary import check_multiple
 from isomerge.engine.merge.fusion import Fusion, role_of_base
 from isomerge.engine.merge.job import Layers, MergeJob
 from isomerge.engine.recipe.align import check_no_code
+from isomerge.engine.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.arity import check_count
 from isomerge.fusion.parameters import Parameters, SliceParameters
-from isomerge.fusion.recipe import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 

@@ -14,8 +14,8 @@ from isomerge.data.records import may_be_function
 from isomerge.engine.merge.job import MergeJob
 from isomerge.engine.pairs.match_options import matching_of
 from isomerge.engine.recipe.align import DATA
+from isomerge.engine.recipe.schema import AlignBlock
 from isomerge.fusion.parameters import Settings, SliceParameters
-from isomerge.fusion.recipe import AlignBlock
 from isomerge.fusion.registry import Method, Option
 
 FUNCTIONS = "# Data were given by Python functions, and a recipe runs no code: run this one with {}.\n"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from isomerge.engine.recipe.schema import AlignBlock, Recipe
 from isomerge.errors import OPTION, IsomergeError
-from isomerge.fusion.recipe import AlignBlock, Recipe
 
 KEYS = {"learn-permutations": "permutations", "stats-src": "stats", "stats-anchor": "stats", "no-align": "enabled"}
 """A key of ``align`` where it is not the option's name."""

@@ -108,7 +108,7 @@ def _moved(
 ) -> Iterator[list[Model] | None]:
     """Models as an output's alignments move them, in folders that are deleted afterwards; None without alignments."""
     from isomerge.engine.commands import run_apply
-    from isomerge.engine.merge.merging import alignment_file
+    from isomerge.engine.merge.finishing import alignment_file
     from isomerge.engine.run import Output
     from isomerge.symmetry.alignment import Alignment
 

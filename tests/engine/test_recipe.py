@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from isomerge.engine.pairs.match_options import matching_of
+from isomerge.engine.recipe.schema import Recipe, read_recipe
+from isomerge.engine.recipe.yaml_text import read_yaml
 from isomerge.errors import IsomergeError
-from isomerge.fusion.recipe import Recipe, read_recipe
-from isomerge.fusion.yaml_text import read_yaml
 
 FULL = """
 models:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
+from isomerge.engine.recipe.mistakes import explained
+from isomerge.engine.recipe.modules import of_one_module
+from isomerge.engine.recipe.yaml_text import read_yaml
 from isomerge.errors import IsomergeError
-from isomerge.fusion.recipe_mistakes import explained
-from isomerge.fusion.recipe_modules import of_one_module
-from isomerge.fusion.yaml_text import read_yaml
 
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -193,7 +193,7 @@ def read_recipe(path: str | Path) -> Recipe:
     """Read and check a recipe.
 
     Raises:
-        IsomergeError: the file cannot be read (see `isomerge.fusion.yaml_text`), or has an unknown or misspelt key (with a
+        IsomergeError: the file cannot be read (see `isomerge.engine.recipe.yaml_text`), or has an unknown or misspelt key (with a
             suggestion).
     """
     content = read_yaml(path)

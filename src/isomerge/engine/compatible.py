@@ -1,0 +1,87 @@
+"""What models must share to become one: checked before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from isomerge.checkpoint.agreement import disagreement
+from isomerge.engine.models import Model
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.blocks import stacks_of
+
+LABELS = "labels"
+"""The axis of a classifier's classes."""
+
+
+def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collection[str] = ()) -> None:
+    """Refuse models that cannot become one, before anything is computed.
+
+    ``apart`` are the names of lines that are not compared: heads that are not merged, of any number of labels.
+
+    Raises:
+        IsomergeError: different architectures, sizes, vocabularies, rotary positions, activation functions, or a
+            tensor that one lacks.
+    """
+    for other in others:
+        pair = f"{anchor.ref} and {other.ref}"
+        if anchor.spec.origin != other.spec.origin:
+            raise IsomergeError(
+                f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
+                "only models of one architecture can be aligned"
+            )
+        for size, value in anchor.spec.sizes.items():
+            theirs = other.spec.sizes[size]
+            if theirs != value and not (apart and size == LABELS):
+                what = "vocabularies" if size == "vocab" else "shapes"
+                hint = "; merge makes them so with --tokenizer-source union" if size == "vocab" else ""
+                raise IsomergeError(
+                    f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
+                )
+        keys = (*anchor.spec.config_keys, "tie_word_embeddings")
+        if (found := disagreement(anchor.config, other.config, keys)) is not None:
+            hint = "; --untie gives a tied head weights of its own" if found.key == "tie_word_embeddings" else ""
+            raise IsomergeError(
+                f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; models that compute "
+                f"different functions of equal weights cannot be averaged{hint}"
+            )
+        _check_tensors(anchor, other, apart)
+
+
+def _lacking(one: Model, two: Model, canonical: str) -> str:
+    """Why one model has a tensor that the other lacks: more layers, or a lost file."""
+    mine, theirs = stacks_of(one.blocks), stacks_of(two.blocks)
+    for stack, depth in mine.items():
+        if theirs.get(stack, depth) < depth:
+            return (
+                f"{one.ref} and {two.ref} have different numbers of layers ({stack.rstrip('.')}: {depth} and {theirs[stack]}): is a shard lost? "
+                "Models of different depth are merged with the `slices` of a recipe"
+            )
+    return f"{two.ref}: tensor {canonical} is missing, but {one.ref} has it: is a shard lost?"
+
+
+def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
+    for one, two in ((anchor, other), (other, anchor)):
+        for name, match in one.matches.items():
+            if match.line.name in apart:
+                continue
+            theirs = two.source_of(match.canonical, match)
+            if theirs is None and not match.line.optional:
+                raise IsomergeError(_lacking(one, two, match.canonical))
+            if theirs is not None:
+                a, b = one.checkpoint.tensors[name].shape, two.checkpoint.tensors[theirs].shape
+                if tuple(a) != tuple(b):
+                    raise IsomergeError(
+                        f"tensor {match.canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: "
+                        "models must have equal shapes"
+                    )
+                if match.line.infinite:
+                    _check_infinities(one, name, two, theirs)
+
+
+def _check_infinities(one: Model, name: str, two: Model, theirs: str) -> None:
+    """Refuses infinities of one model where the other has none, or those of the other sign: there is nothing between them."""
+    a, b = one.read(name, None).double(), two.read(theirs, None).double()
+    if not bool((a == b)[a.isinf() | b.isinf()].all()):
+        raise IsomergeError(
+            f"tensor {name} has other infinities in {one.ref} than in {two.ref}, and nothing lies between: give both the same"
+        )

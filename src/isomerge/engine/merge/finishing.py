@@ -1,0 +1,57 @@
+"""What a merge leaves beside the fused tensors: heads, alignments, the model card and the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.merge.fusion import Fusion
+from isomerge.engine.merge.head_folders import separate_heads
+from isomerge.engine.merge.heads import write_kept
+from isomerge.engine.models import Model
+from isomerge.evidence.card import RECIPE, model_card
+from isomerge.symmetry.alignment import Alignment
+
+if TYPE_CHECKING:
+    from isomerge.engine.merge.merging import MergePlan
+    from isomerge.engine.run import StreamWriter
+
+
+def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found: Sequence[Alignment]) -> None:
+    """Writes all that is left to write, and the output takes its place.
+
+    Args:
+        plan: what was merged.
+        stream: where all fused tensors are written.
+        report: of the run; it is told of folders of heads.
+        found: how every source of the plan was moved; none where nothing was, or by no symmetry.
+    """
+    models, recipe = plan.models, plan.options.recipe
+    alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
+    by: list[Alignment | None] = [None] * len(models)
+    for source, alignment in zip(plan.sources, found, strict=False):
+        by[models.index(source)] = alignment
+    write_kept(stream, plan.heads, models, by, plan.dtype)
+    more: dict[str, Any] = {} if recipe is None else {RECIPE: recipe.encode()}
+    links: dict[str, str] = {}
+    if plan.heads.how == "separate":
+        folders, links = separate_heads(stream, models, by, plan.dtype)
+        more |= folders
+        report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
+    stream.finish(report, alignments, _card(plan.fusion, models, report, recipe), more=more, links=links)
+
+
+def alignment_file(number: int, count: int) -> str:
+    """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
+    return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
+
+
+def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any], recipe: str | None) -> str:
+    how = "They were not aligned. "
+    if report["align"]:
+        how = "Each was first aligned onto the first along its symmetries. "
+        if "mean" in report:
+            how = "All were first matched onto their common mean along their symmetries. "
+    weights = f", with weights {report['weights']}" if report["weights"] else ""
+    text = f"The `{fusion.method.name}` merge of the models below{weights}. {how}Made by isomerge."
+    return model_card("Merged checkpoint", [m.ref for m in models], text, report, recipe=recipe)
