@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from isomerge.evidence.law import random_alignment
-from isomerge.matching import balance
+from isomerge.matching import balance, gram
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import distance
 from isomerge.matching.selection import select_spaces
@@ -69,6 +69,38 @@ def assert_balanced(spec: Spec, name: str, blocks: Blocks) -> None:
     if spec.spaces[name].group_name == "Complex":
         plus, minus = (gram.diagonal(dim1=-2, dim2=-1).sum(-1) for gram in (plus, minus))
     assert torch.allclose(plus, minus, rtol=1e-6, atol=1e-9), name
+
+
+@pytest.mark.parametrize("name", ["bert-relu", "llama-biased", "mixtral", "t5-gated", "deepseek_v3"])
+@pytest.mark.parametrize("piece", [8, 60])
+def test_grams_in_pieces(name: str, piece: int, toy: ToyMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the pieces, along whatever axis lies outermost in memory: the Grams of the whole tensors."""
+    model, checked = toy(name), 0
+    spec, parts = units(model)
+    whole = model.fresh()
+    monkeypatch.setattr(gram, "PIECE", piece)
+    monkeypatch.setattr(gram, "FEWEST", 2)
+    for unit in parts:
+        mine = {block: whole[block] for block in unit.blocks}
+        for name_ in spec.spaces.keys() & {key.partition("[")[0] for key in unit.elements}:
+            found, wanted = gram.self_grams(spec, name_, mine), side_grams(spec, name_, mine)
+            if found is not None:
+                assert all(torch.allclose(x, y, rtol=1e-12) for x, y in zip(found, wanted, strict=True))
+                checked += 1
+    assert checked > 3
+
+
+def test_what_is_given_stays(toy: ToyMaker) -> None:
+    """Tensors that move are replaced: those that were given may be read again."""
+    model = toy("llama-biased")
+    spec, parts = units(model)
+    for unit in parts:
+        mine = {block: model.fresh()[block] for block in unit.blocks}
+        given = dict(mine)
+        kept = {block: t.clone() for block, t in mine.items()}
+        g, _ = canonical_gauge(spec, mine)
+        assert all(torch.equal(t, kept[block]) for block, t in given.items())
+        assert any(mine[block] is not t for block, t in given.items()) == bool(len(g))
 
 
 @pytest.mark.parametrize("name", [n for n in TRIED if n not in STREAMS_ALONE])

@@ -12,12 +12,13 @@ from scipy.optimize import linear_sum_assignment
 
 from engine.disguises import disguise, perturb, single
 from isomerge.engine.models import recognise
-from isomerge.matching import experts, sketch
+from isomerge.matching import experts, points, sketch
 from isomerge.matching.gram import paired_leaves
 from isomerge.matching.local import match_unit
 from isomerge.matching.nested import NestedSolver
+from isomerge.matching.points import Points
 from isomerge.matching.selection import select_spaces
-from isomerge.matching.sketch import Points, nearest, solve_neurons
+from isomerge.matching.sketch import nearest, solve_neurons
 from isomerge.symmetry.units import plan_units
 
 
@@ -59,7 +60,7 @@ def drawn(seed: int, n: int, noise: float, kinds: tuple[bool, bool], twist: str)
             continue
         x = torch.randn(n, 40, generator=rng)
         if twist == "blind":  # two points that a sketch of few directions cannot tell apart
-            directions = sketch._sums(torch.eye(40), 4)
+            directions = points.in_groups(torch.eye(40), 4)
             step = torch.randn(40, generator=rng)
             x[1] = x[0] + step - directions @ (directions.mT @ step)
         if twist == "twice":
@@ -116,7 +117,7 @@ def test_related_points_are_proven(kinds: tuple[bool, bool], noise: float) -> No
 def test_a_proof_that_ignores_exact_distances_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant that trusts the sketch: it proves what is not optimal, so that the property above can fail."""
     monkeypatch.setattr(
-        sketch, "_exact", lambda one, two: (torch.zeros(len(one.parts[0])), torch.ones(len(one.parts[0])))
+        sketch, "exact_distances", lambda one, two, pairs: (torch.zeros(len(pairs)), torch.ones(len(pairs)))
     )
     monkeypatch.setattr(sketch, "_directions", lambda *given: 4)
     wrong = 0

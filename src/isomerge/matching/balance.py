@@ -30,11 +30,11 @@ PATIENCE = 3
 
 
 def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment, list[str]]:
-    """Move one unit to its canonical gauge, in place.
+    """Move one unit to its canonical gauge.
 
     Args:
         spec: the spec with the spaces that are matched active.
-        tensors: the unit's blocks, float32 or float64; overwritten.
+        tensors: the unit's blocks, float32 or float64; those that are moved are replaced by new tensors.
 
     Returns:
         What was applied, and the element keys that could not be balanced (dead or rank-deficient blocks).
@@ -64,13 +64,13 @@ def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
 
 
 def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
-    """Zero every free bias; what it carried goes into the output bias."""
+    """Zero every free bias; what it carried goes into the output bias. What is changed is replaced by new tensors."""
     elements = {}
     for shift, key, blocks in find_shifts(spec, list(tensors)):
         view, _ = bias_view(spec, shift, blocks[shift.bias], tensors[blocks[shift.bias]])
         elements[key] = -view.double().clone()
     found = Alignment(spec, elements)
-    found.act(tensors)
+    tensors.update(found.applied(tensors))
     return found
 
 
@@ -88,8 +88,7 @@ def _balance_once(spec: Spec, tensors: dict[Block, Tensor], dead: list[str]) -> 
         if not bool(closed.all()):
             dead.append(key)
         step = Alignment(spec, {key: g})
-        for block, tensor in tensors.items():
-            step.act_linearly(block, tensor)
+        tensors.update(step.applied(tensors))
         found = step @ found
     return found
 

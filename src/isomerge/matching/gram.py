@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from isomerge.pieces import PIECE
@@ -19,6 +20,9 @@ from isomerge.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+FEWEST = 64
+"""Columns of a piece of a self-Gram, at least."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,15 @@ def along(
 ) -> Iterator[tuple[Tensor, Atom]]:
     """The leaves that one space's element acts on (those of them whose atoms pass ``only``), float64 [*batch, n, others],
     with the atom of its axis."""
+    for x, atom in _along(spec, name, tensors, only):
+        x = x.double()
+        yield x.reshape(*x.shape[: len(spec.batch(spec.spaces[name])) + 1], -1), atom
+
+
+def _along(
+    spec: Spec, name: str, tensors: Mapping[Block, Tensor], only: Callable[[tuple[Atom, ...]], bool] | None = None
+) -> Iterator[tuple[Tensor, Atom]]:
+    """As `along`, views [*batch, n, *others] of what is given."""
     batch = spec.batch(spec.spaces[name])
     for block, tensor in tensors.items():
         for (view,), atoms, _ in leaves(spec, block, tensor):
@@ -137,8 +150,7 @@ def along(
                 continue
             at, order = names.index(name), [names.index(i) for i in batch]
             rest = [k for k in range(view.ndim) if k not in order and k != at]
-            x = view.permute(*order, at, *rest).double()
-            yield x.reshape(*x.shape[: len(order) + 1], -1), atoms[at]
+            yield view.permute(*order, at, *rest), atoms[at]
 
 
 def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[Tensor, Tensor] | None:
@@ -149,21 +161,33 @@ def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[
     import torch
 
     sides: dict[bool, Tensor] = {}
-    for x, atom in along(spec, name, tensors):
-        # of scales, whose axis may be the last in memory: a product of matrices would stride through it
-        gram = torch.matmul(x, x.mT) if x.shape[-2] > 1 else _squares(x).unsqueeze(-1)
-        sides[atom.dual] = sides[atom.dual] + gram if atom.dual in sides else gram
+    depth = len(spec.batch(spec.spaces[name]))
+    for x, atom in _along(spec, name, tensors):
+        if atom.dual not in sides:
+            shape = (*x.shape[: depth + 1], x.shape[depth])
+            sides[atom.dual] = torch.zeros(shape, dtype=torch.float64, device=x.device)
+        _add_gram(sides[atom.dual], x, depth)
     return (sides[False], sides[True]) if len(sides) == 2 else None
 
 
-def _squares(x: Tensor) -> Tensor:
-    """The sums of squares [*batch, 1] of the last axis of x [*batch, 1, others], piece by piece in the order of memory."""
-    import torch
+def _add_gram(gram: Tensor, x: Tensor, depth: int) -> None:
+    """Add the products of the rows of x [*batch, n, *others] to a Gram [*batch, n, n], ``depth`` being the number of batch axes.
 
-    x = x.squeeze(-2)
-    axis = max(range(x.ndim), key=x.stride)
-    parts = [part.square().sum(-1) for part in x.split(max(1, PIECE * x.shape[axis] // max(1, x.numel())), axis)]
-    return (sum(parts[1:], parts[0]) if axis == x.ndim - 1 else torch.cat(parts, axis)).unsqueeze(-1)
+    Piece by piece in the order of memory, so that what is made of a piece in float64 stays in the cache: the whole in float64 is
+    twice the tensor in memory that the system clears first, and took more time than the products.
+    """
+    n = x.shape[depth]
+    # half a piece: in float64 the whole of one would be mapped afresh. Adding a Gram [n, n] is not to take longer than making it
+    largest = max(PIECE // 2, FEWEST * n)
+    if x.numel() <= largest:
+        rows = x.double().flatten(depth + 1) if x.ndim > depth + 1 else x.double().unsqueeze(-1)
+        gram += rows.square().sum(-1, keepdim=True) if n == 1 else rows @ rows.mT
+        return
+    axis = max((k for k in range(x.ndim) if k != depth and x.shape[k] > 1), key=x.stride)
+    size = max(1, largest * x.shape[axis] // x.numel())
+    grams = gram.split(size, axis) if axis < depth else repeat(gram)
+    for here, part in zip(grams, x.split(size, axis), strict=False):
+        _add_gram(here, part, depth)
 
 
 def sides(

@@ -143,8 +143,7 @@ def _solve(
     spec = selection.spec
     if not gauge:
         return compact_solution(spec, anchor, source, votes), []
-    a = {block: tensor.clone() for block, tensor in anchor.items()}
-    b = {block: tensor.clone() for block, tensor in source.items()}
+    a, b = dict(anchor), dict(source)
     to_a, dead_a = canonical_gauge(spec, a)
     to_b, dead_b = canonical_gauge(spec, b)
     inner = compact_solution(spec, a, b, votes)

@@ -6,18 +6,17 @@ exact distance r_j. If no other x_i is nearer than r_j *in the sketch*, this one
 are different, they are the optimal assignment, since every term of its cost is at its least. Nothing is ever proven wrongly: what the
 sketch cannot tell is left to the assignment over all pairs. Related models (twins, fine-tunes) are told by 32 directions of some
 thousand. Signs that act on a part of a neuron (gated layers) are minimised over in every distance.
-
-Points are kept as the tensors that they lie in: nothing of the size of a layer is copied but what is gathered, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.matching.gram import Cross, Leaf, signature
 from isomerge.matching.nested import NestedSolver, Solution
+from isomerge.matching.points import Points, exact_distances, in_groups, squared_norms
 from isomerge.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -38,23 +37,6 @@ MARGIN = 1e-4
 """Of the squared norms of two sketches: by how much a distance must be larger. Rounding in float32 is below a hundredth of it."""
 ROWS = 256
 """Points of which distances to all others are held at once."""
-
-
-@dataclass(frozen=True)
-class Points:
-    """The n neurons of one model, as tensors [n, features] of any strides: what signs leave alone, and what they act on."""
-
-    fixed: tuple[Tensor, ...]
-    signed: tuple[Tensor, ...] = field(default=())
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        """All tensors, the fixed ones first."""
-        return (*self.fixed, *self.signed)
-
-    def take(self, index: Tensor) -> Points:
-        """Some of the points; what lies in columns stays in columns."""
-        return Points(*(tuple(_rows(x, index) for x in kind) for kind in (self.fixed, self.signed)))
 
 
 def solve_neurons(solver: NestedSolver, leaves: Sequence[Leaf]) -> Solution | None:
@@ -142,7 +124,7 @@ def nearest(anchor: Points, source: Points) -> tuple[Tensor, Tensor] | None:
     if len(left := every[~proven]) > ROWS:
         return None
     if len(left):  # a few are asked in all dimensions
-        whole = Sketch(anchor, source, (_squares(anchor), _squares(source)))
+        whole = Sketch(anchor, source, (squared_norms(anchor), squared_norms(source)))
         best[left], sign[left], proven = whole.neighbours(left, anchor, source)
     if not bool(proven.all()) or len(best.unique()) < n:
         return None
@@ -161,13 +143,13 @@ class Sketch:
     def of(cls, anchor: Points, source: Points, directions: int) -> Sketch:
         """Fixed and signed parts in orthonormal directions of their own; all of them where a part has fewer."""
         sides = [_mapped(points, directions) for points in (anchor, source)]
-        squares = [_squares(side) for side in sides]
+        squares = [squared_norms(side) for side in sides]
         return cls(sides[0], sides[1], (squares[0], squares[1]))
 
     def neighbours(self, some: Tensor, anchor: Points, source: Points) -> tuple[Tensor, Tensor, Tensor]:
         """For some points of the source the nearest anchor, the sign that it is so near with, and whether it is proven nearest."""
         best, other = self.two_nearest(some)
-        exact, sign = _exact(anchor.take(best), source.take(some) if len(some) < len(self.squares[1]) else source)
+        exact, sign = exact_distances(anchor, source.take(some) if len(some) < len(self.squares[1]) else source, best)
         margin = MARGIN * (self.squares[0].max() + self.squares[1][some])
         return best, sign, other > exact + margin
 
@@ -216,8 +198,8 @@ def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> i
     if len(best.unique()) < len(some):
         return None
     points = source.take(some)
-    exact, _ = _exact(anchor.take(best), points)
-    apart, _ = _exact(anchor.take(best.roll(1)), points)
+    exact, _ = exact_distances(anchor, points, best)
+    apart, _ = exact_distances(anchor, points, best.roll(1))
     ratio = float((exact / apart.clamp_min(torch.finfo(apart.dtype).tiny)).max())
     if not ratio <= 1:  # NaN as well
         return None
@@ -231,56 +213,6 @@ def _mapped(points: Points, directions: int) -> Points:
 
     width = sum(x.shape[1] for x in points.parts)
     kinds = (
-        [_sums(x, -(-directions * x.shape[1] // width)) for x in parts] for parts in (points.fixed, points.signed)
+        [in_groups(x, -(-directions * x.shape[1] // width)) for x in parts] for parts in (points.fixed, points.signed)
     )
     return Points(*((torch.cat(found, 1),) if found else () for found in kinds))
-
-
-def _sums(x: Tensor, directions: int) -> Tensor:
-    """A matrix [n, features] in some directions: sums over as many groups of features, with signs, over the root of their size.
-
-    No two groups share a feature, so the directions are orthonormal. The tensor is read once, in order: a sketch by Gaussian
-    directions takes six times as long, and tells no more.
-    """
-    import torch
-
-    n, width = x.shape
-    size = width // directions
-    if size <= 1:
-        return x
-    drawn = torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(size), device="cpu")
-    signs = drawn.to(x.device, x.dtype) * 2 - 1
-    signs, even = signs * size**-0.5, x[:, : size * directions]
-    if x.mT.is_contiguous():
-        return (signs @ even.mT.unflatten(0, (directions, size))).mT
-    return (even.reshape(-1, size) @ signs).reshape(n, directions)
-
-
-def _squares(points: Points) -> Tensor:
-    """Squared norms [n]."""
-    return sum(x.square().sum(1) for x in points.parts)  # type: ignore[return-value]
-
-
-def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """Some rows of a matrix, in memory as it is."""
-    return x.mT.index_select(1, index).mT if x.mT.is_contiguous() else x.index_select(0, index)
-
-
-def _exact(anchor: Points, source: Points) -> tuple[Tensor, Tensor]:
-    """The squared distances [n] of paired points, and the signs [n] of the source's that make them least.
-
-    Args:
-        anchor, source: n points each, paired by their numbers; the anchor's memory is overwritten.
-    """
-    import torch
-
-    first = source.parts[0]
-    total, inner = torch.zeros(2, len(first), dtype=first.dtype).unbind(0)
-    for x, y in zip(anchor.signed, source.signed, strict=True):
-        inner = inner + (x * y).sum(1)
-    sign = torch.where(inner < 0, -1.0, 1.0).to(first.dtype)
-    for x, y in zip(anchor.signed, source.signed, strict=True):
-        total = total + x.sub_(sign.unsqueeze(1) * y).square_().sum(1)
-    for x, y in zip(anchor.fixed, source.fixed, strict=True):
-        total = total + x.sub_(y).square_().sum(1)
-    return total, sign
