@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import isomerge
-from depth import thorough
+from depth import more, thorough
 from engine.disguises import files_of, perturb, single, turn
 from isomerge.engine.pairs import streams
 from isomerge.engine.pairs.streams import StreamSolver
@@ -21,6 +21,7 @@ from toys import outputs, relative, save_toy, tensors
 
 TWINS = [
     "bert", "deberta-shared", "vit", "dinov2-swiglu", "gpt2", "gpt2-untied", "llama-biased", "qwen3", "t5-relu", "mixtral",
+    *more("lighton_ocr"),
 ]  # fmt: skip
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from isomerge.evidence.law import random_alignment
-from isomerge.matching.frame import streams_by_norms
+from isomerge.matching.frame import streams_beside, streams_by_norms
 from isomerge.matching.gram import paired_leaves
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms as axis_atoms
 from isomerge.symmetry.spec_text import parse_spec
 from matching.drawn import draw, moved, small_spec
 
@@ -31,6 +32,20 @@ f.weight (s ns)'
 """,
     {},
 )
+
+TWICE = """
+model toy
+size res = 7
+size between = 5
+size last = 2
+residual res: SignedPerm folded O
+residual between: O
+residual last: O
+embedding.weight words res
+wide.weight between res'
+narrow.weight last between'
+head.weight labels last'
+"""
 
 
 @pytest.mark.parametrize(
@@ -66,3 +81,18 @@ def test_permuted_streams_are_found_by_norms() -> None:
     pairs = [(x, y, atoms, 0.5) for x, y, atoms in paired_leaves(spec, a, b)]
     assert streams_by_norms(spec, pairs, ["res"])["res"].tolist() == p.tolist()
     assert streams_by_norms(spec.with_group("res", "O"), pairs, ["res"]) == {}
+
+
+def test_streams_between_linear_maps_are_found_from_the_other_side() -> None:
+    """Where a tensor lies in a stream that is settled and one that is not, it says what the latter is; where neither is, nothing."""
+    rng = torch.Generator().manual_seed(2)
+    spec = parse_spec(TWICE, {})
+    q = torch.linalg.qr(torch.randn(5, 5, generator=rng, dtype=torch.float64))[0]
+    atoms = {line.name: tuple(axis_atoms(line.axes or ())) for line in spec.lines}
+    wide, narrow = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((5, 7), (2, 5)))
+    pairs = [(wide, q.mT @ wide, atoms["wide.weight"], 0.5), (narrow, narrow @ q, atoms["narrow.weight"], 0.5)]
+    crosses = streams_beside(spec, pairs, ["res", "last"])
+    assert crosses.keys() == {"between"}
+    torch.testing.assert_close(spec.spaces["between"].group.solve(crosses["between"])[0], q)
+    assert streams_beside(spec, pairs, ["last"]).keys() == {"between"}
+    assert streams_beside(spec, pairs, []) == {}

@@ -134,6 +134,28 @@ def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collect
     return found
 
 
+def streams_beside(spec: Spec, pairs: Iterable[WeightedLeaf], settled: Collection[str]) -> dict[str, Tensor]:
+    """The cross-Grams [d, d], float64, of streams that only linear maps write and read, from those whose other side is known.
+
+    Args:
+        spec, pairs: as in `stream_crosses`, with the source turned by the streams that are settled.
+        settled: the streams whose basis is known; of the others, those are found that meet one of these, and nothing else, in a tensor.
+    """
+    found: dict[str, Tensor] = {}
+    for x, y, here, weight in pairs:
+        acting = {a.name for a in here} & spec.spaces.keys() - set(spec.gains)
+        open_ones = acting - set(settled)
+        if len(acting) < 2 or len(open_ones) != 1 or any(a.diag for a in here):
+            continue
+        (stream,) = open_ones
+        names = [a.name for a in here]
+        if stream not in spec.streams or names.count(stream) != 1:
+            continue
+        u, v = (t.movedim(names.index(stream), 0).flatten(1) for t in (x, y))
+        found[stream] = found.get(stream, 0) + weight * (u @ v.mT).double()
+    return found
+
+
 def streams_alone(spec: Spec, blocks: Iterable[Block]) -> set[str]:
     """The streams that have no embedding or head of their own, from which a search could start."""
     shared = [tuple(atoms(block.axes or ())) for block in blocks if has_shared_meaning(spec, block)]

@@ -21,9 +21,10 @@ from isomerge.engine.canonical.frame import whole_alignment
 from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.engine.plan import unit_bytes
-from isomerge.matching.frame import WeightedLeaf, stream_crosses, streams_by_norms
+from isomerge.matching.frame import WeightedLeaf, stream_crosses, streams_beside, streams_by_norms
 from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class StreamSolver:
         """Start from the embeddings and heads (``shared``) or from the streams as they are (``identity``).
 
         With activations, ``shared`` starts from the norms' outputs as well. Permuted streams that no embedding or head has, those
-        of a tower behind a convolution, start from the norms of their coordinates.
+        of a tower behind a convolution, start from the norms of their coordinates; then those that turn between linear maps, from
+        the stream on a map's other side.
         """
         self.inner, self.turn = {}, Alignment(self.frame)
         if kind != "shared":
@@ -92,6 +94,32 @@ class StreamSolver:
         if alone := [name for name in self.frame.streams if name not in solved]:
             solved |= streams_by_norms(self.frame, self._leaves(self.pair.plan.units), alone)
         self.turn = Alignment(self.frame, solved)
+        self._begin_between(solved)
+
+    def _begin_between(self, solved: dict[str, Tensor]) -> None:
+        """Settle the streams that are not, one by one, from the streams on the other sides of their linear maps; ``solved`` takes them.
+
+        The one comes first of which most directions are known: a map that narrows says little about where it begins.
+        """
+        import torch
+
+        while alone := set(self.frame.streams) - solved.keys():
+            units = [
+                u
+                for u in self.pair.plan.units
+                if any(alone & {a.name for a in atoms(b.axes or ())} for b in u.blocks)
+            ]
+            turned = (self.turned_unit(unit) for unit in units)
+            leaves = chain.from_iterable(self.units.leaves(pair.anchor, pair.source) for pair in turned)
+            crosses = streams_beside(self.frame, leaves, solved)
+            if not crosses:
+                break
+            known = {
+                name: int(torch.linalg.matrix_rank(cross)) / len(cross) for name, cross in sorted(crosses.items())
+            }
+            name = max(known, key=known.__getitem__)
+            solved[name] = self.frame.spaces[name].group.solve(crosses[name])[0]
+            self.turn = Alignment(self.frame, solved)
 
     def _leaves(self, units: Iterable[Unit], *, shared: bool = False) -> Iterator[WeightedLeaf]:
         """Those of units of both models as they are."""
