@@ -21,7 +21,7 @@ from toys import outputs, relative, save_toy, tensors
 
 TWINS = [
     "bert", "deberta-shared", "vit", "dinov2-swiglu", "gpt2", "gpt2-untied", "llama-biased", "qwen3", "t5-relu", "mixtral",
-    *more("lighton_ocr"),
+    *more("lighton_ocr", "mllama", "hunyuan_vl"),
 ]  # fmt: skip
 
 

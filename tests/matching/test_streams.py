@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isomerge.evidence.law import random_alignment
-from isomerge.matching.frame import streams_beside, streams_by_norms
+from isomerge.matching.frame import streams_beside, streams_by_grams, streams_by_norms
 from isomerge.matching.gram import paired_leaves
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.alignment import Alignment
@@ -96,3 +96,21 @@ def test_streams_between_linear_maps_are_found_from_the_other_side() -> None:
     torch.testing.assert_close(spec.spaces["between"].group.solve(crosses["between"])[0], q)
     assert streams_beside(spec, pairs, ["last"]).keys() == {"between"}
     assert streams_beside(spec, pairs, []) == {}
+
+
+def test_rotated_streams_are_found_by_lengths() -> None:
+    """Whatever turns on the other axes: the Grams of their coordinates are turned alike, and a cross-Gram tells the sign of all."""
+    rng = torch.Generator().manual_seed(3)
+    spec = parse_spec(TWICE, {})
+    here = {line.name: tuple(axis_atoms(line.axes or ())) for line in spec.lines}
+    q, left, right = (torch.linalg.qr(torch.randn(n, n, generator=rng, dtype=torch.float64))[0] for n in (5, 7, 3))
+    wide, narrow = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((5, 7), (3, 5)))
+    moved = (q.mT @ wide @ left, right @ narrow @ q)
+    pairs = [(wide, moved[0], here["wide.weight"], 0.5), (narrow, moved[1], here["narrow.weight"], 0.5)]
+    found = streams_by_grams(spec, lambda: pairs, ["between"])["between"]
+    torch.testing.assert_close(found * (found * q).sum().sign(), q)
+    cross = {"between": narrow[:1].mT @ (narrow @ q)[:1]}  # one direction is known
+    torch.testing.assert_close(streams_by_grams(spec, lambda: pairs, ["between"], cross)["between"], q)
+    cross = {"between": -cross["between"]}
+    torch.testing.assert_close(streams_by_grams(spec, lambda: pairs, ["between"], cross)["between"], -q)
+    assert streams_by_grams(spec.with_group("res", "SignedPerm"), lambda: pairs, ["res"]) == {}

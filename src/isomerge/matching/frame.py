@@ -7,7 +7,7 @@ other side: embeddings of tokens, positions and patches, and the heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
@@ -156,6 +156,67 @@ def streams_beside(spec: Spec, pairs: Iterable[WeightedLeaf], settled: Collectio
     return found
 
 
+def streams_by_grams(
+    spec: Spec,
+    leaves: Callable[[], Iterable[WeightedLeaf]],
+    streams: Collection[str],
+    crosses: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """Rotated streams by what nothing on the other axes changes: the Grams of their coordinates, between canonical gauges.
+
+    The axes of the Grams' sum are those of the stream. Which way each points, the single Grams say together, by the largest eigenvector
+    of the sum of A * B, where A and B are the Grams of both models along these axes: up to the sign of all, unless a cross-Gram tells.
+
+    Args:
+        spec: the full spec.
+        leaves: gives the leaves of `stream_crosses`, each time anew.
+        streams: those that are wanted; permuted ones are left out (`streams_by_norms`).
+        crosses: cross-Grams of `streams_beside`, of streams of which these do not tell all.
+    """
+    import torch
+
+    streams = [name for name in streams if spec.spaces[name].group.compact in ("O", "OFixingOnes")]
+    sums: dict[str, Tensor] = {}
+    for stream, a, b in _grams(leaves(), streams):
+        sums[stream] = sums.get(stream, 0) + torch.stack([a, b])
+    axes = {name: torch.linalg.eigh(both)[1] for name, both in sums.items()}
+    agreeing: dict[str, Tensor] = {}
+    for stream, a, b in _grams(leaves(), list(axes)):
+        u, v = axes[stream]
+        agreeing[stream] = agreeing.get(stream, 0) + (u.mT @ a @ u) * (v.mT @ b @ v)
+    found = {}
+    for stream, alike in agreeing.items():
+        u, v = axes[stream]
+        signs = _signs(alike, (u.mT @ crosses[stream] @ v).diag() if crosses and stream in crosses else None)
+        found[stream] = spec.spaces[stream].group.solve((u * signs) @ v.mT)[0]
+    return found
+
+
+def _signs(alike: Tensor, known: Tensor | None) -> Tensor:
+    """The signs s [d] for which the sum of s_i s_j alike_ij is large, and that of s_i known_i."""
+    import torch
+
+    joint = alike.new_zeros((len(alike) + 1,) * 2)
+    joint[1:, 1:] = alike - alike.diag().diag()
+    if known is not None and known.abs().max() > 0:
+        joint[0, 1:] = joint[1:, 0] = known * (joint.abs().max() / known.abs().max())
+    signs = torch.where(torch.linalg.eigh(joint)[1][:, -1] < 0, -1.0, 1.0)
+    return (signs[1:] * signs[0]).to(alike.dtype)
+
+
+def _grams(leaves: Iterable[WeightedLeaf], streams: Sequence[str]) -> Iterable[tuple[str, Tensor, Tensor]]:
+    """Streams, and the Grams [d, d], float64, of their coordinates in each tensor of both models."""
+    for x, y, here, weight in leaves:
+        names = [a.name for a in here]
+        for stream in streams:
+            if names.count(stream) == 1 and not here[names.index(stream)].diag:
+                a, b = (
+                    t.double().movedim(names.index(stream), 0).reshape(t.shape[names.index(stream)], -1)
+                    for t in (x, y)
+                )
+                yield stream, weight * a @ a.mT, weight * b @ b.mT
+
+
 def streams_alone(spec: Spec, blocks: Iterable[Block]) -> set[str]:
     """The streams that have no embedding or head of their own, from which a search could start."""
     shared = [tuple(atoms(block.axes or ())) for block in blocks if has_shared_meaning(spec, block)]
@@ -165,5 +226,5 @@ def streams_alone(spec: Spec, blocks: Iterable[Block]) -> set[str]:
 def has_shared_meaning(spec: Spec, block: Block) -> bool:
     """Whether nothing but streams and their scales acts on a block outside the layers: embeddings and heads."""
     acting = {space.name for space in elements_of(spec, block).values()}
-    names = [a.name for a in atoms(block.axes or ())]
+    names = [a.name for a in atoms(block.axes or ()) if a.name not in spec.gains]  # a norm's bias is one vector
     return not block.scope and bool(acting & set(spec.streams)) and acting <= spec.residual_names and len(names) > 1

@@ -21,7 +21,7 @@ from isomerge.engine.canonical.frame import whole_alignment
 from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.engine.plan import unit_bytes
-from isomerge.matching.frame import WeightedLeaf, stream_crosses, streams_beside, streams_by_norms
+from isomerge.matching.frame import WeightedLeaf, stream_crosses, streams_beside, streams_by_grams, streams_by_norms
 from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.
 SETTLED = 1e-5
 SWEEPS = 40
+# A direction of a stream is known from a cross-Gram where it has this much of the largest one's: far above what float32 leaves of nothing.
+KNOWN = 1e-5
 # Of the objective as it began: what float32 leaves of a twin (squares of 1e-7, a hundred times over).
 ROUNDING = 1e-12
 
@@ -99,7 +101,8 @@ class StreamSolver:
     def _begin_between(self, solved: dict[str, Tensor]) -> None:
         """Settle the streams that are not, one by one, from the streams on the other sides of their linear maps; ``solved`` takes them.
 
-        The one comes first of which most directions are known: a map that narrows says little about where it begins.
+        The one comes first of which most directions are known: a map that narrows says little about where it begins. What is
+        not known so, the lengths in all tensors of a stream tell.
         """
         import torch
 
@@ -109,17 +112,27 @@ class StreamSolver:
                 for u in self.pair.plan.units
                 if any(alone & {a.name for a in atoms(b.axes or ())} for b in u.blocks)
             ]
-            turned = (self.turned_unit(unit) for unit in units)
-            leaves = chain.from_iterable(self.units.leaves(pair.anchor, pair.source) for pair in turned)
-            crosses = streams_beside(self.frame, leaves, solved)
-            if not crosses:
-                break
-            known = {
-                name: int(torch.linalg.matrix_rank(cross)) / len(cross) for name, cross in sorted(crosses.items())
+            crosses = streams_beside(self.frame, self._turned_leaves(units), solved)
+            unknown = {
+                name: len(c) - int(torch.linalg.matrix_rank(c, rtol=KNOWN)) for name, c in sorted(crosses.items())
             }
-            name = max(known, key=known.__getitem__)
-            solved[name] = self.frame.spaces[name].group.solve(crosses[name])[0]
+            first = min(unknown, key=unknown.__getitem__, default=None)
+            if (
+                first is not None and unknown[first] <= 1
+            ):  # rotations that keep the vector of ones have it from elsewhere
+                found = {first: self.frame.spaces[first].group.solve(crosses[first])[0]}
+            else:
+                names = sorted(alone) if first is None else [first]
+                found = streams_by_grams(self.frame, lambda units=units: self._turned_leaves(units), names, crosses)
+            if not found:
+                break
+            solved |= found
             self.turn = Alignment(self.frame, solved)
+
+    def _turned_leaves(self, units: Iterable[Unit]) -> Iterator[WeightedLeaf]:
+        """Those of units, the source's streams turned as they stand."""
+        turned = (self.turned_unit(unit) for unit in units)
+        return chain.from_iterable(self.units.leaves(pair.anchor, pair.source) for pair in turned)
 
     def _leaves(self, units: Iterable[Unit], *, shared: bool = False) -> Iterator[WeightedLeaf]:
         """Those of units of both models as they are."""
