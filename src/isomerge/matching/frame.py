@@ -139,19 +139,19 @@ def streams_beside(spec: Spec, pairs: Iterable[WeightedLeaf], settled: Collectio
 
     Args:
         spec, pairs: as in `stream_crosses`, with the source turned by the streams that are settled.
-        settled: the streams whose basis is known; of the others, those are found that meet one of these, and nothing else, in a tensor.
+        settled: the streams whose basis is known; of the others, those are found that meet these, or nothing, in a tensor (a bias).
     """
     found: dict[str, Tensor] = {}
     for x, y, here, weight in pairs:
         acting = {a.name for a in here} & spec.spaces.keys() - set(spec.gains)
         open_ones = acting - set(settled)
-        if len(acting) < 2 or len(open_ones) != 1 or any(a.diag for a in here):
+        if len(open_ones) != 1 or any(a.diag for a in here):
             continue
         (stream,) = open_ones
         names = [a.name for a in here]
         if stream not in spec.streams or names.count(stream) != 1:
             continue
-        u, v = (t.movedim(names.index(stream), 0).flatten(1) for t in (x, y))
+        u, v = (t.movedim(names.index(stream), 0).reshape(t.shape[names.index(stream)], -1) for t in (x, y))
         found[stream] = found.get(stream, 0) + weight * (u @ v.mT).double()
     return found
 
