@@ -31,6 +31,7 @@ from toy_encoders import WIDER
 from toy_experts import ROUTED
 from toy_finders import FINDERS
 from toy_gemmas import GEMMAS, in_double
+from toy_giants import GIANTS
 from toy_hybrids import HYBRIDS
 from toy_inputs import OWN_INPUTS
 from toy_languages import LANGUAGES
@@ -107,6 +108,7 @@ LATEST = {
     **FINDERS,
     **SIGNALS,
     **ADDED,
+    **GIANTS,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes

@@ -36,7 +36,20 @@ SENSE_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "GlmOcrText": (GLM, ["Model"]),
     "Glm4vMoeText": (GLM_MOE, []),
 }
-WITHOUT_GAINS = {"wide", "merged", "seen", "told", "drawn", "vision_down", "up1", "up2", "lat"}
+WITHOUT_GAINS = {
+    "down1",
+    "down2",
+    "mid",
+    "wide",
+    "merged",
+    "seen",
+    "told",
+    "drawn",
+    "vision_down",
+    "up1",
+    "up2",
+    "lat",
+}
 """Streams between linear maps, which no norm reads: there is nothing to fold before they are turned."""
 SENSE_STREAMS: dict[str, dict[str, str]] = {
     **{name: {"res": "O", "sound_res": "Perm"} for name in ("qwen2_audio", "voxtral", "audioflamingo3")},

@@ -9,6 +9,7 @@ import pytest
 
 from archs.added_families import ADDED_IDLE
 from archs.finder_families import FINDER_IDLE
+from archs.giant_families import GIANT_IDLE
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE
@@ -46,6 +47,7 @@ IDLE = {
     *FINDER_IDLE,
     *SIGNAL_IDLE,
     *ADDED_IDLE,
+    *GIANT_IDLE,
 }  # fmt: skip
 
 

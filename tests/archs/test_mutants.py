@@ -14,6 +14,7 @@ from archs.composed_mutants import COMPOSED_MUTANTS
 from archs.encoder_mutants import ENCODER_MUTANTS
 from archs.finder_families import FINDER_MUTANTS
 from archs.gemma_mutants import GEMMA_MUTANTS
+from archs.giant_families import GIANT_MUTANTS
 from archs.hybrid_mutants import HYBRID_MUTANTS
 from archs.language_mutants import LANGUAGE_MUTANTS
 from archs.later_mutants import LATER_MUTANTS
@@ -228,6 +229,7 @@ MUTANTS = [
     *FINDER_MUTANTS,
     *SIGNAL_MUTANTS,
     *ADDED_MUTANTS,
+    *GIANT_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

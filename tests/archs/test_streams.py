@@ -13,6 +13,7 @@ import torch
 from archs.added_families import ADDED_STREAMS, ADDED_WITHOUT_GAINS
 from archs.finder_families import FINDER_STREAMS
 from archs.gemma_families import GEMMA_STREAMS
+from archs.giant_families import GIANT_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
 from archs.pair_families import PAIR_STREAMS
@@ -51,7 +52,7 @@ LARGEST = {
     **dict.fromkeys(["deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "gpt_oss", "olmoe"], "O"),
     **dict.fromkeys(["phimoe", "xlm-roberta-xl", "beit", "beit-shared", "data2vec-vision"], "OFixingOnes"),
     **dict.fromkeys(["timm_vit", "timm_vit-scaled"], "OFixingOnes"),
-    "deepseek_v3-halves": "SignedPerm",
+    "deepseek_v3-halves": "O",
     **dict.fromkeys(
         [
             "jamba",
@@ -111,6 +112,7 @@ STREAMS = {
     **FINDER_STREAMS,
     **SIGNAL_STREAMS,
     **ADDED_STREAMS,
+    **GIANT_STREAMS,
 }
 
 
