@@ -22,7 +22,7 @@ from isomerge.engine.run import Output
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_norm
-from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_gains
+from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_gains, streams_alone
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
 from isomerge.progress import Observer, quiet
@@ -38,8 +38,9 @@ from isomerge.quotient.representative import (
 )
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, leaf_atoms
+from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Space, Spec
-from isomerge.symmetry.units import Unit
+from isomerge.symmetry.units import Unit, elements_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +51,8 @@ Only = Callable[[tuple[Atom, ...]], bool] | None
 """Which leaves count, by their atoms; None: all of them."""
 CLOSE = 1e-6
 """A gap below this is told of: float32 weights carry about a tenth of it as rounding."""
-
+NOTHING = 1e-9
+"""A choice that moves the weights by no more of their norm is none."""
 
 SETTLED = {"F64": 1e-11, "F32": 2e-5}
 """A model that its own element moves by less is its representative already: what is left is the rounding of the stored dtype over
@@ -77,6 +79,9 @@ class Canonical:
             worst.setdefault((gap.element.partition("[")[0], gap.kind), gap)
         shown = [self._shown(gap) for gap in worst.values()]
         close = [self._shown(gap) for gap in sorted(self.gaps, key=lambda g: g.value) if gap.value < CLOSE]
+        close = [
+            choice for choice in close if choice["moves"] > NOTHING
+        ]  # a direction that no weight has is no choice
         return {"gaps": shown, "ambiguous": close, "dead": sorted(self.dead), "unique": not close and not self.dead}
 
     def _shown(self, gap: Gap) -> dict[str, Any]:
@@ -111,6 +116,7 @@ class Canonicaliser:
         self.gaps: list[Gap] = []
         self.dead: list[str] = []
         self.norm = 0.0
+        self.alone = streams_alone(self.frame, self.blocks)
 
     def solve(self) -> Canonical:
         """The representative's element."""
@@ -133,8 +139,8 @@ class Canonicaliser:
     def _turn_streams(self, bases: dict[str, Basis]) -> None:
         """Decide the elements of the residual streams: first of those that have tensors to themselves, then of those that begin as
         maps of the others. Third moments along one stream do not know the signs and rotations of another."""
-        shared = [unit for unit in self.plan.units if any(has_shared_meaning(self.frame, b) for b in unit.blocks)]
-        blocks = [b for unit in shared for b in unit.blocks if has_shared_meaning(self.frame, b)]
+        shared = [unit for unit in self.plan.units if any(self._is_seen(b) for b in unit.blocks)]
+        blocks = [b for unit in shared for b in unit.blocks if self._is_seen(b)]
         seen = [{a.name for a in leaf} for b in blocks for leaf in leaf_atoms(b.axes or ())]
         spaces = self.streams.spaces
         left = [name for name in spaces if name in self.frame.streams]
@@ -186,7 +192,15 @@ class Canonicaliser:
 
     def _shared(self, tensors: Blocks) -> Blocks:
         """The blocks that nothing inside layers acts on."""
-        return {block: t for block, t in tensors.items() if has_shared_meaning(self.frame, block)}
+        return {block: t for block, t in tensors.items() if self._is_seen(block)}
+
+    def _is_seen(self, block: Block) -> bool:
+        """Whether a block's third moments tell signs of streams: embeddings and heads, and of streams that have none, all that nothing
+        inside layers acts on (biases, and maps of other streams in layers)."""
+        acting = {space.name for space in elements_of(self.frame, block).values()}
+        said = any(self._counts(leaf) and not any(a.diag for a in leaf) for leaf in leaf_atoms(block.axes or ()))
+        alone = said and acting & self.alone and acting <= self.frame.residual_names
+        return has_shared_meaning(self.frame, block) or bool(alone)
 
     # ------------------------------------------------------------------ passes
 
