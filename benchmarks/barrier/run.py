@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 import time
@@ -185,6 +186,7 @@ def run_pair(
         line, about = measure(family, end, moved, points)
         if row == "stored":
             entry["pair"] = about
+        check_same_models(line["ends"][0]["loss"], entry["pair"]["ends"][0]["loss"], f"{a.name} and {b.name}")
         entry["rows"][row] = {
             **cost,
             **{k: line[k] for k in ("barrier", "midpoint", "highest", "losses", "accuracies")},
@@ -198,6 +200,20 @@ def run_pair(
             f"{family} {a.name} {b.name} {row:13s} barrier {line['barrier']['entezari']:.4f}  midpoint {middle['loss']:.4f} "
             f"{100 * (middle['accuracy'] or 0):.2f} %  {cost.get('seconds', 0)} s",
             flush=True,
+        )
+
+
+def check_same_models(now: float, then: float, pair: str) -> None:
+    """Stop where a pair is not the one that its kept rows are of; the anchor, which nothing moves, tells by its loss.
+
+    Models that are trained anew on another processor are others: rounding grows with the steps.
+    """
+    if not math.isclose(
+        now, then, rel_tol=1e-5
+    ):  # what another processor's rounding changes in a mean loss is smaller
+        raise SystemExit(
+            f"{pair}: the anchor has a test loss of {now:.6f} and had {then:.6f} when the kept rows were measured: "
+            "these are other models, so remove the file of results and measure all its rows"
         )
 
 

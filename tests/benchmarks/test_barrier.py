@@ -10,6 +10,7 @@ import pytest
 from benchmarks.barrier import measurements, reach, tables
 from benchmarks.barrier.__main__ import training
 from benchmarks.barrier.measurements import MEASUREMENTS, Measurement, lines
+from benchmarks.barrier.run import check_same_models
 
 
 def test_every_committed_file_has_its_commands() -> None:
@@ -66,3 +67,10 @@ def test_the_mean_meets_an_aim_and_the_worst_pair_is_shown(figures: list[float],
 def test_the_page_is_made_from_the_results() -> None:
     """Its text is what `benchmarks/barrier/tables.py` writes."""
     assert tables.PAGE.read_text() == tables.page()
+
+
+def test_rows_of_other_models_are_not_mixed() -> None:
+    """The anchor of the kept rows is told by its loss: a fifth digit is another training, a sixth another processor."""
+    check_same_models(1.174319, 1.174317, "seed-0 and seed-1")
+    with pytest.raises(SystemExit, match="seed-0 and seed-1.*other models"):
+        check_same_models(1.17449, 1.17432, "seed-0 and seed-1")
