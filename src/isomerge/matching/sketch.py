@@ -149,7 +149,9 @@ class Sketch:
     def neighbours(self, some: Tensor, anchor: Points, source: Points) -> tuple[Tensor, Tensor, Tensor]:
         """For some points of the source the nearest anchor, the sign that it is so near with, and whether it is proven nearest."""
         best, other = self.two_nearest(some)
-        exact, sign = exact_distances(anchor, source.take(some) if len(some) < len(self.squares[1]) else source, best)
+        exact, sign = exact_distances(
+            anchor, source.take(some) if len(some) < len(self.squares[1]) else source, best
+        )
         margin = MARGIN * (self.squares[0].max() + self.squares[1][some])
         return best, sign, other > exact + margin
 
@@ -213,6 +215,7 @@ def _mapped(points: Points, directions: int) -> Points:
 
     width = sum(x.shape[1] for x in points.parts)
     kinds = (
-        [in_groups(x, -(-directions * x.shape[1] // width)) for x in parts] for parts in (points.fixed, points.signed)
+        [in_groups(x, -(-directions * x.shape[1] // width)) for x in parts]
+        for parts in (points.fixed, points.signed)
     )
     return Points(*((torch.cat(found, 1),) if found else () for found in kinds))

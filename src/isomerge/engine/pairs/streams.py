@@ -11,20 +11,19 @@ from what has a shared meaning: embeddings of tokens, positions and patches, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.accelerator import CPU, computing_on, on
 from isomerge.engine.canonical.frame import whole_alignment
 from isomerge.engine.canonical.units import CanonicalUnits
+from isomerge.engine.pairs.stream_starts import shared_start
 from isomerge.engine.pairs.unit_pair import UnitPair
 from isomerge.engine.plan import unit_bytes
-from isomerge.matching.frame import WeightedLeaf, stream_crosses, streams_beside, streams_by_grams, streams_by_norms
+from isomerge.matching.frame import stream_crosses
 from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 # A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.
 SETTLED = 1e-5
 SWEEPS = 40
-# A direction of a stream is known from a cross-Gram where it has this much of the largest one's: far above what float32 leaves of nothing.
-KNOWN = 1e-5
 # Of the objective as it began: what float32 leaves of a twin (squares of 1e-7, a hundred times over).
 ROUNDING = 1e-12
 
@@ -79,64 +76,10 @@ class StreamSolver:
     # ------------------------------------------------------------------ passes
 
     def begin(self, kind: str) -> None:
-        """Start from the embeddings and heads (``shared``) or from the streams as they are (``identity``).
-
-        With activations, ``shared`` starts from the norms' outputs as well. Permuted streams that no embedding or head has, those
-        of a tower behind a convolution, start from the norms of their coordinates; then those that turn between linear maps, from
-        the stream on a map's other side.
-        """
+        """Start from what has a shared meaning (``shared``, see `shared_start`) or from the streams as they are (``identity``)."""
         self.inner, self.turn = {}, Alignment(self.frame)
-        if kind != "shared":
-            return
-        units = self.pair.plan.units
-        if self.units.activations is None:
-            units = [unit for unit in units if not all(block.scope for block in unit.blocks)]
-        crosses = stream_crosses(self.frame, self._leaves(units, shared=True))
-        solved = {name: self.frame.spaces[name].group.solve(c)[0] for name, c in crosses.items()}
-        if alone := [name for name in self.frame.streams if name not in solved]:
-            solved |= streams_by_norms(self.frame, self._leaves(self.pair.plan.units), alone)
-        self.turn = Alignment(self.frame, solved)
-        self._begin_between(solved)
-
-    def _begin_between(self, solved: dict[str, Tensor]) -> None:
-        """Settle the streams that are not, one by one, from the streams on the other sides of their linear maps; ``solved`` takes them.
-
-        The one comes first of which most directions are known: a map that narrows says little about where it begins. What is
-        not known so, the lengths in all tensors of a stream tell.
-        """
-        import torch
-
-        while alone := set(self.frame.streams) - solved.keys():
-            units = [
-                u
-                for u in self.pair.plan.units
-                if any(alone & {a.name for a in atoms(b.axes or ())} for b in u.blocks)
-            ]
-            crosses = streams_beside(self.frame, self._turned_leaves(units), solved)
-            unknown = {
-                name: len(c) - int(torch.linalg.matrix_rank(c, rtol=KNOWN)) for name, c in sorted(crosses.items())
-            }
-            first = min(unknown, key=unknown.__getitem__, default=None)
-            if (
-                first is not None and unknown[first] <= 1
-            ):  # rotations that keep the vector of ones have it from elsewhere
-                found = {first: self.frame.spaces[first].group.solve(crosses[first])[0]}
-            else:
-                names = sorted(alone) if first is None else [first]
-                found = streams_by_grams(self.frame, lambda units=units: self._turned_leaves(units), names, crosses)
-            if not found:
-                break
-            solved |= found
-            self.turn = Alignment(self.frame, solved)
-
-    def _turned_leaves(self, units: Iterable[Unit]) -> Iterator[WeightedLeaf]:
-        """Those of units, the source's streams turned as they stand."""
-        turned = (self.turned_unit(unit) for unit in units)
-        return chain.from_iterable(self.units.leaves(pair.anchor, pair.source) for pair in turned)
-
-    def _leaves(self, units: Iterable[Unit], *, shared: bool = False) -> Iterator[WeightedLeaf]:
-        """Those of units of both models as they are."""
-        return chain.from_iterable(self.units.leaves(*self.units.canonical(unit), shared=shared) for unit in units)
+        if kind == "shared":
+            shared_start(self)
 
     def sweep(self, label: str = "") -> tuple[float, float, dict[str, Tensor]]:
         """One pass: block-local elements of every unit; returns f before and after the streams would follow, and how."""
