@@ -69,19 +69,37 @@ def check_file(path: Path, name: str, *, force: bool) -> None:
 
 
 def check_not_read(path: Path, name: str, reads: Iterable[Path]) -> None:
-    """Refuse a file to write that takes the place of one that is read.
+    """Refuse a file to write that takes the place of one that is read, by whatever name: through links of both kinds, too.
 
     Args:
         path: the file.
         name: what errors call it.
-        reads: the files that are read.
+        reads: the files that are read, and folders of which all is read.
 
     Raises:
-        IsomergeError: it is one of them.
+        IsomergeError: it is one of them, or in one of them.
     """
-    there = os.path.realpath(path)
-    if any(os.path.realpath(file) == there for file in reads):
+    try:
+        there = os.stat(path)
+    except OSError:  # nothing there that could be lost
+        return
+    if any(_holds(place, path, there) for place in reads):
         raise IsomergeError(f"{name} is read, and would be replaced by what is made of it: choose another file")
+
+
+def _holds(place: Path, path: Path, there: os.stat_result) -> bool:
+    """Whether a file is what is at ``path``, or a folder has it in it."""
+    try:
+        if os.path.samestat(os.stat(place), there):
+            return True
+    except OSError:
+        return False
+    if not place.is_dir():
+        return False
+    if os.path.realpath(path).startswith(os.path.join(os.path.realpath(place), "")):
+        return True
+    # only another name leads from elsewhere into the folder: a hard link, or a link in it
+    return any(_holds(file, path, there) for file in place.rglob("*") if not file.is_dir())
 
 
 def write_tensors(
@@ -108,16 +126,8 @@ def write_tensors(
     from safetensors.torch import save_file
 
     header = metadata if about is None else {"isomerge": json.dumps(about, sort_keys=True)}
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        with disk_errors(path):
-            save_file(_apart(tensors), str(beside), None if header is None else dict(header))
-            if durable:
-                flush(beside)
-            os.replace(beside, path)
-    finally:
-        with suppress(OSError):  # as where the folder is none
-            beside.unlink()
+    with whole_file(path, durable=durable) as beside:
+        save_file(_apart(tensors), str(beside), None if header is None else dict(header))
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -130,6 +140,48 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[name] = x.clone() if place in seen else x
         seen.add(place)
     return found
+
+
+def is_device(path: Path) -> bool:
+    """Whether what is at ``path`` is a device, a pipe or an open file of a process (``/dev/stdout``), written into and never replaced."""
+    if any(path.absolute().is_relative_to(system) for system in ("/dev", "/proc")):
+        return True
+    return os.path.exists(path) and not path.is_file() and not path.is_dir()
+
+
+@contextmanager
+def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A file beside ``path`` for the block to write, which takes its place at the end; after an error nothing has changed.
+
+    What is no file of its own (see `is_device`) is given as it is: there is nothing in it to keep.
+
+    Args:
+        path: the file; one that is there is replaced.
+        durable: see `write_tensors`.
+
+    Raises:
+        IsomergeError: it cannot be written.
+    """
+    if is_device(path):
+        with disk_errors(path):
+            yield path
+        return
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        with disk_errors(path):
+            yield beside
+            if durable:
+                flush(beside)
+            os.replace(beside, path)
+    finally:
+        with suppress(OSError):  # as where the folder is none
+            beside.unlink()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, complete or not at all; see `whole_file`."""
+    with whole_file(path) as beside:
+        beside.write_bytes(content)
 
 
 @contextmanager

@@ -177,8 +177,8 @@ def test_refusals(pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_p
     cases: list[tuple[list[object], list[str]]] = [
         ([tmp_path / "nothing"], ["no such folder"]),
         ([a], ["isomerge.json"]),
-        ([out, "-o", tmp_path / "no" / "x.html"], ["--out", "folder that exists"]),
-        ([out, "-o", tmp_path], ["--out", "file to write"]),
+        ([out, "-o", tmp_path / "no" / "x.html"], ["--out", "no such folder"]),
+        ([out, "-o", tmp_path], ["--out", "name a file"]),
         ([out, "--barrier", tmp_path / "x.json"], ["--barrier", "isomerge barrier"]),
         ([out, "--barrier", tmp_path / "y.json"], ["--barrier", "cannot be read"]),
         ([out, "--data", seen, "--points", 4], ["--points"]),

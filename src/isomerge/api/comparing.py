@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.api.opening import pair_solver, recognised
 from isomerge.engine.arguments import checked
-from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
 
@@ -106,12 +105,16 @@ def fingerprint(
     Raises:
         IsomergeError: a model that cannot be read.
     """
+    from isomerge.engine.inputs import files_read
+    from isomerge.files import check_file, check_not_read
     from isomerge.quotient.fingerprint import fingerprint as print_of
 
     path = None if out is None else Path(os.path.expanduser(out))
-    if path is not None and not path.absolute().parent.is_dir():
-        raise IsomergeError(f"{path}: no such folder; make it first")
+    if path is not None:
+        check_file(path, f"--out {path}", force=True)
     with recognised([model], spec, allow_pickle) as (found,):
+        if path is not None:
+            check_not_read(path, f"--out {path}", files_read([found], spec))
         made = print_of(found, observer)
     if path is not None:
         made.save(path)

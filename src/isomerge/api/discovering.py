@@ -42,14 +42,19 @@ def discover(
         IsomergeError: transformers cannot build a tiny model of this class, its tensors are not those of the checkpoint, or
             ``out`` exists.
     """
+    from isomerge.checkpoint.companions import files_of_model
+    from isomerge.checkpoint.reader import Checkpoint
     from isomerge.discovery.checkpoint import covered, read_config
     from isomerge.discovery.discover import discover as find
     from isomerge.discovery.summary import summary
-    from isomerge.files import check_file, disk_errors
+    from isomerge.engine.inputs import paths_read
+    from isomerge.files import check_file, check_not_read, write_whole
 
     path = None if out is None else Path(os.path.expanduser(out))
     if path is not None:
         check_file(path, str(path), force=force)
+        folders = model.folder if isinstance(model, Checkpoint) else model
+        check_not_read(path, str(path), [file for place in paths_read(folders) for file in files_of_model(place)])
     ref, config, shapes = read_config(model)
     steps = 0
 
@@ -64,6 +69,5 @@ def discover(
     except IsomergeError as error:
         raise IsomergeError(f"{ref}: {error}") from None
     if path is not None:
-        with disk_errors(path):
-            path.write_text(found.text, encoding="utf-8")
+        write_whole(path, found.text.encode())
     return Report({"command": "discover", "model": ref, **summary(found), "coverage": count})

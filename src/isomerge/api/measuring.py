@@ -61,7 +61,8 @@ def barrier(
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
     from isomerge.engine.connectivity import BarrierOptions, run_barrier, untied_alike
-    from isomerge.engine.inputs import data_for
+    from isomerge.engine.inputs import data_for, files_read
+    from isomerge.files import check_not_read
 
     given = [one, two] if third is None else [one, two, third]
     options = BarrierOptions(
@@ -77,6 +78,8 @@ def barrier(
         alike, untied = untied_alike(found, spec)
         models, others = alike[: len(given)], alike[len(given) :]
         options.check(models, others)
+        if options.png is not None:
+            check_not_read(options.png, f"--png {options.png}", files_read(found, data, spec))
         if not isinstance(data, Examples):
             data = data_for(models[0].checkpoint, str(data), limit=limit, length=length)
         return Report({**run_barrier(models, data, options, others), "untied": untied})
@@ -174,8 +177,9 @@ def stats(
     Raises:
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.inputs import data_for
+    from isomerge.engine.inputs import data_for, files_read
     from isomerge.engine.stats.gathering import StatsOptions, parse_kinds, run_stats
+    from isomerge.files import check_not_read
 
     path, chosen = Path(os.path.expanduser(out)), parse_kinds(kinds)
     options = StatsOptions(
@@ -192,6 +196,7 @@ def stats(
     )
     options.check()
     with recognised([model], spec, allow_pickle) as (found,):
+        check_not_read(path, f"--out {path}", files_read([found], data, spec))
         if not isinstance(data, Examples):
             data = data_for(found.checkpoint, str(data), limit=limit, length=length)
         return Report(run_stats(found, data, options))

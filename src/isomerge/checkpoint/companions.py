@@ -35,6 +35,12 @@ COMPANIONS = (
 )
 """Names of the files that travel with the weights; config.json is not among them, as it may change."""
 
+MODEL_FILES = ("config.json", "model_index.json", "adapter_config.json", "isomerge.json")
+"""What says that a folder holds a model, or was made to."""
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+"""Endings of files of weights, or of folders that hold some."""
+
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -100,6 +106,21 @@ def _check_link(folder: Path, path: Path) -> None:
             f"{path} is a link out of its folder, and what it leads to would be copied; "
             "replace it by the file itself"
         )
+
+
+def files_of_model(folder: Path) -> list[Path]:
+    """What must stay as it is where ``folder`` is read: a model's weights, configs and companions, wherever in it.
+
+    What else lies in a model's folder is not read with it. A folder that is no model is told whole, by its own path.
+    """
+    if not folder.is_dir() or not any((folder / name).is_file() for name in MODEL_FILES):
+        return [folder]
+    known = {*COMPANIONS, *MODEL_FILES}
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.name in known or path.suffix in WEIGHTS or path.name.endswith(".index.json")
+    ]
 
 
 def is_tokenizer_file(name: str) -> bool:

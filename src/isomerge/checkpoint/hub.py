@@ -40,6 +40,16 @@ def local_folder(ref: str | Path, *, allow_pickle: bool = False) -> Path:
     return _downloaded(match["id"], match["revision"], allow_pickle)
 
 
+def cached(ref: str) -> list[Path]:
+    """The folder of the hub's cache in which a repository is kept, whatever its revision; empty for what is no hub id."""
+    match = _HUB_ID.fullmatch(ref)
+    if match is None:
+        return []
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return [Path(HF_HUB_CACHE) / f"models--{match['id'].replace('/', '--')}"]
+
+
 def _folder_of_file(path: Path) -> Path:
     if path.suffix == ".gguf":
         raise gguf_error(path)

@@ -10,15 +10,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from isomerge.checkpoint.companions import MODEL_FILES
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, flush
 
-CHECKPOINT_FILES = {"config.json", "model_index.json", "adapter_config.json", "isomerge.json"}
-"""What says that a folder holds a model, or was made to."""
-
 
 def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
-    """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced.
+    """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced. A file never is.
 
     With ``force`` it must not where one of the files or folders that are read (``reads``) or the current folder is in a folder inside it,
     nor where it is a folder of other folders and no checkpoint. The current folder itself, even empty, would no longer be
@@ -32,6 +30,8 @@ def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
             return
         if force:
+            if os.path.exists(out) and not out.is_dir():
+                raise IsomergeError(f"{out} is a file, which no folder replaces; choose another output folder")
             _check_replaceable(out, reads)
             return
     raise IsomergeError(
@@ -56,7 +56,7 @@ def _check_replaceable(out: Path, reads: Iterable[Path]) -> None:
     if not out.is_dir() or out.is_symlink():
         return
     names = [path.name for path in out.iterdir()]
-    known = any(name in CHECKPOINT_FILES or name.endswith(".safetensors") for name in names)
+    known = any(name in MODEL_FILES or name.endswith(".safetensors") for name in names)
     if not known and (folders := sorted(name for name in names if (out / name).is_dir())):
         raise IsomergeError(
             f"{out} is no checkpoint, and holds folders ({folders[0]}): --overwrite replaces none such; choose another output "

@@ -43,11 +43,11 @@ def align(
     from isomerge.cli.dry_run import tell_alignment
     from isomerge.engine.commands import plan_align
     from isomerge.engine.pairs.match_options import matching_of
-    from isomerge.files import check_file
+    from isomerge.symmetry.alignment import check_patch_file
 
     voice = Voice(quiet, verbose)
     if save_alignment is not None:
-        check_file(save_alignment, f"--save-alignment {save_alignment}", force=True)
+        check_patch_file(save_alignment, f"--save-alignment {save_alignment}")
     how = matching_of(**matching)
     if dry_run:
         options = {"shard_size": out_shard_size, "dtype": dtype, "force": overwrite, **running}

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.errors import IsomergeError, visible
+from isomerge.errors import visible
+from isomerge.files import write_whole
 
 if TYPE_CHECKING:
     from isomerge.progress import Observer
@@ -132,10 +133,7 @@ def write_json(path: Path | None, report: dict[str, Any]) -> None:
     if str(path) == "-":
         print(json.dumps(report, indent=2, sort_keys=True))
         return
-    try:
-        path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise IsomergeError(f"--json {path}: cannot write this file ({error.strerror})") from None
+    write_whole(path, (json.dumps(report, indent=2, sort_keys=True) + "\n").encode())
 
 
 def size_text(n: float) -> str:

@@ -57,6 +57,7 @@ def merge(
     from isomerge.api.merging import planned
     from isomerge.cli.console import Voice, write_json
     from isomerge.cli.dry_run import tell_merge
+    from isomerge.cli.written import check_written
     from isomerge.data.given import check_given
     from isomerge.engine.recipe.words import told_in_keys
     from isomerge.evidence.report.page import PAGE
@@ -65,6 +66,8 @@ def merge(
     check_given(repair, "--repair")
     job, how = _job(models, given, said(context), int(matching["seed"]))
     if job.recipe is not None:
+        named = (job.models, job.stacks, job.stats, job.source_bases, list(job.matching.values()))
+        check_written("merge", {**context.params, "out": _out_of_recipe(models, out)}, named)
         out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]
         given, matching = {}, beside_recipe(job.matching, matching, context)
     if out is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,16 +45,10 @@ Force = Annotated[bool, typer.Option("--overwrite", help="Replace the output fol
 
 def _writable(path: Path | None) -> Path | None:
     """A report that cannot be written is told before the work is done."""
-    if path is None:
-        return None
-    from isomerge.errors import IsomergeError
+    from isomerge.files import check_file, is_device
 
-    if not path.absolute().parent.is_dir():
-        raise IsomergeError(f"--json {path}: no such folder; make it first")
-    if path.is_dir():
-        raise IsomergeError(f"--json {path}: this is a folder; name a file, such as {path / 'report.json'}")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise IsomergeError(f"--json {path}: this place cannot be written; choose another one")
+    if path is not None and str(path) != "-" and not is_device(path):
+        check_file(path, f"--json {path}", force=True)
     return path
 
 

@@ -23,6 +23,7 @@ from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
 from isomerge.cli.verify import verify
+from isomerge.cli.written import Writing
 
 app = typer.Typer(
     name="isomerge",
@@ -54,7 +55,7 @@ _FUNCTIONS = (
 )
 for function in _FUNCTIONS:
     name = function.__name__.replace("_", "-")
-    app.command(name, short_help=COMMANDS[name])(function)
+    app.command(name, cls=Writing, short_help=COMMANDS[name])(function)
 
 
 def _version(value: bool) -> None:

@@ -38,13 +38,13 @@ def report(
     """Write one self-contained HTML page on OUT: what was merged, how far apart the models are, and whether it works."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, write_json
-    from isomerge.errors import IsomergeError
     from isomerge.evidence.report.page import PAGE
+    from isomerge.files import check_file
 
     voice = Voice(quiet)
     where = page or out / PAGE
-    if page is not None and (where.is_dir() or not where.absolute().parent.is_dir()):
-        raise IsomergeError(f"--out {where}: give a file to write, in a folder that exists")
+    if page is not None:
+        check_file(page, f"--out {page}", force=True)
     with voice.progress("measuring", steps=True) as observer:
         found = isomerge.report(
             out, barrier=barrier or [], data=data, points=points, batch_size=batch_size, limit=limit, length=length,

@@ -23,6 +23,7 @@ from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_re
 from isomerge.evidence.line import Line, check_picture, draw_lines, loss_line
 from isomerge.evidence.losses import logits_of
 from isomerge.evidence.plane import Plane, draw_planes, loss_plane
+from isomerge.files import check_file
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.fixed import fixed_parts
 
@@ -62,9 +63,8 @@ class BarrierOptions:
         if self.batch_size < 1:
             raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
         if self.png is not None:
-            if not self.png.absolute().parent.is_dir():
-                raise IsomergeError(f"--png {self.png}: no such folder; make it first")
             check_picture(self.png)
+            check_file(self.png, f"--png {self.png}", force=True)
         if aligned and len(models) > 2:
             raise IsomergeError("--aligned adds lines, and three models have a plane: leave one of them out")
         check_device(self.device)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.companions import files_of_model
 from isomerge.data.examples import Examples
 from isomerge.errors import IsomergeError
 
@@ -117,6 +118,12 @@ def paths_read(*refs: Any) -> tuple[Path, ...]:
     """The files and folders that some references name (data, statistics, alignments, specs); others are passed over."""
     found = (_path_of(str(ref)) for ref in refs if isinstance(ref, (str, Path)))
     return tuple(path for path in found if path is not None)
+
+
+def files_read(models: Sequence[Model], *refs: Any) -> list[Path]:
+    """What must stay as it is while models are read, and what some references name: files, and folders of which all is read."""
+    folders = [file for model in models for file in files_of_model(model.checkpoint.folder)]
+    return [*(file for model in models for file in model.checkpoint.files), *folders, *paths_read(*refs)]
 
 
 def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:

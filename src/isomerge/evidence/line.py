@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.stored_weights import weights_of
+from isomerge.files import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -201,8 +202,9 @@ def save_figure(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 
     try:
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
+        with whole_file(path) as beside:
+            figure.savefig(beside, dpi=130, format=path.suffix[1:].lower() or "png")
+    except ValueError as error:
         raise IsomergeError(f"{path}: cannot write this picture ({error}); give a file such as line.png") from None
     finally:
         pyplot.close(figure)

@@ -20,6 +20,7 @@ from isomerge.engine.canonical.frame import read_moved
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
 from isomerge.errors import IsomergeError
+from isomerge.files import write_whole
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
 from isomerge.matching.frame import folded_gains
@@ -74,10 +75,8 @@ class Fingerprint:
     """What the user called the model."""
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, whole or not at all."""
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
+        """Write it as JSON, whole or not at all. Raises IsomergeError when it cannot be written."""
+        write_whole(path, (json.dumps(self.document(), indent=1) + "\n").encode())
 
     def document(self) -> dict[str, Any]:
         """The fingerprint as JSON; tensors are little-endian float32 in base64, with their shapes."""

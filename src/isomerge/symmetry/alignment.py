@@ -161,12 +161,12 @@ class Alignment(Mapping[str, "Tensor"]):
     def save(self, path: str | Path, **about: Any) -> None:
         """Write the patch file: safetensors, float64 and int64, with the spaces and sizes in its metadata.
 
-        A file that is there is replaced once the new one is whole.
+        An alignment that is there is replaced once the new one is whole.
 
         Raises:
-            IsomergeError: there is no such folder, or no file can be written there.
+            IsomergeError: see `check_patch_file`.
         """
-        from isomerge.files import check_file, write_tensors
+        from isomerge.files import write_tensors
 
         header = {
             "format": FORMAT,
@@ -175,7 +175,7 @@ class Alignment(Mapping[str, "Tensor"]):
             "spaces": {n: [s.group_name, list(s.index)] for n, s in sorted(self.spec.spaces.items())},
             "sizes": self.spec.sizes,
         }
-        check_file(Path(path), str(path), force=True)
+        check_patch_file(Path(path), str(path))
         write_tensors(Path(path), self.elements, header)
 
     @classmethod
@@ -209,6 +209,30 @@ class Alignment(Mapping[str, "Tensor"]):
         for key, g in elements.items():
             _check_element(active, key.rpartition(":")[2], g, path)
         return cls(active, elements)
+
+
+def check_patch_file(path: Path, name: str) -> None:
+    """Refuse a file that no alignment can be saved to, before anything is computed for it.
+
+    Args:
+        path: the file.
+        name: what errors call it.
+
+    Raises:
+        IsomergeError: see `isomerge.files.check_file`; or weights, statistics or examples that it would replace.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    from isomerge.files import check_file
+
+    check_file(path, name, force=True)
+    try:
+        with safe_open(str(path), "pt") as file:
+            found = _header((file.metadata() or {}).get("isomerge", "{}"))
+    except (OSError, SafetensorError):
+        return  # nothing there, or nothing that could be read
+    if found.get("format") != FORMAT:
+        raise IsomergeError(f"{name} has tensors that are no alignment, and would be replaced: choose another file")
 
 
 def _header(text: str) -> dict[str, Any]:

@@ -65,11 +65,12 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
     Raises:
         IsomergeError: models that neither write texts nor see images, or that cannot share examples; nothing is written.
     """
+    from isomerge.engine.inputs import files_read
     from isomerge.files import check_not_read, write_tensors
 
     if not models:
         raise IsomergeError("no model is given: name those that shall be matched")
-    check_not_read(options.out, f"--out {options.out}", [file for m in models for file in m.checkpoint.files])
+    check_not_read(options.out, f"--out {options.out}", files_read(models))
     inputs = [Inputs(model.config) for model in models]
     if inputs[0].images:
         kind, tensors = "images", {"pixel_values": _noise(models[0], inputs, options)}

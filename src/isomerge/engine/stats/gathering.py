@@ -190,9 +190,7 @@ def parse_kinds(kinds: str | Collection[str]) -> tuple[str, ...]:
 def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[str, Any]:
     """Gather and write; returns the report."""
     from isomerge.engine.live.modules import load_module
-    from isomerge.files import check_not_read
 
-    check_not_read(options.out, f"--out {options.out}", model.checkpoint.files)
     kinds, fisher = options.kinds, None
     if {"fisher", "kfac"} & set(kinds):
         labels_for(examples, options.labels)

@@ -12,7 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.errors import IsomergeError
 from isomerge.evidence.card import RECIPE
 from isomerge.evidence.report.contents import (
     GLOSSARY,
@@ -34,6 +33,7 @@ from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.loss_figures import learning_figure, loss_figure, plane_figure
 from isomerge.evidence.report.losses import Losses
 from isomerge.evidence.report.verdict import Verdict, verdict_of
+from isomerge.files import write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -61,12 +61,7 @@ class Page:
             IsomergeError: it cannot be written.
         """
         file = Path(os.path.expanduser(path))
-        partial = file.with_name(f".{file.name}.partial")
-        try:
-            partial.write_bytes(self.html.encode())
-            partial.replace(file)
-        except OSError as error:
-            raise IsomergeError(f"{path}: the report cannot be written there ({error.strerror})") from None
+        write_whole(file, self.html.encode())
         return file
 
     def _repr_html_(self) -> str:

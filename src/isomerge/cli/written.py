@@ -1,0 +1,94 @@
+"""What a command writes is none of the files that it reads, nor one place twice: told before anything is computed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand
+
+BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
+"""Files by the parameters that name them."""
+FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge")
+"""The commands whose ``--out`` is a folder."""
+
+
+class Writing(TyperCommand):
+    """A command that refuses to write what it reads."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it.
+
+        Raises:
+            IsomergeError: naming the option.
+        """
+        check_written(str(ctx.command.name), ctx.params)
+        return super().invoke(ctx)
+
+
+def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = ()) -> None:
+    """Refuse a file to write that is read, that is written twice, or that lies in the folder that is written.
+
+    Args:
+        command: its name.
+        given: its parameters: what is no output is read where it names a file, a folder or a model.
+        more: what is read beside them, as of recipes.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    from isomerge.errors import IsomergeError
+    from isomerge.files import check_not_read, is_device
+
+    named = {**BESIDE, **({} if command in ("report", *FOLDERS) else {"out": "--out"})}
+    files = {
+        f"{option} {given[name]}": Path(os.path.expanduser(given[name]))
+        for name, option in named.items()
+        if given.get(name) is not None and str(given[name]) != "-" and not is_device(Path(given[name]))
+    }
+    for (one, first), (two, second) in combinations(files.items(), 2):
+        if os.path.realpath(first) == os.path.realpath(second):
+            raise IsomergeError(f"{one} and {two} are one file: name two")
+    folder = given.get("out") if command in FOLDERS and command != "demo" else None
+    for name, path in files.items():
+        if folder is not None and _is_in(path, Path(os.path.expanduser(folder))):
+            raise IsomergeError(
+                f"{name} lies in the folder that is written, and might replace a file of it: choose another place"
+            )
+        if os.path.exists(path):
+            read = [value for key, value in given.items() if key not in named and (key != "out" or folder is None)]
+            check_not_read(path, name, _places([*read, *more]))
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    return Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
+
+
+def _places(given: Iterable[Any]) -> Iterator[Path]:
+    """The files and folders that are read, of what a command was given."""
+    from isomerge.checkpoint.companions import files_of_model
+    from isomerge.checkpoint.hub import cached
+    from isomerge.checkpoint.references import parse_model_ref
+    from isomerge.engine.inputs import paths_read
+    from isomerge.errors import IsomergeError
+
+    for value in given:
+        if isinstance(value, (list, tuple)):
+            yield from _places(value)
+        elif isinstance(value, Path):
+            yield from _places([str(value)])
+        elif isinstance(value, str):
+            found = paths_read(value)
+            if not found:
+                try:
+                    parts = parse_model_ref(value)
+                except IsomergeError:
+                    continue
+                named = [part for part in (parts.model, *parts.adapters) if part != value]
+                yield from _places(named)
+                found = cached(value)
+            for place in found:
+                yield from files_of_model(place)
