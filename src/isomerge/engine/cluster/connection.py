@@ -12,6 +12,9 @@ from typing import Any
 
 from isomerge.errors import ClusterError, IsomergeError
 
+UNTOLD = "RAY_IGNORE_UNHANDLED_ERRORS"
+"""The environment variable without which Ray prints a traceback for every unit that ends beside one that has failed: its folder is
+gone then, and what went wrong is told already."""
 STORE = 100 << 20
 """Bytes of the object store of a cluster that is started here; nothing of size goes through it."""
 
@@ -50,10 +53,14 @@ def connected(address: str | None, jobs: int | None) -> Iterator[None]:
         where = f"--address {address}: no cluster answers" if address else "Ray does not start on this machine"
         words = " ".join(str(error).split())[:200]
         raise ClusterError(f"{where} ({words}); start one with `ray start`, or correct the address") from None
+    before = os.environ.get(UNTOLD)
+    os.environ[UNTOLD] = "1"
     try:
         yield
     finally:
         ray.shutdown()
+        if before is None:
+            del os.environ[UNTOLD]
 
 
 def cpus() -> int:
