@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from engine.disguises import single
 from isomerge.engine.models import recognise
 from isomerge.errors import DiskFullError, IsomergeError
-from isomerge.files import check_file, write_tensors
+from isomerge.files import check_file, write_tensors, write_whole
 from isomerge.symmetry.alignment import Alignment
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -38,6 +38,15 @@ def test_tensors_that_share_memory_are_all_written(tmp_path: Path) -> None:
     found = load_file(tmp_path / "x")
     assert found.keys() == given.keys()
     assert all(torch.equal(found[name], x) for name, x in given.items())
+
+
+@pytest.mark.parametrize("length", [240, 255])
+def test_the_longest_names(length: int, tmp_path: Path) -> None:
+    """What is written beside has a name of its own, which is no longer."""
+    to = tmp_path / ("é" * (length // 2) + "x" * (length % 2))
+    write_whole(to, b"1")
+    assert to.read_bytes() == b"1"
+    assert list(tmp_path.iterdir()) == [to]
 
 
 def no_room(*_: Any) -> None:

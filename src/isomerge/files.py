@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -15,6 +16,9 @@ from isomerge.errors import DiskFullError, IsomergeError, is_full_error
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LONGEST = 255
+"""Bytes of a file's name, on nearly all file systems."""
 
 
 @contextmanager
@@ -167,6 +171,8 @@ def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
             yield path
         return
     beside = path.with_name(f".{path.name}.partial")
+    if len(os.fsencode(beside.name)) > LONGEST:
+        beside = path.with_name(f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.partial")
     try:
         with disk_errors(path):
             yield beside

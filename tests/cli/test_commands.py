@@ -410,9 +410,7 @@ def test_dry_run_without_an_anchor(stored: Callable, isomerge: Callable, tmp_pat
     data = str(tmp_path / "ids.safetensors")
     more = ["--data", data, "--learn", data, "--search", "3", "--method", "fisher", "--repair", data]
     said = isomerge(*words, *more, "--json", tmp_path / "report.json")
-    assert (
-        "Not estimated, and not in the figures below: what data, search, learn, method fisher, repair" in said.out
-    )
+    assert "Not estimated, and not in the time below: what data, search, learn, method fisher, repair" in said.out
     assert "repair" in read(tmp_path / "report.json")["not_estimated"]
     assert "with --anchor none they are learned towards a common point" in " ".join(said.err.split())
     for quiet in (["--anchor", "none"], ["--method", "ties", "--base-model", words[1]], ["--spaces", "all"]):

@@ -207,3 +207,10 @@ def test_overwrite_makes_no_folder_of_a_file(pair: tuple[Path, Path], tmp_path: 
     with pytest.raises(IsomergeError, match="is a file, which no folder replaces"):
         align(pair[1], onto=pair[0], out=weights, force=True)
     assert weights.read_bytes() == before
+
+
+def test_no_file_can_be_written_there(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Told before a fingerprint is made."""
+    said = isomerge("fingerprint", stored("gpt2", 0), "-o", tmp_path)
+    assert (said.code, said.out) == (2, "")
+    assert f"--out {tmp_path} is a folder" in said.err

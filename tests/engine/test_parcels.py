@@ -246,7 +246,9 @@ def test_the_cluster_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     for address in (None, "head:6379"):
         with connection.connected(address, jobs=3):
             assert len(stopped) + 1 == len(asked)
-            assert connection.UNTOLD in os.environ  # units that end beside one that has failed are none of a user's business
+            assert (
+                connection.UNTOLD in os.environ
+            )  # units that end beside one that has failed are none of a user's business
         assert connection.UNTOLD not in os.environ
     assert [(given["address"], given.get("num_cpus")) for given in asked] == [("local", 3), ("head:6379", None)]
     assert len(stopped) == 2

@@ -28,8 +28,7 @@ def tell_merge(voice: Voice, json: Path | None, planned: MergePlan, beside: Sequ
     options, output, models = planned.options, planned.output, planned.models
     output.check([*models, *planned.read])
     check_data(options.matching, models[0])
-    how = {"anchor": options.anchor if options.align else "first", "limit": output.max_memory}
-    cost = estimate(planned.plan, models, guard=False, piecewise=planned.fusion.method.piecewise, **how)
+    cost = estimate(planned.plan, models, limit=output.max_memory, **planned.cost)
     _tell(voice, json, models, planned.plan, cost, [*_looked_at(options.matching), *beside], moved=options.align)
 
 
@@ -41,7 +40,7 @@ def tell_alignment(voice: Voice, json: Path | None, solver: PairSolver, output: 
     models = [solver.source, solver.anchor]
     output.check(models)
     check_data(matching, solver.anchor)
-    cost = estimate(solver.plan, models, guard=True, limit=output.max_memory)
+    cost = estimate(solver.plan, models, guard=True, limit=output.max_memory, matching=matching)
     _tell(voice, json, models, solver.plan, cost, _looked_at(matching), moved=True)
 
 
@@ -101,7 +100,7 @@ def _say(voice: Voice, plan: Plan, cost: dict[str, float], left_out: list[str]) 
     for name, group in record["streams"].items():
         voice.say(f"Residual stream {name}: {group}, in sweeps over both models before anything is written.")
     if left_out:
-        voice.say(f"Not estimated, and not in the figures below: what {', '.join(left_out)} will take.")
+        voice.say(f"Not estimated, and not in the time below: what {', '.join(left_out)} will take.")
     voice.say(
         f"{record['units']} work units, {record['matched']} matched over "
         f"{', '.join(plan.selection.spec.spaces) or 'nothing'}; about {size_text(cost['memory'])} of memory, "

@@ -31,7 +31,10 @@ def fingerprint(
     """
     import isomerge
     from isomerge.cli.console import Voice, write_json
+    from isomerge.files import check_file
 
+    if out is not None:
+        check_file(out, f"--out {out}", force=True)
     voice = Voice(quiet, verbose)
     options: dict[str, Any] = {"spec": spec, "allow_pickle": allow_pickle}
     with voice.progress("fingerprint") as observer:

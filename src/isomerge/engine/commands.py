@@ -45,7 +45,7 @@ def plan_align(
     matching.check_files([anchor, source])
     plan = make_plan(source, [anchor], spaces, layers)
     dtype = working_dtype([anchor, source])
-    room = room_for_units(plan, [source, anchor], output.max_memory, guard=True)
+    room = room_for_units(plan, [source, anchor], output.max_memory, guard=True, matching=matching)
     return PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
 
 

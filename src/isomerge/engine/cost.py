@@ -9,7 +9,9 @@ from typing import Any
 from isomerge.engine.many.effort import mean_effort
 from isomerge.engine.memory import CACHE
 from isomerge.engine.models import Model
+from isomerge.engine.pairs.match_options import WEIGHTS, Matching
 from isomerge.engine.plan import Plan, block_size
+from isomerge.engine.running_cost import Running, matching_memory, widest_unit
 from isomerge.errors import IsomergeError
 from isomerge.pieces import PIECE
 from isomerge.symmetry.units import Unit
@@ -42,10 +44,24 @@ def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool,
 
 
 def memory_needed(
-    plan: Plan, models: Sequence[Model], *, guard: bool, piecewise: bool = False, anchor: str = "first"
+    plan: Plan,
+    models: Sequence[Model],
+    *,
+    guard: bool,
+    piecewise: bool = False,
+    anchor: str = "first",
+    matching: Matching | None = None,
+    fusing: float = 0.0,
 ) -> tuple[float, Unit | None]:
     """Bytes without which a run cannot be, from shapes alone, and the unit that takes most of them: the libraries, the largest
     unit (`unit_memory`) and the cross-Grams of the residual streams. With ``anchor`` none, all models of a unit are in memory.
+
+    Args:
+        plan, models: of the run.
+        guard, piecewise: see `unit_memory`.
+        anchor: see `isomerge.engine.merge.merging.MergeOptions`.
+        matching: what is looked at beside the weights: where running the models takes more than any unit, no unit is named.
+        fusing: what a merge takes that runs models after the match (`isomerge.engine.running_cost.fusing_memory`).
     """
 
     def memory(unit: Unit) -> float:
@@ -55,8 +71,14 @@ def memory_needed(
     need, wide = 0.0 if largest is None else memory(largest), _stream_width(plan)
     if anchor == "none" and any(map(plan.is_matched, plan.units)):
         # where models were and where they are tried, and the cross-Grams of all pairs
-        return LIBRARIES + 2 * need + 4.0 * wide**2 * len(models) * (len(models) + 1), largest
-    return LIBRARIES + need + 48.0 * wide**2, largest
+        need = 2 * need + 4.0 * wide**2 * len(models) * (len(models) + 1)
+    else:
+        need += 48.0 * wide**2
+    peak, held = (0.0, 0.0) if matching is None else matching_memory(models, matching, anchor=anchor)
+    if held:
+        need += held - LIBRARIES + widest_unit(Running(models, matching or WEIGHTS), plan.units)
+    most = max(peak, fusing)
+    return (most, None) if most > LIBRARIES + need else (LIBRARIES + need, largest)
 
 
 def room_for_units(plan: Plan, models: Sequence[Model], limit: int | None, **how: Any) -> int:
@@ -73,16 +95,21 @@ def room_for_units(plan: Plan, models: Sequence[Model], limit: int | None, **how
         return CACHE
     need, largest = memory_needed(plan, models, **how)
     if need > limit:
-        named = "this run" if largest is None else f"the unit of {largest.key}"
+        named = "running the models" if largest is None else f"the unit of {largest.key}"
+        less = (
+            "leave out what runs them, or give fewer --rows or a smaller --batch-size"
+            if largest is None
+            else "match fewer spaces"
+        )
         raise IsomergeError(
             f"--max-memory {limit / 1e9:.3g}GB is too little: {named} needs about {ceil(need / 1e7) / 100:g} GB, libraries included; "
-            "give that, or match fewer spaces"
+            f"give that, or {less}"
         )
     return min(CACHE, int(limit - need))
 
 
 def estimate(
-    plan: Plan, models: Sequence[Model], *, anchor: str = "first", limit: int | None = None, **how: bool
+    plan: Plan, models: Sequence[Model], *, anchor: str = "first", limit: int | None = None, **how: Any
 ) -> dict[str, float]:
     """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
 
@@ -110,6 +137,10 @@ def estimate(
         kept, passes = 4.0 * numel * len(models), effort.passes
     if kept:
         stored += sources * (2 if kept <= room else passes) * donor.checkpoint.nbytes
+    matching: Matching | None = how.get("matching")
+    if matching is not None and matching.needs_models:  # units are kept with their activations
+        together = len(models) if anchor == "none" else 2
+        kept = max(kept, 8.0 * numel) + together * Running(models, matching).activations
     return {
         "memory": memory + min(room, kept),
         "seconds": stored / 1e9 + more * (streams + flops / FLOPS),

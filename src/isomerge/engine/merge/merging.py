@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from isomerge.engine.compatible import check_compatible
@@ -36,6 +36,7 @@ from isomerge.engine.pairs.solutions import prepare_solutions
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of
+from isomerge.engine.running_cost import fusing_memory
 from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.symmetry.alignment import Alignment
 
@@ -87,6 +88,16 @@ class MergePlan:
         check_runs(models, self.plan, fusion, options.repair)
         self._make_solvers()
 
+    @cached_property
+    def cost(self) -> dict[str, Any]:
+        """What decides how much memory the run takes: for `isomerge.engine.cost`."""
+        options, matching = self.options, self.options.matching
+        fusing = fusing_memory(
+            self.models, self.fusion, matching, repair=options.repair is not None, gathers=self.gathers, aligned=options.align
+        )  # fmt: skip
+        found = {"guard": False, "piecewise": self.fusion.method.piecewise, "fusing": fusing}
+        return {**found, "anchor": options.anchor, "matching": matching} if options.align else found
+
     def _check_options(self) -> None:
         options, fusion, match = self.options, self.fusion, self.options.matching.match
         check_described(self.donor, fusion, options.repair)
@@ -110,10 +121,7 @@ class MergePlan:
         self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
         tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
         self.origins = [tuned_from[id(source)] for source in self.sources]
-        piecewise = self.fusion.method.piecewise
-        room = room_for_units(
-            self.plan, self.models, self.output.max_memory, guard=False, piecewise=piecewise, anchor=options.anchor
-        )
+        room = room_for_units(self.plan, self.models, self.output.max_memory, **self.cost)
         # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
         self.solvers = [
             PairSolver(

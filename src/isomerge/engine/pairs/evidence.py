@@ -82,16 +82,15 @@ class MatchEvidence:
                 raise IsomergeError(
                     f"{how.stats[place]} has no Grams, which --input-metric needs: make it with --kinds activations,regmean"
                 )
-            return found
+            return found.of_inputs()
         from isomerge.engine.live.modules import load_module
         from isomerge.engine.stats.gathering import gather
 
         examples = self.examples
         assert examples is not None
         examples = examples.head(min(len(examples), how.rows))
-        return gather(
-            model, load_module(model, device=how.device), examples, kinds=("regmean",), observer=self.observer
-        )
+        module = load_module(model, device=how.device)
+        return gather(model, module, examples, kinds=("regmean",), observer=self.observer).of_inputs()
 
     def _activations(self, model: Model, place: int) -> Activations | None:
         """Of the model whose statistics have this place among the files."""

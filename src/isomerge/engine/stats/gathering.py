@@ -108,7 +108,7 @@ def gather(
                 sums.add(seen, list(places), batch)
             for key in kept.keys() & seen.keys() if share else ():
                 kept[key] += [spread_rows(x, batch.get("attention_mask"), share) for x in seen[key]]
-    values = {key: torch.cat(parts)[:rows] for key, parts in kept.items() if parts}
+    values = {key: torch.cat(kept.pop(key))[:rows] for key in list(kept) if kept[key]}  # parts are let go
     for key, x in (*values.items(), *sums.grams.items()):
         if not bool(x.isfinite().all()):
             raise IsomergeError(
@@ -119,7 +119,7 @@ def gather(
     return Statistics(
         Activations({k: known[k] for k in values}, values, rows_of),
         {key: known[key] for key in sums.grams},
-        {key: gram / sums.tokens[key] for key, gram in sums.grams.items()},
+        {key: gram.div_(sums.tokens[key]) for key, gram in sums.grams.items()},
         {key: total / sums.tokens[key] for key, total in sums.means.items()},
         sums.tokens,
         {tap.block: sums.same[tap.key] for tap, _ in inputs if tap.key in sums.same},

@@ -62,6 +62,12 @@ class Statistics:
     linears: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """From every linear layer to the tap whose Gram is that of its input, and which axis of its weight reads it."""
 
+    def of_inputs(self) -> Statistics:
+        """The Grams of what reads a residual stream, alone: those of neurons are far larger."""
+        kept = {key: self.taps[key] for key in self.taps if key in set(self.inputs.values())}
+        grams, means = ({key: of[key] for key in kept} for of in (self.grams, self.means))
+        return replace(self, activations=Activations({}, {}, ""), taps=kept, grams=grams, means=means, linears={})
+
     def moved(self, alignment: Alignment) -> Statistics:
         """Those of the moved model, exactly; rows up to what shifts of biases add."""
         grams, means = {}, {}

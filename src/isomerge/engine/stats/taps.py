@@ -228,7 +228,7 @@ def captured(
                     x = part.movedim(1, -1) if key in images else part
                     found.setdefault(key, []).append(spread_rows(x, batch.get("attention_mask"), share))
     taps = {tap.key: tap for tap, _ in places if tap.key in found}
-    values = {key: torch.cat(found[key])[:rows] for key in taps}
+    values = {key: torch.cat(found.pop(key))[:rows] for key in taps}  # parts are let go
     return Activations(taps, values, pairing(examples, rows, batch_size))
 
 
