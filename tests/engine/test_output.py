@@ -414,6 +414,22 @@ def test_overflow_is_an_error(align: bool, pair: Callable, tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["big"]
 
 
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("method", ["linear", "ties"])
+def test_nothing_infinite_is_written(method: str, align: bool, pair: Callable, tmp_path: Path) -> None:
+    """Finite weights times numbers that are too large: a sentence, in pieces and in whole tensors."""
+    a, b = pair("gpt2")
+    parameters = {"normalize": False} if method == "linear" else {}
+    how = {"weights": [1e38, 3e38]} if method == "linear" else {"weights": [3e38], "base_model": a}
+    models = [a, b] if method == "linear" else [b]
+    for jobs in (None, 1):
+        with pytest.raises(IsomergeError, match=r"tensor .* has NaN or infinite values once it is computed"):
+            isomerge.merge(
+                models, out=tmp_path / "out", method=method, parameters=parameters, align=align, jobs=jobs, **how
+            )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_integer_buffers_are_kept(pair: Callable, tmp_path: Path) -> None:
     """Stored position ids are copied from the first model, also under --dtype and in align."""
     a, b = pair("bert")

@@ -35,7 +35,7 @@ PLACED = 5.5
 SOLVED, METRIC = 8, 6
 """Matrices in float64 of the widest layer, where its neurons are matched; Grams of all streams, where layers are matched by what they
 read: both models' as they are and moved, and their roots."""
-LOGITS, GRAPH = 6, 1.3
+LOGITS, GRAPH = 6, 1.4
 """Where there are gradients: copies of the logits, and what is kept of a layer, as a multiple of what is read in it."""
 JUDGED = 256
 """Examples that a search judges by, at most."""

@@ -62,9 +62,15 @@ class StoredForm:
         for block, tensor in blocks.items():
             for canonical, part in block.split(tensor):
                 name = model.names[canonical]
-                found[name] = cast(part, out_code(model.checkpoint.tensors[name].dtype, self.dtype), name)
+                code = out_code(model.checkpoint.tensors[name].dtype, self.dtype)
+                found[name] = cast(part, code, name)
                 if block.line.infinite:
                     found[name] = with_infinities(model, name, found[name])
+                elif part.dtype == found[name].dtype and part.is_floating_point() and not all_finite(part):
+                    raise IsomergeError(
+                        f"tensor {name} has NaN or infinite values once it is computed: the weights or the parameters of this merge "
+                        "are too large; choose smaller ones"
+                    )
         return found
 
 

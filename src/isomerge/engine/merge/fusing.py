@@ -190,7 +190,7 @@ class Fuser:
 
         shape, device, form = tensors[0].shape, tensors[0].device, way.form
         narrow = None if form is None else form.written_dtype(block)
-        place = None if form is None else form.place(block, finite=narrow != self.dtype)
+        place = None if form is None else form.place(block, finite=True)
         fill = partial(self._fill, given, tensors, base, way.reading)
         if place is not None and place.shape == shape:
             with suppress(NotFiniteError):
