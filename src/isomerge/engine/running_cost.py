@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from isomerge.engine.merge.fusion import Fusion
     from isomerge.engine.pairs.match_options import Matching
 
-LIBRARIES = 4.5e8
+LIBRARIES = 4.8e8
 """Bytes that torch, transformers and what these bring along take once a model was run."""
 READ, TOLD, STEP = 16, 32, 2048
 """Examples that are read at a time for activations, and by merges that run models; tokens of one step of learning and searching."""
