@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 import isomerge
 from engine.disguises import single
-from isomerge.engine.live import modules
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import recognise
 from isomerge.engine.pairs.match_options import matching_of
@@ -85,7 +85,7 @@ def test_a_bound_without_room_to_run_is_refused(
     def load(*_: object, **__: object) -> None:
         raise AssertionError("this was to be refused before")
 
-    monkeypatch.setattr(modules, "load_module", load)
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", load)
     given = {name: tmp_path / "x.jsonl" if value == "DATA" else value for name, value in how.items()}
 
     def run(**more: Any) -> None:
