@@ -13,9 +13,15 @@ import isomerge
 from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import beside_streams, random_alignment
+from isomerge.matching import coupled
+from isomerge.matching.distances import distance
 from isomerge.matching.gram import Cross, Crosses, cross_grams, paired_leaves
+from isomerge.matching.local import compact_solution
 from isomerge.matching.nested import NestedSolver
+from isomerge.symmetry.blocks import gather_blocks
 from isomerge.symmetry.groups.discrete import Permutation
+from isomerge.symmetry.spec import Spec, coverage
+from isomerge.symmetry.spec_text import parse_spec
 from matching.drawn import draw, moved, small_spec
 from toys import save_toy
 
@@ -108,3 +114,58 @@ def test_a_fibre_over_spaces_that_meet_is_refused(tmp_path: Path) -> None:
     a, b = (save_toy("llama", tmp_path / str(seed), seed=seed) for seed in (0, 1))
     with pytest.raises(IsomergeError, match=r"mine\.spec: space sq lies over one of .*leave sq out"):
         isomerge.distance(a, b, spec=tmp_path / "mine.spec")
+
+
+MEETING = {
+    "a map first": (["z: GL", "h: Perm"], ["a.weight z 4", "b.weight z' h", "c.weight 4 z'", "d.weight 4 h"]),
+    "neither has a tensor of its own": (["z: O", "h: Perm"], ["b.weight z' h 3", "c.weight 4 h z'"]),
+    "one through another": (["z: O", "k: O", "h: Perm"], ["a.weight z k 3", "c.weight k h 2", "d.weight 4 h"]),
+    "three at once": (["z: O", "k: O", "h: Perm"], ["a.weight z h k 3", "c.weight 4 h k"]),
+    "signs": (["z: SignedPerm", "h: SignedPerm"], ["a.weight z h 3", "c.weight 4 h"]),
+}
+"""Spaces, and the lines of a spec in which they meet."""
+
+
+def meeting(case: str, count: int) -> tuple[Spec, dict, dict]:
+    """A spec of MEETING with ``count`` values of h, random tensors of it, and a copy moved by compact elements."""
+    spaces, lines = MEETING[case]
+    sizes = {"z": 3, "k": 4, "h": count}
+    head = [f"size {name} = {n}" for name, n in sizes.items()] + [f"space {space}" for space in spaces]
+    spec = parse_spec("\n".join(head + lines), {"model_type": "mine"})
+    a = draw(spec, count, "weight")
+    return spec, a, moved(random_alignment(spec, list(a), torch.Generator().manual_seed(1), condition=1.0), a)
+
+
+@pytest.mark.parametrize("count", [3, 6])
+@pytest.mark.parametrize("case", MEETING)
+def test_spaces_that_meet_in_one_tensor_are_found(case: str, count: int) -> None:
+    """Whichever is declared first, however many share a tensor, and whether or not one of them has a tensor to itself."""
+    spec, a, b = meeting(case, count)
+    found = compact_solution(spec, a, b, {})
+    assert distance(a, b) > 1
+    assert distance(a, moved(found, b)) < 1e-20 * distance(a, b)
+
+
+def test_spaces_that_meet_are_as_close_as_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unrelated tensors: several starts lose little to all 120 permutations, whose first is no best one."""
+    spec, a, _ = meeting("a map first", 5)
+    b = draw(spec, 77, "weight")
+    reached = distance(a, moved(compact_solution(spec, a, b, {}), b))
+    monkeypatch.setattr(coupled, "EXHAUSTIVE", 120)
+    best = distance(a, moved(compact_solution(spec, a, b, {}), b))
+    assert best <= reached * (1 + 1e-12)
+    assert reached < best + 0.2 * (distance(a, b) - best)
+
+
+def test_a_space_without_layers_that_ties_layers_is_refused() -> None:
+    """Such a space is a residual stream, and is to be declared as one."""
+    spec = parse_spec(
+        "size z = 3\nsize h = 4\nspace z: GL\nspace h: Perm[l]\na.{l}.weight z' h", {"model_type": "mine"}
+    )
+    names = {f"a.{layer}.weight": torch.randn(3, 4) for layer in range(2)}
+    blocks = gather_blocks(spec, coverage(spec, dict.fromkeys(names, (3, 4))))
+    a = {block: block.assemble(names.__getitem__) for block in blocks}
+    with pytest.raises(
+        IsomergeError, match=r"space h has two elements in one unit \(h\[0\] and h\[1\]\).*space z.*residual z"
+    ):
+        compact_solution(spec, a, a, {})

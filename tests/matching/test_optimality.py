@@ -13,9 +13,9 @@ from torch import Tensor
 
 from isomerge.evidence.law import random_alignment
 from isomerge.matching import experts
+from isomerge.matching.coupled import Coupled
 from isomerge.matching.distances import distance
 from isomerge.matching.local import compact_solution
-from isomerge.matching.nested import NestedSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec
 from matching.drawn import Blocks, draw, moved, named, small_spec
@@ -181,7 +181,7 @@ def test_ascent_is_monotone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round of coordinate ascent scores at least as high as the one before."""
     spec, a, b = grouped_pair(5, 7)
     runs: list[list[Tensor]] = []
-    ascend, total = NestedSolver._ascend, NestedSolver._total
+    ascend, total = Coupled.ascend, Coupled.total
 
     def recorded_ascend(self, *args, **kwargs):
         runs.append([])
@@ -192,8 +192,8 @@ def test_ascent_is_monotone(monkeypatch: pytest.MonkeyPatch) -> None:
         runs[-1].append(found.data)
         return found
 
-    monkeypatch.setattr(NestedSolver, "_ascend", recorded_ascend)
-    monkeypatch.setattr(NestedSolver, "_total", recorded_total)
+    monkeypatch.setattr(Coupled, "ascend", recorded_ascend)
+    monkeypatch.setattr(Coupled, "total", recorded_total)
     solved(spec, a, b)
     assert max(map(len, runs)) > 2
     for run in runs:

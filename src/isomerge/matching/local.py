@@ -178,7 +178,12 @@ def unit_keys(spec: Spec, blocks: Blocks) -> dict[str, str]:
     for block in blocks:
         for key, space in elements_of(spec, block).items():
             if keys.setdefault(space.name, key) != key:
+                here = (s for b in blocks for s in elements_of(spec, b).values())
+                ties = [s.name for s in here if not spec.scope(s)]
+                fix = (
+                    f"; space {ties[0]} ties these layers together: declare it `residual {ties[0]}`" if ties else ""
+                )
                 raise IsomergeError(
-                    f"{spec.origin}: space {space.name} has two elements in one unit: {keys[space.name]}, {key}"
+                    f"{spec.origin}: space {space.name} has two elements in one unit ({keys[space.name]} and {key}){fix}"
                 )
     return keys

@@ -8,30 +8,15 @@ solved exactly by trying all permutations while these are few, and else by coord
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import permutations
-from math import factorial, prod
+from math import prod
 from typing import TYPE_CHECKING
 
-from isomerge.errors import IsomergeError
+from isomerge.matching.coupled import Coupled, Solution, pick
 from isomerge.matching.gram import Cross, Crosses
 from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# Up to this many permutations of coupled fibres are all tried: 4! covers grouped queries of 4 per key-value head.
-EXHAUSTIVE = 24
-# Rounds of coordinate ascent; each round cannot lower the score, and practice needs fewer than ten.
-ROUNDS = 30
-
-
-@dataclass
-class Solution:
-    """Compact elements by space (dims named, representation last), and the score over the outer dims."""
-
-    score: Cross
-    elements: dict[str, Cross] = field(default_factory=dict)
 
 
 class NestedSolver:
@@ -77,7 +62,7 @@ class NestedSolver:
 
     def _component(self, tops: list[str], crosses: Crosses, outer: tuple[str, ...], elements: bool) -> Solution:
         if len(tops) > 1:
-            return self._coupled(tops, crosses, outer, elements)
+            return Coupled(self, tops, crosses, outer).solve(elements)
         (top,) = tops
         if list(crosses) == [(top,)]:
             return self._leaf(top, crosses[(top,)], outer, elements)
@@ -117,7 +102,7 @@ class NestedSolver:
 
     def _chosen(self, name: str, crosses: Crosses, p: Tensor, batch: tuple[str, ...]) -> Crosses:
         """The cross-Grams of what lies over a base, of its assigned pairs."""
-        return {sig[1:]: self._pick(c, name, p, batch) for sig, c in crosses.items() if len(sig) > 1}
+        return {sig[1:]: pick(c, name, p, batch) for sig, c in crosses.items() if len(sig) > 1}
 
     def _proven(
         self, name: str, crosses: Crosses, batch: tuple[str, ...]
@@ -172,16 +157,6 @@ class NestedSolver:
             parts.append(self.solve(fibres, pair, elements=False).score.arrange(pair))
         return sum(parts[1:], parts[0])
 
-    def _pick(self, cross: Cross, name: str, p: Tensor, batch: tuple[str, ...]) -> Cross:
-        """Keep the assigned pairs (i, p[i]) of a cross-Gram: the two dims of the base become one."""
-        rest = tuple(d for d in cross.dims if d not in batch and d not in (f"{name}+", f"{name}-"))
-        data = cross.arrange((*batch, f"{name}+", f"{name}-", *rest))
-        index = p.reshape(*p.shape, 1, *([1] * len(rest)))
-        at = len(batch) + 1
-        shape = [*data.shape]
-        shape[at] = 1
-        return Cross((*batch, name, *rest), data.gather(at, index.expand(shape)).squeeze(at))
-
     def _to_source_labels(self, element: Cross, name: str, p: Tensor, batch: tuple[str, ...]) -> Cross:
         """Elements come out by the anchor's place i; the action wants the source's block p[i]."""
         at = element.dims.index(name)
@@ -195,138 +170,3 @@ class NestedSolver:
         )
         index = inverse.permute(order).reshape(shape).expand(element.data.shape)
         return Cross(element.dims, element.data.gather(at, index))
-
-    # ------------------------------------------------------------------ coupled
-
-    def _coupled(self, tops: list[str], crosses: Crosses, outer: tuple[str, ...], elements: bool) -> Solution:
-        """Fibres that act on the same tensors: all permutations if few, else ascent from several starts."""
-        if over := sorted({name for sig in crosses for name in sig} - {*tops}):
-            raise IsomergeError(
-                f"{self.spec.origin}: space {over[0]} lies over one of {', '.join(tops)}, which act on one tensor together, and "
-                f"nothing matches such an order: leave {over[0]} out, or let it lie over fewer axes"
-            )
-        shared = [set(self.own(t, outer)) for t in tops]
-        extra = tuple(i for i in self.own(tops[0], outer) if all(i in s for s in shared))
-        batch = (*outer, *extra)
-        pivot = next((t for t in tops if self.spec.spaces[t].group.compact == "Perm"), None)
-        best = None
-        for start, exact in self._starts(crosses, batch, pivot):
-            trial = self._ascend(tops, crosses, batch, start, fixed=pivot if exact else None)
-            best = trial if best is None else _better(best, trial, batch)
-        assert best is not None
-        return Solution(best.score.reduce(outer), best.elements if elements else {})
-
-    def _starts(self, crosses: Crosses, batch: tuple[str, ...], pivot: str | None):
-        """Starting permutations of the pivot, and whether they are all there are."""
-        import torch
-
-        if pivot is None:
-            yield {}, False
-            return
-        n = self.spec.sizes[pivot]
-        lead = next(c for sig, c in crosses.items() if pivot in sig)
-        shape = [lead.data.shape[lead.dims.index(d)] for d in (*batch, *self.own(pivot, batch))]
-        if factorial(n) <= EXHAUSTIVE and not self.own(pivot, batch):
-            for p in permutations(range(n)):
-                yield {pivot: torch.tensor(p).expand(*shape, n)}, True
-            return
-        # Every pair of query heads scored with fibres of its own gives one assignment, and each of its pairs one more
-        # start: the fibres that are best for this pair. None depends on the order in which heads are stored.
-        dims = (*batch, *self.own(pivot, batch))
-        pair = (*dims, f"{pivot}+", f"{pivot}-")
-        fibres = {s[1:]: c for s, c in crosses.items() if s[0] == pivot and len(s) > 1}
-        profit = self.solve(fibres, pair, elements=False).score.arrange(pair)
-        p, _ = self.spec.spaces[pivot].group.solve(profit)
-        yield {pivot: p}, False
-        chosen = {sig: self._pick(c, pivot, p, dims) for sig, c in fibres.items()}
-        for head in range(n):
-            alone = {sig: _select(c, pivot, head) for sig, c in chosen.items()}
-            yield self._fibre_starts(alone, crosses, batch), False
-
-    def _fibre_starts(self, alone: Crosses, crosses: Crosses, batch: tuple[str, ...]) -> dict[str, Tensor]:
-        """The fibres that are best for one pair of heads, with what they share with no head."""
-        found = {}
-        for (name,), cross in alone.items():
-            dims = (*batch, *self.own(name, batch), f"{name}+", f"{name}-")
-            total = cross.reduce(dims).arrange(dims) + (crosses[(name,)].arrange(dims) if (name,) in crosses else 0)
-            found[name] = self.spec.spaces[name].group.solve(total)[0]
-        return found
-
-    def _ascend(
-        self, tops: list[str], crosses: Crosses, batch: tuple[str, ...], start: dict[str, Tensor], fixed: str | None
-    ) -> Solution:
-        """Coordinate ascent over coupled fibres; with the pivot fixed, one round is exact."""
-        elements = {n: Cross((*batch, *self.own(n, batch), "*"), g) for n, g in start.items()}
-        order = [n for n in tops if n not in start] + [n for n in start if n != fixed]
-        total: Cross | None = None
-        for _ in range(1 if fixed else ROUNDS):
-            for name in order:
-                self._update(name, crosses, batch, elements)
-            before, total = total, self._total(crosses, batch, elements)
-            # the score cannot fall; a relative gain below 1e-9 everywhere is rounding
-            if before is not None and bool((total.data - before.data <= 1e-9 * total.data.abs()).all()):
-                break
-        assert total is not None
-        return Solution(total, elements)
-
-    def _update(self, name: str, crosses: Crosses, batch: tuple[str, ...], elements: dict[str, Cross]) -> None:
-        """Maximise over one space with the others as they are."""
-        dims = (*batch, *self.own(name, batch), f"{name}+", f"{name}-")
-        total = None
-        for sig, cross in crosses.items():
-            if name not in sig:
-                continue
-            others = [s for s in sig if s != name]
-            if any(o not in elements for o in others):
-                continue
-            part = self._contract(cross, others, elements).reduce(dims).arrange(dims)
-            total = part if total is None else total + part
-        assert total is not None
-        g, _ = self.spec.spaces[name].group.solve(total)
-        elements[name] = Cross((*dims[:-2], "*"), g)
-
-    def _contract(self, cross: Cross, names: list[str], elements: dict[str, Cross]) -> Cross:
-        """Replace the index pairs of some spaces by their current elements."""
-        for name in names:
-            rest = tuple(d for d in cross.dims if d not in (f"{name}+", f"{name}-"))
-            data = cross.arrange((*rest, f"{name}+", f"{name}-"))
-            held = elements[name]
-            group = self.spec.spaces[name].group
-            width = held.data.ndim - (len(held.dims) - 1)
-            lead = Cross(held.dims[:-1], held.data.flatten(-width) if width > 1 else held.data)
-            g = lead.data
-            order = [held.dims.index(d) for d in rest if d in held.dims]
-            g = g.permute(*order, g.ndim - 1)
-            for at, dim in enumerate(rest):
-                if dim not in held.dims:
-                    g = g.unsqueeze(at)
-            g = g.expand(*data.shape[:-2], g.shape[-1])
-            g = g.unflatten(-1, held.data.shape[-width:]) if width > 1 else g
-            cross = Cross(rest, group.contract(g, data))
-        return cross
-
-    def _total(self, crosses: Crosses, batch: tuple[str, ...], elements: dict[str, Cross]) -> Cross:
-        total = None
-        for sig, cross in crosses.items():
-            part = self._contract(cross, list(sig), elements).reduce(batch).arrange(batch)
-            total = part if total is None else total + part
-        assert total is not None
-        return Cross(batch, total)
-
-
-def _better(a: Solution, b: Solution, batch: tuple[str, ...]) -> Solution:
-    """The better of two solutions, chosen for every batch entry."""
-    import torch
-
-    take = b.score.arrange(batch) > a.score.arrange(batch)
-    chosen = {}
-    for name, held in a.elements.items():
-        mask = take.reshape(*take.shape, *([1] * (held.data.ndim - take.ndim)))
-        chosen[name] = Cross(held.dims, torch.where(mask, b.elements[name].data, held.data))
-    return Solution(Cross(batch, torch.where(take, b.score.arrange(batch), a.score.arrange(batch))), chosen)
-
-
-def _select(cross: Cross, name: str, at: int) -> Cross:
-    """One entry of a dimension."""
-    axis = cross.dims.index(name)
-    return Cross(cross.dims[:axis] + cross.dims[axis + 1 :], cross.data.select(axis, at))
