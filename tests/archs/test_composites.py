@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import re
 import shutil
@@ -56,6 +58,31 @@ def test_both_exports_are_one_model(name: str, toy: Callable[..., Toy], tmp_path
     _, report = isomerge.align(moved, onto=two, out=tmp_path / "back")
     assert report["distance"]["after"] <= 1e-4 * report["distance"]["before"]
     assert set(recognise(tmp_path / "back").checkpoint.tensors) == set(one.stored)
+
+
+def test_base_classes_with_heads_give_out_no_stream() -> None:
+    """Classes that specs call ``headed`` are base classes whose own outputs have no hidden state, only their parts' have."""
+    declared = {
+        kind: name
+        for name, (_, text) in spec_texts().items()
+        for line in text.splitlines()
+        if line.startswith("headed ")
+        for kind in line.split()[1:]
+    }
+    assert "CLIPModel" in declared
+    for kind in declared if EVERY else ("CLIPModel",):
+        model = getattr(tf, kind)
+        fields = set(dataclasses.fields(_output_class(model))) if kind != "BarkModel" else set()
+        assert kind.endswith("Model")
+        assert not {f.name for f in fields} & {"last_hidden_state", "encoder_last_hidden_state", "pooler_output"}
+
+
+def _output_class(model: type) -> type:
+    """What a class of transformers gives out, from the annotation of its forward."""
+    module, told = inspect.getmodule(model), str(inspect.signature(model.forward).return_annotation)
+    return next(
+        found for word in re.findall(r"\w+", told) if dataclasses.is_dataclass(found := getattr(module, word, None))
+    )
 
 
 # what the configs of well-known checkpoints say of their parts: keys of the default value are left out

@@ -44,6 +44,17 @@ def test_turned_twin_comes_back(name: str, tmp_path: Path) -> None:
     assert proof["same"], proof["residual"]
 
 
+@pytest.mark.parametrize("name", ["clip", *more("siglip", "blip-contrast", "sam", "xclip", "clap")])
+def test_towers_that_give_out_projections_turn(name: str, tmp_path: Path) -> None:
+    """CLIPModel and its kin are named like base classes; their streams turn, are found, and what they give out stays."""
+    a = single(name, tmp_path / "a")
+    moved = turn(name, a, tmp_path / "moved", 3)
+    assert relative(outputs(moved), outputs(a)) <= 1e-5
+    _, report = isomerge.align(moved, onto=a, spaces="all")
+    assert report["streams"]
+    assert report["distance"]["after"] <= 1e-5 * report["distance"]["norm"] < report["distance"]["before"]
+
+
 @pytest.mark.parametrize("kind", ["shared", "identity"])
 def test_turned_twin_comes_back_from_both_starts(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,10 +85,12 @@ def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: 
         spec: the bound spec.
         names: canonical names of the checkpoint's tensors.
         config: its parsed ``config.json``; base classes are named ``...Model`` or
-            ``...Backbone``.
+            ``...Backbone``, but for those that the spec calls ``headed``: CLIP's two towers give out projections.
         tied: whether a head is there that is tied to the embeddings.
     """
     kind = str((config.get("architectures") or [""])[0])
+    if kind in spec.headed:
+        return False
     headed = any(word in kind for word in ("LMHead", "DoubleHeads", "EncoderDecoder"))
     if kind.endswith(("Model", "Backbone")) and not headed:
         return True

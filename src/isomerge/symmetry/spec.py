@@ -133,6 +133,8 @@ class Spec:
     """The least and the most layers of stacks (see `Line.stack`), where the config says them."""
     numbered: dict[str, list[object]] = field(default_factory=dict)
     """What layers are by their numbers, whatever config and tensors say: why, and a value for every layer."""
+    headed: tuple[str, ...] = ()
+    """Classes that are named like base classes, and give out what their own heads make of the streams, not the streams."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:

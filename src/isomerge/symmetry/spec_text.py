@@ -18,6 +18,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
+``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``fixed NAME ... : REASON``                     a part whose tensors no symmetry of a block moves, and why
 ``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
 ==============================================  ==========================================================
@@ -57,7 +58,7 @@ from isomerge.symmetry.names import MOST_LAYERS, bound, chosen, read_layers
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
 _STATEMENT = re.compile(
-    r"(model|prefix|size|layers|depth|require|numbered|config|default|include|space|residual|shift|fixed)\s+(.*)"
+    r"(model|prefix|size|layers|depth|require|numbered|config|default|include|space|residual|shift|headed|fixed)\s+(.*)"
 )
 _SPACE = re.compile(
     r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
@@ -120,6 +121,7 @@ class _Reader:
         self.shifts: list[Shift] = []
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
+        self.headed: list[str] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
 
@@ -258,6 +260,9 @@ class _Reader:
             assert bias is not None
             self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
 
+    def read_headed(self, rest: str) -> None:
+        self.headed += rest.split()
+
     def read_fixed(self, rest: str) -> None:
         self.fixed.append(read_fixed(chosen(rest, self.value, self.layers)))
 
@@ -293,6 +298,7 @@ class _Reader:
             tuple(self.fixed),
             self.depths,
             self.numbered,
+            tuple(self.headed),
         )
         check_legality(spec)
         check_fixed(spec)
