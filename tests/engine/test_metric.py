@@ -14,14 +14,20 @@ from depth import more
 from engine.disguises import single, turn
 from engine.test_search import solved
 from engine.test_statistics import examples_for, gathered
+from isomerge.engine.live import modules
 from isomerge.engine.live.modules import load_module
+from isomerge.engine.models import recognise
 from isomerge.engine.pairs import streams
+from isomerge.engine.pairs.evidence import MatchEvidence
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.pairs.metric import in_metric, input_metrics, solve_in_metric
 from isomerge.engine.pairs.rematch import solve_again
 from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.pairs.unit_pair import UnitPair
+from isomerge.engine.stats.gathering import gather
 from isomerge.engine.stats.taps import plan_inputs, reading, unpadded
 from isomerge.errors import IsomergeError
+from isomerge.progress import quiet
 from isomerge.symmetry.alignment import Alignment
 from toys import outputs, relative
 
@@ -129,6 +135,30 @@ def test_aligning_in_the_metric(tmp_path: Path) -> None:
         assert units is None if name == "plain" else len(units) >= 3
     assert max(float((found["data"][k] - t).abs().max()) for k, t in found["plain"].items()) > 1e-2
     assert all(torch.allclose(found["files"][k], t, atol=1e-3) for k, t in found["data"].items())
+
+
+def test_one_run_gives_rows_and_grams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each model is loaded and run once, and gives the rows and Grams that a run for each of them gives."""
+    a = single("llama", tmp_path / "a")
+    model = recognise(a)
+    save_file(dict(examples_for(a, 24).tensors), tmp_path / "data.safetensors")
+    loads = []
+    monkeypatch.setattr(modules, "load_module", lambda *of, **how: loads.append(of) or load_module(*of, **how))
+    found, plain = (
+        MatchEvidence(Matching(data=str(tmp_path / "data.safetensors"), rows=16, input_metric=how), model, quiet)
+        for how in (True, False)
+    )
+    for of in (found.of_anchor, found.of_source(model, 0)):
+        assert of is not None
+        assert plain.of_anchor is not None
+        assert of.fingerprint == plain.of_anchor.fingerprint
+        assert all(torch.equal(of.values[key], x) for key, x in plain.of_anchor.values.items())
+    apart = gather(model, load_module(model), examples_for(a, 24).head(16), kinds=("regmean",))
+    for moments in (found.moments_of_anchor, found.moments_of_source(model, 0)):
+        assert moments.inputs == apart.inputs
+        assert moments.grams.keys() == set(apart.inputs.values())
+        assert all(torch.equal(apart.grams[key], gram) for key, gram in moments.grams.items())
+    assert len(loads) == 3  # two with both, one with rows alone
 
 
 @pytest.mark.parametrize(

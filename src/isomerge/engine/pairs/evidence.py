@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ class MatchEvidence:
 
     def __init__(self, matching: Matching, anchor: Model, observer: Observer) -> None:
         self.matching, self.anchor, self.observer = matching, anchor, observer
+        self._ran: dict[int, Statistics] = {}
 
     @cached_property
     def examples(self) -> Examples | None:
@@ -68,8 +70,10 @@ class MatchEvidence:
         return self._moments(self.anchor, 0)
 
     def moments_of_source(self, source: Model, number: int) -> Statistics:
-        """As `moments_of_anchor`, of the source with this number, the first being 0; not kept."""
-        return self._moments(source, number + 1)
+        """As `moments_of_anchor`, of the source with this number, the first being 0; not kept longer than until then."""
+        found = self._moments(source, number + 1)
+        self._ran.pop(number + 1, None)
+        return found
 
     def _moments(self, model: Model, place: int) -> Statistics:
         """Of the model whose statistics have this place among the files."""
@@ -83,14 +87,20 @@ class MatchEvidence:
                     f"{how.stats[place]} has no Grams, which --input-metric needs: make it with --kinds activations,regmean"
                 )
             return found.of_inputs()
+        return self._both(model, place)
+
+    def _both(self, model: Model, place: int) -> Statistics:
+        """Rows, and Grams of what reads a stream, of a model from one run."""
         from isomerge.engine.live.modules import load_module
         from isomerge.engine.stats.gathering import gather
 
-        examples = self.examples
-        assert examples is not None
-        examples = examples.head(min(len(examples), how.rows))
-        module = load_module(model, device=how.device)
-        return gather(model, module, examples, kinds=("regmean",), observer=self.observer).of_inputs()
+        if place not in self._ran:
+            how, examples = self.matching, self.examples
+            assert examples is not None
+            examples, module = examples.head(min(len(examples), how.rows)), load_module(model, device=how.device)
+            found = gather(model, module, examples, rows=how.rows, observer=self.observer)
+            self._ran[place] = replace(found.of_inputs(), activations=found.activations)
+        return self._ran[place]
 
     def _activations(self, model: Model, place: int) -> Activations | None:
         """Of the model whose statistics have this place among the files."""
@@ -101,6 +111,8 @@ class MatchEvidence:
             return read_activations(Path(how.stats[place]), model).centred()
         if self.examples is None:
             return None
+        if how.input_metric:
+            return self._both(model, place).activations.centred()
         from isomerge.engine.live.modules import load_module
         from isomerge.engine.stats.taps import capture
 
