@@ -63,6 +63,18 @@ def test_a_twin_onto_which_all_is_moved_gives_the_model_back(
     assert relative(got, outputs(found["a"])) <= 1e-4
 
 
+@pytest.mark.parametrize("how", [{"method": "linear", "repair": 1}, {"method": "regression", "data": 1}])
+def test_models_in_float64_are_run_in_float64(how: dict[str, Any], tmp_path: Path) -> None:
+    """Of a model and its copy REPAIR and regression leave what they were given, to the rounding of float64, images of float32 or not."""
+    a = save_toy("vit", tmp_path / "a")
+    rng = torch.Generator().manual_seed(0)
+    save_file({"pixel_values": torch.randn(24, 3, 8, 8, generator=rng)}, tmp_path / "data.safetensors")
+    given = {name: tmp_path / "data.safetensors" if value == 1 else value for name, value in how.items()}
+    options = {"parameters": {"ridge": 0}} if how["method"] == "regression" else {}
+    isomerge.merge([a, a], out=tmp_path / "out", align=False, **given, **options)
+    assert relative(outputs(tmp_path / "out"), outputs(a)) <= 1e-10
+
+
 def test_statistics_files_follow_endpoints(found: dict[str, Path], tmp_path: Path) -> None:
     """Files are of the models as they are stored: where REPAIR has these moved first, the statistics are moved as well."""
     got = []

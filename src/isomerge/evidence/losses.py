@@ -76,17 +76,22 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
     """
     import torch
 
-    device = next(module.parameters()).device
+    first = next(module.parameters())
+    double = first.dtype == torch.float64  # examples are float32
     _check_reads(module, batch)
-    given = {name: tensor.to(device) for name, tensor in batch.items() if name != "labels"}
+    given = {
+        name: tensor.to(first.device, torch.float64 if double and tensor.is_floating_point() else None)
+        for name, tensor in batch.items()
+        if name != "labels"
+    }
     try:
         return module(**given)
     except (IndexError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise IsomergeError("the device has too little memory: give a smaller --batch-size") from error
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"{type(module).__name__} cannot read these examples ({first[:160].rstrip('.')}): "
+            f"{type(module).__name__} cannot read these examples ({line[:160].rstrip('.')}): "
             "check that they are made for this checkpoint, or give shorter ones"
         ) from error
 

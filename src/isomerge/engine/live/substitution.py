@@ -10,6 +10,7 @@ from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from isomerge.engine.models import Model
@@ -41,25 +42,25 @@ def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[No
             owner[attribute] = old
 
 
-def module_as_told(model: Model, device: str) -> nn.Module:
-    """The module of a model, with a head of its own where the model has one, stored or in memory: of a model that was untied, the
+def module_as_told(model: Model, device: str, dtype: torch.dtype | None = None) -> nn.Module:
+    """The module of a model, its parameters in ``dtype`` (float32 when None), with a head of its own where the model has one, stored or in memory: of a model that was untied, the
     config in its folder says otherwise.
 
     Raises:
         IsomergeError: see `untied_module`.
     """
-    return untied_module(model, device) if model.has_own_head else load_module(model, device=device)
+    return untied_module(model, device, dtype) if model.has_own_head else load_module(model, dtype, device)
 
 
-def untied_module(model: Model, device: str) -> nn.Module:
-    """The module of a model; where the model was untied, the module's head has weights of its own.
+def untied_module(model: Model, device: str, dtype: torch.dtype | None = None) -> nn.Module:
+    """The module of a model, its parameters in ``dtype`` (float32 when None); where the model was untied, the module's head has weights of its own.
 
     Raises:
         IsomergeError: transformers cannot load it, or the module has no place for a head that is stored.
     """
     import torch
 
-    module = load_module(model, device=device)
+    module = load_module(model, dtype, device)
     for line in model.spec.lines:
         if line.tied is None or (canonical := line.canonical({})) not in model.names:
             continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.first_reading import FirstReadings
 from isomerge.engine.live.substitution import module_as_told
-from isomerge.engine.models import Model, recognise
+from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.engine.plan import Plan
 from isomerge.engine.run import Output, StreamWriter, run_key
@@ -46,6 +46,11 @@ class Forward:
     aligned: bool
 
     @cached_property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters: what they become is what is written, so models in float64 are run in float64."""
+        return working_dtype(self.stored)
+
+    @cached_property
     def endpoints(self) -> list[nn.Module]:
         """The aligned models, live."""
         return [self._load(model) for model in self.models]
@@ -56,7 +61,7 @@ class Forward:
 
     def _load(self, model: Model) -> nn.Module:
         self.observer(f"loading {model.ref}", 0, 1)
-        return module_as_told(model, self.device)
+        return module_as_told(model, self.device, self.dtype)
 
 
 def write_endpoints(

@@ -69,7 +69,7 @@ def fuse_forward(
             stream_units(stream, again, still, fuser.fuse, first)
             return results
         fused = write_fused(stream, first, again, still, fuser.fuse, fuser.dtype, key)
-        module = load_module(fused, device=device)
+        module = load_module(fused, run.dtype, device)
     if repair is not None:
         weights = fusion.weights(len(models))[fusion.start :]
         _repair(module, run, fuser, weights, open_given(repair, donor, matching, option="--repair"))
