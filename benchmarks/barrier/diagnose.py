@@ -1,11 +1,14 @@
 """Where a learned barrier sits: one part of the model is averaged at a time, and the gauges are learned anew for it.
 
-    python benchmarks/barrier/diagnose.py FAMILY [--pair 0-1] [--steps 150] [--parts attention mlp ...]
+    python benchmarks/barrier/diagnose.py FAMILY [--pair 0-1] [--steps 150] [--parts attention mlp "mlp 0" ...] [--layers]
 
 At the midpoint only the part's tensors are averaged, all others are the anchor's; the symmetries are learned for just that
 hybrid, from text or, for images, from the models' own predictions. (Swapping parts at gauges that were learned for the whole
-tells nothing: the learned midpoint is a co-adapted point; see docs/experiments.md.) Judged on training text or images that
-are held out from learning. Writes ``benchmarks/results/barrier/diagnosis.json``; what is there already is kept.
+tells nothing: the learned midpoint is a co-adapted point; see docs/experiments.md.) Which step is kept is decided by examples
+held out from learning, which the models were trained on. What it leaves is measured by labels on test data that neither the
+models nor learning have seen: where the tables count a part of the test data, on as many examples from its second half; of the
+digits, whose test images they count all, on every second one. Nothing is chosen by these.
+Writes ``benchmarks/results/barrier/diagnosis.json``; what is there already is kept.
 """
 
 from __future__ import annotations
@@ -13,27 +16,39 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from run import DATA, LEARN, LIMITS, RESULTS, train_data
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import isomerge
+from benchmarks.barrier.run import DATA, LIMITS, RESULTS, folder_of, learning, named, test_data, train_data
+from isomerge.data.opening import open_data
+from isomerge.engine.learn import learner as matched_learner
 from isomerge.engine.learn import line as matched_line
+from isomerge.engine.learn.learner import Learned, Learner
 from isomerge.engine.learn.line import MatchedLine
+from isomerge.evidence.losses import targets_of
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from isomerge.data.examples import Examples
     from isomerge.symmetry.blocks import Block
     from isomerge.symmetry.stage import Stage
 
 RESULT = RESULTS / "diagnosis.json"
 ATTENTION, MLP = {"h", "kv", "g", "c", "qk", "ov"}, {"ff", "u"}
 KINDS = ("all", "embeddings and head", "attention", "mlp")
+IN_LAYERS = ("attention", "mlp")
+BATCH = 64
 
 
 class PartLine(MatchedLine):
@@ -56,6 +71,67 @@ class PartLine(MatchedLine):
         return super().mixed(block, point, stages)
 
 
+class UnseenLearner(Learner):
+    """A learner that measures what it starts from and what it keeps on examples that it does not look at."""
+
+    unseen: Examples
+
+    def run(self) -> Learned:
+        """Learn; the report has the excess of the midpoint, ``before`` and ``after``."""
+        before = self.excess()
+        found = super().run()
+        found.report["unseen"] = {"before": before, "after": self.excess(), "examples": len(self.unseen)}
+        return found
+
+    def excess(self) -> float:
+        """The loss of the midpoint by labels less the mean of the ends' losses, as the elements are now."""
+        middle, *ends = (self.measured(point) for point in ([0.5, 0.5], [1.0, 0.0], [0.0, 1.0]))
+        return middle - sum(ends) / 2
+
+    def measured(self, point: list[float]) -> float:
+        """The mean loss by labels at a point."""
+        total, count = 0.0, 0
+        with torch.no_grad(), matched_learner.substituted(
+            self.simplex.module, self.simplex.at(point, self.elements.stages())
+        ):  # fmt: skip
+            for batch in self.unseen.batches(BATCH):
+                logits = self.simplex.logits(batch)
+                loss, n, _ = self.kind.loss(logits, targets_of(batch, logits, self.kind))
+                total, count = total + float(loss), count + n
+        return total / count
+
+
+def unseen_half(examples: Examples, counted: int | None) -> Examples:
+    """Test examples that judge a diagnosis.
+
+    Args:
+        examples: all test examples.
+        counted: how many of them, the first ones, the tables count; None for all.
+
+    Returns:
+        As many from the second half, none of which the tables count; where they count all, every second one.
+    """
+    start = len(examples) // 2
+    if counted is not None and start < counted:
+        raise SystemExit(f"{len(examples)} test examples are too few: the first {counted} are the tables'")
+    rows = slice(1, None, 2) if counted is None else slice(start, start + counted)
+    return replace(examples, tensors={name: x[rows] for name, x in examples.tensors.items()})
+
+
+def layers_of(folder: Path) -> int:
+    """How many layers a model has, by its config."""
+    config = json.loads((folder / "config.json").read_text())
+    return int(next(config[key] for key in ("num_hidden_layers", "n_layer") if key in config))
+
+
+def check_part(part: str, layers: int) -> None:
+    """Refuse a part that no block belongs to."""
+    kind, _, layer = part.rpartition(" ")
+    if part not in KINDS and not (kind in IN_LAYERS and layer.isdigit() and int(layer) < layers):
+        told = " or ".join(f"`{kind} 0` to `{kind} {layers - 1}`" for kind in IN_LAYERS)
+        raise SystemExit(f"--parts {part!r}: choose {', '.join(KINDS)}, or {told}")
+
+
 def kind_of(block: Block, spec: Any) -> str:
     """Which kind of part a block belongs to, by the spaces that act on it."""
     spaces = {key.partition("[")[0].removeprefix("shift.") for key in elements_of(spec, block)}
@@ -72,25 +148,29 @@ def within(part: str, block: Block, spec: Any) -> bool:
     return part in ("all", kind_of(block, spec))
 
 
-def diagnose(family: str, pair: str, part: str, steps: int) -> dict[str, Any]:
-    """Learn for one part; the held-out excess over the mean of the ends, in nats."""
-    one, two = (DATA / family / f"seed-{seed}" for seed in pair.split("-"))
-    out = DATA / "aligned" / family / f"diagnosis-{pair}-{part.replace(' ', '-')}"
+def diagnose(
+    family: str, models: tuple[Path, Path], part: str, steps: int, width: int | None = None
+) -> dict[str, Any]:
+    """Learn for one part; the excess over the mean of the ends on unseen examples, in nats."""
+    one, two = models
+    out = DATA / "aligned" / family / f"diagnosis-{one.name}--{two.name}-{part.replace(' ', '-')}"
+    config = json.loads((one / "config.json").read_text())
+    UnseenLearner.unseen = unseen_half(open_data(test_data(family), one, config=config), LIMITS[family]["test"])
     PartLine.part = part
-    matched_line.MatchedLine = PartLine
+    matched_line.MatchedLine, matched_learner.Learner = PartLine, UnseenLearner
     began = time.perf_counter()
-    how = {k: v for k, v in LEARN[family].items() if k != "steps"}
-    data = train_data(family)
+    how = {k: v for k, v in learning(family, width).items() if k != "steps"}
     untie = {"untie": True} if family == "gpt2" else {}
     _, report = isomerge.align(
-        two, onto=one, out=out, force=True, spaces="all", learn=data, limit=LIMITS[family]["learn"],
+        two, onto=one, out=out, force=True, spaces="all", learn=train_data(family), limit=LIMITS[family]["learn"],
         learn_target="auto", steps=steps, seed=0, **how, **untie,
     )  # fmt: skip
     shutil.rmtree(out)
-    learned = report["streams"][0]["learned"]
+    unseen = report["streams"][0]["learned"]["unseen"]
     return {
-        "midpoint": learned["barrier"],
-        "before_learning": learned["history"][0]["midpoint"],
+        "midpoint": unseen["after"],
+        "before_learning": unseen["before"],
+        "unseen": unseen["examples"],
         "steps": steps,
         "seconds": round(time.perf_counter() - began, 1),
     }
@@ -103,15 +183,26 @@ def main() -> None:
     parser.add_argument("--pair", default="0-1", help="seeds, such as 0-1")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--parts", nargs="*", default=list(KINDS), help=f"{', '.join(KINDS)}, or such as `mlp 0`")
+    parser.add_argument("--layers", action="store_true", help="attention and mlp of every layer as well")
+    parser.add_argument("--width", type=int, help="a width other than the family's own")
+    parser.add_argument("--half", action="store_true", help="the models that saw disjoint halves of the data")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    family, name = arguments.family, named(arguments.family, arguments.width, arguments.half)
+    one, two = (folder_of(family, seed, arguments.width, arguments.half) for seed in arguments.pair.split("-"))
+    if not (one.is_dir() and two.is_dir()):
+        raise SystemExit(f"{one.name}, {two.name}: not trained yet (benchmarks/barrier/train.py)")
+    layers = layers_of(one)
+    parts = [*arguments.parts, *(f"{kind} {n}" for kind in IN_LAYERS for n in range(layers) if arguments.layers)]
+    for part in parts:
+        check_part(part, layers)
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    here = found.setdefault(f"{arguments.family} {arguments.pair}", {})
-    for part in arguments.parts:
+    here = found.setdefault(f"{name} {arguments.pair}", {})
+    for part in dict.fromkeys(parts):
         if part not in here:
-            here[part] = diagnose(arguments.family, arguments.pair, part, arguments.steps)
+            here[part] = diagnose(family, (one, two), part, arguments.steps, arguments.width)
             RESULT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-            print(f"{arguments.family} {arguments.pair} {part}: {here[part]}", flush=True)
+            print(f"{name} {arguments.pair} {part}: {here[part]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,18 @@ def test_data(family: str) -> str:
     return str(DATA / folder / "test.safetensors" if folder else DATA / "corpus" / "heldout.txt")
 
 
+def named(family: str, width: int | None, half: bool) -> str:
+    """What results of a family are called, of its own width and of all data or not."""
+    return family + (f"-width-{width}" if width else "") + ("-halves" if half else "")
+
+
+def folder_of(family: str, seed: str, width: int | None, half: bool) -> Path:
+    """Where `train.py` puts a model; of models of halves, the seed is the half."""
+    return (
+        DATA / family / ((f"width-{width}-" if width else "") + (f"half-{seed}-" if half else "") + f"seed-{seed}")
+    )
+
+
 def align(row: str, family: str, a: Path, b: Path, width: int | None, seed: int) -> tuple[Path, dict[str, Any]]:
     """The second model aligned onto the first, and what that took."""
     out = DATA / "aligned" / family / f"{a.name}--{b.name}--{row}"
@@ -273,7 +285,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     family = arguments.family
-    name = family + (f"-width-{arguments.width}" if arguments.width else "") + ("-halves" if arguments.half else "")
+    name = named(family, arguments.width, arguments.half)
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"family": name, "pairs": {}}
@@ -289,11 +301,7 @@ def main() -> None:
         draw(name, found["pairs"], path.with_suffix(".png"))
 
     for pair in arguments.pairs:
-        one, two = pair.split("-")
-        prefix = f"width-{arguments.width}-" if arguments.width else ""
-        a, b = (
-            DATA / family / (prefix + (f"half-{s}-" if arguments.half else "") + f"seed-{s}") for s in (one, two)
-        )
+        a, b = (folder_of(family, seed, arguments.width, arguments.half) for seed in pair.split("-"))
         if not (a.is_dir() and b.is_dir()):
             print(f"{a.name}, {b.name}: not trained yet (benchmarks/barrier/train.py)", flush=True)
             continue

@@ -140,17 +140,22 @@ def diagnosis(path: Path) -> list[str]:
         "",
         "Only one part is averaged, all other tensors are the anchor's, and the symmetries are learned anew for just that "
         "(text, or the models' predictions of images; few steps; `benchmarks/barrier/diagnose.py`): the excess of the midpoint over the mean of the endpoints, "
-        "in nats, on examples held out from learning.",
+        "in nats. *Unseen* are that many test examples, by their labels, that neither the models nor learning have seen. Where none are named, the figures are of "
+        "training examples held out from learning alone, images by the mean of the models' predictions: the models have seen them, so an excess may be negative.",
         "",
-        "| models | part | before learning | learned | steps |",
-        "|---|---|---|---|---|",
+        "| models | part | before learning | learned | steps | unseen |",
+        "|---|---|---|---|---|---|",
     ]
     for pair, parts in json.loads(path.read_text()).items():
         lines += [
-            f"| {pair} | {part} | {row['before_learning']:.3f} | {row['midpoint']:.3f} | {row['steps']} |"
+            f"| {pair} | {part} | {row['before_learning']:.3f} | {row['midpoint']:.3f} | {row['steps']} | {row.get('unseen', '–')} |"
             for part, row in sorted(parts.items(), key=lambda item: -item[1]["midpoint"])
         ]
-    told = [f"{pair}: {_largest(parts)}" for pair, parts in json.loads(path.read_text()).items() if len(parts) > 1]
+    told = [
+        f"{pair}: {_largest(parts)}"
+        for pair, parts in json.loads(path.read_text()).items()
+        if "all" in parts and len(parts) > 1
+    ]
     return [
         *lines,
         "",

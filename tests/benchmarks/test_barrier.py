@@ -6,11 +6,22 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from benchmarks.barrier import measurements, reach, tables
+from benchmarks.barrier import diagnose, measurements, reach, run, tables
 from benchmarks.barrier.__main__ import training
 from benchmarks.barrier.measurements import MEASUREMENTS, Measurement, lines
 from benchmarks.barrier.run import check_same_models
+from isomerge.data.examples import Examples
+from isomerge.data.opening import open_data
+from isomerge.engine.learn import learner as matched_learner
+from isomerge.engine.learn import line as matched_line
+from isomerge.engine.live.modules import load_module
+from isomerge.engine.models import recognise
+from isomerge.evidence.losses import evaluate
+from isomerge.matching.selection import select_spaces
+from toys import config_of, save_toy
 
 
 def test_every_committed_file_has_its_commands() -> None:
@@ -62,6 +73,64 @@ def test_the_mean_meets_an_aim_and_the_worst_pair_is_shown(figures: list[float],
     mean = sum(figures) / len(figures)
     aim = reach.Aim("what", 0.02, " nats", figures, mean, strict=strict)
     assert aim.row("m") == f"| m | what | {len(figures)} | {mean:.3g} nats | {max(figures):.3g} nats | {short} |"
+
+
+@pytest.mark.parametrize(
+    ("count", "counted", "rows"), [(7, None, [1, 3, 5]), (10, 3, [5, 6, 7]), (10, 5, [5, 6, 7, 8, 9])]
+)
+def test_diagnoses_are_judged_on_what_the_tables_do_not_count(
+    count: int, counted: int | None, rows: list[int]
+) -> None:
+    """The first ones are the tables'; where all are, every second one."""
+    examples = Examples({"pixel_values": torch.arange(count)}, False)
+    assert diagnose.unseen_half(examples, counted).tensors["pixel_values"].tolist() == rows
+    with pytest.raises(SystemExit, match="too few"):
+        diagnose.unseen_half(examples, count)
+
+
+def test_a_diagnosis_is_of_unseen_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ends are the models' own losses by label on every second test image."""
+    rng = torch.Generator().manual_seed(0)
+    (tmp_path / "digits").mkdir()
+    for split, count in (("train", 24), ("test", 12)):
+        images, labels = torch.randn(count, 3, 8, 8, generator=rng), torch.randint(0, 5, (count,), generator=rng)
+        save_file({"pixel_values": images, "labels": labels}, tmp_path / "digits" / f"{split}.safetensors")
+    a, b = (save_toy("vit", tmp_path / f"seed-{seed}", seed=seed, dtype=torch.float32) for seed in (0, 1))
+    monkeypatch.setattr(run, "DATA", tmp_path)
+    monkeypatch.setattr(diagnose, "DATA", tmp_path)
+    for module, name in ((matched_line, "MatchedLine"), (matched_learner, "Learner")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # put back behind the test
+    seen: dict[tuple[float, ...], float] = {}
+    measured = diagnose.UnseenLearner.measured
+    monkeypatch.setattr(
+        diagnose.UnseenLearner, "measured", lambda self, point: seen.setdefault(tuple(point), measured(self, point))
+    )
+    found = diagnose.diagnose("vit-digits", (a, b), "mlp 1", 1)
+    odd = open_data(run.test_data("vit-digits"), a, config=config_of(a))
+    odd = Examples({name: x[1::2] for name, x in odd.tensors.items()}, True)
+    for folder, end in ((a, (1.0, 0.0)), (b, (0.0, 1.0))):
+        assert seen[end] == pytest.approx(evaluate(load_module(folder), odd).loss, rel=1e-4)
+    assert found["unseen"] == 6
+    assert found["before_learning"] == pytest.approx(
+        seen[0.5, 0.5] - (seen[1.0, 0.0] + seen[0.0, 1.0]) / 2, rel=1e-6
+    )
+    assert diagnose.layers_of(a) == 3
+    with pytest.raises(SystemExit, match=r"mlp 3.*`mlp 0` to `mlp 2`"):
+        diagnose.check_part("mlp 3", 3)
+
+
+@pytest.mark.parametrize("family", ["vit", "llama", "gpt2"])
+def test_every_family_has_parts_in_its_layers(family: str, tmp_path: Path) -> None:
+    """Attention and neurons of a layer are parts of it, apart from each other and from the layer behind it."""
+    model = recognise(save_toy(family, tmp_path / "a"))
+    spec = select_spaces(model.spec, "all").spec
+    parts = {
+        p: {b.key for b in model.blocks if diagnose.within(p, b, spec)}
+        for p in ("attention 1", "mlp 1", "mlp 2", "mlp")
+    }
+    assert all(len(keys) >= 2 for keys in parts.values())
+    assert not parts["attention 1"] & parts["mlp 1"]
+    assert parts["mlp 1"] | parts["mlp 2"] < parts["mlp"]
 
 
 def test_the_page_is_made_from_the_results() -> None:
