@@ -133,6 +133,26 @@ def test_every_family_has_parts_in_its_layers(family: str, tmp_path: Path) -> No
     assert parts["mlp 1"] | parts["mlp 2"] < parts["mlp"]
 
 
+def test_growth_is_fitted_beyond_the_start() -> None:
+    """Planted powers come back along their axis alone; a figure that is missing, or no cost at all, has none."""
+    rows = {}
+    for width, depth, heads in [(128, 4, 8), (256, 4, 8), (512, 4, 8), (128, 8, 8), (128, 4, 4), (1024, 9, 9)]:
+        seconds = {"none": 1.0, "paper": 1.0, "all": 1 + width**2.5 * depth}
+        name = f"width {width} depth {depth} heads {heads}"
+        rows[name] = {k: {"cpu_seconds": s} for k, s in seconds.items()}
+        rows[name]["search"] = {"cpu_seconds": 9.0, "own_cpu_seconds": depth**3}
+    for axis, wanted in {
+        "width": {"all": 2.5, "search": 0.0},
+        "depth": {"all": 1.0, "search": 3.0},
+        "heads": {"all": 0.0},
+    }.items():
+        found = tables.exponents(rows, axis)
+        for kind, power in wanted.items():
+            assert found[kind] == pytest.approx(power, abs=1e-9)
+        assert found["paper"] is found["learned"] is found["default"] is None
+    assert tables.exponents(rows, "width")["sizes"] == [128, 256, 512]
+
+
 def test_the_page_is_made_from_the_results() -> None:
     """Its text is what `benchmarks/barrier/tables.py` writes."""
     assert tables.PAGE.read_text() == tables.page()
