@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from engine.disguises import single
 from isomerge.engine.models import recognise
 from isomerge.errors import DiskFullError, IsomergeError
-from isomerge.files import check_file, write_tensors, write_whole
+from isomerge.files import check_file, is_device, write_tensors, write_whole
 from isomerge.symmetry.alignment import Alignment
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -85,3 +85,10 @@ def test_devices_are_no_files() -> None:
     """They would be replaced by one, where the user may."""
     with pytest.raises(IsomergeError, match="is no plain file"):
         check_file(Path(os.devnull), "--out", force=True)
+
+
+def test_what_is_written_into() -> None:
+    """Devices and open files of a process are; a disk in memory has files like any other."""
+    assert is_device(Path("/dev/stdout"))
+    assert is_device(Path("/dev/null"))
+    assert not is_device(Path("/dev/shm/no-such-folder/report.json"))

@@ -148,7 +148,10 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def is_device(path: Path) -> bool:
     """Whether what is at ``path`` is a device, a pipe or an open file of a process (``/dev/stdout``), written into and never replaced."""
-    if any(path.absolute().is_relative_to(system) for system in ("/dev", "/proc")):
+    there = path.absolute()
+    if any(map(there.is_relative_to, ("/dev", "/proc"))) and not there.is_relative_to(
+        "/dev/shm"
+    ):  # a disk in memory
         return True
     return os.path.exists(path) and not path.is_file() and not path.is_dir()
 

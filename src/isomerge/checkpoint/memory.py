@@ -36,7 +36,6 @@ class MemoryCheckpoint(Checkpoint):
 
     def identity(self) -> list[Any]:
         """What determines the tensors: a digest of their names, types, shapes and bytes (every tensor is read)."""
-
         found = hashlib.sha256()
         for name in sorted(self.tensors):
             info = self.tensors[name]

@@ -109,7 +109,6 @@ class CheckpointWriter:
         Raises IsomergeError when ``name`` is not planned, dtype or shape differ from the plan, the writer is
         closed, or the disk is full; after the last the partial folder can still be resumed.
         """
-
         planned = self._planned(name)
         if isinstance(tensor, PlacedTensor):
             self._written[name] = self._pending[name] = tensor.crc32

@@ -28,7 +28,6 @@ def weights_digest(model: Model) -> str:
 
     How tensors are spread over files does not matter, nor does a head that `recognise` untied.
     """
-
     found = hashlib.sha256()
     seen: set[tuple[Any, int]] = set()
     names = []
