@@ -121,7 +121,7 @@ class UnitWork:
             for k, model in enumerate(models)
         ]
         by = [None, *(solver.alignment({}) for solver in self.solvers)]
-        named = self._named(dict(self.fuse(unit, blocks, by, first)))
+        fused = dict(self.fuse(unit, blocks, by, first))
         found = []
         for k, solver in enumerate(self.solvers):
             squares = {
@@ -131,7 +131,7 @@ class UnitWork:
                 for block in unit.blocks
             }
             found.append(solver.still(unit, squares))
-        return found, named
+        return found, self._named(fused)  # by now all was read: what is damaged is told as it is stored
 
     def _named(self, fused: dict[Block, Tensor | PlacedTensor]) -> dict[str, Tensor | PlacedTensor]:
         """What is written, by its names; the blocks are let go."""

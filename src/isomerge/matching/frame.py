@@ -223,8 +223,11 @@ def streams_alone(spec: Spec, blocks: Iterable[Block]) -> set[str]:
     return {name for name in spec.streams if not any(reads_once(spec, here, name) for here in shared)}
 
 
-def has_shared_meaning(spec: Spec, block: Block) -> bool:
-    """Whether nothing but streams and their scales acts on a block outside the layers: embeddings and heads."""
+def has_shared_meaning(spec: Spec, block: Block, *, vectors: bool = False) -> bool:
+    """Whether nothing but streams and their scales acts on a block outside the layers: embeddings and heads.
+
+    ``vectors``: biases of norms as well, which say where logits begin, and of a stream's basis no more than one direction.
+    """
     acting = {space.name for space in elements_of(spec, block).values()}
-    names = [a.name for a in atoms(block.axes or ()) if a.name not in spec.gains]  # a norm's bias is one vector
+    names = [a.name for a in atoms(block.axes or ()) if vectors or a.name not in spec.gains]
     return not block.scope and bool(acting & set(spec.streams)) and acting <= spec.residual_names and len(names) > 1

@@ -207,7 +207,8 @@ class CanonicalUnits:
         """The weighted atom views of one unit of two models; ``shared``: of what means the same in all models."""
         for key, t in x.items():
             weight = self.weight(key)
-            if weight and not (shared and isinstance(key, Block) and not has_shared_meaning(self.frame, key)):
+            means = not isinstance(key, Block) or has_shared_meaning(self.frame, key, vectors=True)
+            if weight and (means or not shared):
                 for (u, v), here in leaves_of(self.frame, key, t, y[key]):
                     yield u, v, here, weight
 

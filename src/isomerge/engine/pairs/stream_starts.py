@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from isomerge.matching.frame import WeightedLeaf, stream_crosses, streams_beside, streams_by_grams, streams_by_norms
+from isomerge.matching.frame import (
+    WeightedLeaf,
+    stream_crosses,
+    streams_alone,
+    streams_beside,
+    streams_by_grams,
+    streams_by_norms,
+)
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.units import Unit
@@ -31,7 +38,9 @@ def shared_start(solver: StreamSolver) -> None:
     if solver.units.activations is None:
         units = [unit for unit in units if not all(block.scope for block in unit.blocks)]
     crosses = stream_crosses(frame, _leaves(solver, units, shared=True))
-    solved = {name: frame.spaces[name].group.solve(c)[0] for name, c in crosses.items()}
+    # a norm's bias helps to find a basis, and is none alone
+    bare = streams_alone(frame, solver.pair.anchor.blocks) if solver.units.activations is None else set()
+    solved = {name: frame.spaces[name].group.solve(c)[0] for name, c in crosses.items() if name not in bare}
     if alone := [name for name in frame.streams if name not in solved]:
         solved |= streams_by_norms(frame, _leaves(solver, solver.pair.plan.units), alone)
     solver.turn = Alignment(frame, solved)
