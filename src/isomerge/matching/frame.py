@@ -90,6 +90,11 @@ def reads_once(spec: Spec, here: Sequence[Atom], stream: str) -> bool:
     return len(streams) == 1 and streams[0].name == stream and not streams[0].diag
 
 
+def _rows(t: Tensor, at: int) -> Tensor:
+    """A tensor as [n, others], the axis ``at`` first."""
+    return t.movedim(at, 0).reshape(t.shape[at], -1)
+
+
 def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tensor]:
     """The cross-Grams A B^T [d, d], float64, of every stream: all that its solver needs.
 
@@ -103,7 +108,7 @@ def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tenso
             if not reads_once(spec, here, stream):
                 continue
             at = [atom.name for atom in here].index(stream)
-            u, v = (t.movedim(at, 0).flatten(1) if t.ndim > 1 else t.reshape(-1, 1) for t in (x, y))
+            u, v = _rows(x, at), _rows(y, at)
             cross = weight * (u @ v.mT).double()
             found[stream] = found.get(stream, 0) + cross
     return found
@@ -124,7 +129,7 @@ def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collect
         for stream in streams:
             if reads_once(spec, here, stream):
                 at = [atom.name for atom in here].index(stream)
-                a, b = (t.movedim(at, 0).flatten(1) if t.ndim > 1 else t.reshape(-1, 1) for t in (x, y))
+                a, b = _rows(x, at), _rows(y, at)
                 norms[stream].append((weight**0.5 * a.double().norm(dim=1), weight**0.5 * b.double().norm(dim=1)))
     found = {}
     for stream, rows in norms.items():
@@ -151,7 +156,8 @@ def streams_beside(spec: Spec, pairs: Iterable[WeightedLeaf], settled: Collectio
         names = [a.name for a in here]
         if stream not in spec.streams or names.count(stream) != 1:
             continue
-        u, v = (t.movedim(names.index(stream), 0).reshape(t.shape[names.index(stream)], -1) for t in (x, y))
+        at = names.index(stream)
+        u, v = _rows(x, at), _rows(y, at)
         found[stream] = found.get(stream, 0) + weight * (u @ v.mT).double()
     return found
 
@@ -209,11 +215,8 @@ def _grams(leaves: Iterable[WeightedLeaf], streams: Sequence[str]) -> Iterable[t
     for x, y, here, weight in leaves:
         names = [a.name for a in here]
         for stream in streams:
-            if names.count(stream) == 1 and not here[names.index(stream)].diag:
-                a, b = (
-                    t.double().movedim(names.index(stream), 0).reshape(t.shape[names.index(stream)], -1)
-                    for t in (x, y)
-                )
+            if names.count(stream) == 1 and not here[at := names.index(stream)].diag:
+                a, b = _rows(x.double(), at), _rows(y.double(), at)
                 yield stream, weight * a @ a.mT, weight * b @ b.mT
 
 

@@ -207,8 +207,9 @@ class CanonicalUnits:
         """The weighted atom views of one unit of two models; ``shared``: of what means the same in all models."""
         for key, t in x.items():
             weight = self.weight(key)
-            means = not isinstance(key, Block) or has_shared_meaning(self.frame, key, vectors=True)
-            if weight and (means or not shared):
+            if weight and (
+                not shared or not isinstance(key, Block) or has_shared_meaning(self.frame, key, vectors=True)
+            ):
                 for (u, v), here in leaves_of(self.frame, key, t, y[key]):
                     yield u, v, here, weight
 
