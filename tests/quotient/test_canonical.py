@@ -14,7 +14,8 @@ from engine.disguises import keep_streams, perturb, turn, write_like
 from isomerge.engine.models import recognise
 from isomerge.engine.plan import gives_out_streams
 from isomerge.evidence.outputs import compare_outputs
-from isomerge.quotient.canonical import CLOSE, canonical
+from isomerge.quotient.canonical import canonical
+from isomerge.quotient.degeneracy import CLOSE
 from toys import SAMPLE, outputs, relative, save_toy, tensors
 
 # toys of which two coordinates happen to be of one size to a millionth (Qwen3-VL's merger has many neurons)

@@ -97,26 +97,21 @@ def merge(
         raise IsomergeError("merge needs a folder to write: give out=FOLDER")
     dtype = dtype_name(dtype)
     seed = matching.get("seed")
+    fused: dict[str, Any] = {
+        "method": method,
+        "weights": weights,
+        "parameters": parameters,
+        "base_model": base_model,
+    }
+    fused |= {"stats": stats, "tokenizer_source": tokenizer_source, "source_bases": source_bases}
     if isinstance(models, (str, Path)):
-        said = {**how, "method": method, "weights": weights, "parameters": parameters, "base_model": base_model}
-        said |= {"stats": stats, "tokenizer_source": tokenizer_source, "source_bases": source_bases, "onto": onto}
-        _alone_with_recipe(models, {**said, "untie": untie})
+        _alone_with_recipe(models, {**how, **fused, "onto": onto, "untie": untie})
         job = job_of_recipe(models, seed=seed)
         how = {name: job.options[name] for name in (*how, "onto")}
         untie, dtype, repair = job.options["untie"], dtype or job.options["dtype"], repair or job.options["repair"]
         matching = {**job.matching, **matching}
     else:
-        job = job_of_models(
-            models,
-            method=method,
-            weights=weights,
-            parameters=parameters,
-            base_model=base_model,
-            stats=stats,
-            tokenizer_source=tokenizer_source,
-            source_bases=source_bases,
-            seed=seed or 0,
-        )
+        job = job_of_models(models, **fused, seed=seed or 0)
         how["onto"] = number_of(onto, job)
     with told_in_keys(models, job.recipe, {**matching, "repair": repair}):
         match = matching_of(**matching)

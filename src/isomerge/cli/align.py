@@ -43,7 +43,7 @@ def align(
     from isomerge.cli.dry_run import tell_alignment
     from isomerge.engine.commands import plan_align
     from isomerge.engine.pairs.match_options import matching_of
-    from isomerge.symmetry.alignment import check_patch_file
+    from isomerge.symmetry.patch_file import check_patch_file
 
     voice = Voice(quiet, verbose)
     if save_alignment is not None:

@@ -10,7 +10,6 @@ eigenbases, signs and phases inside the layers, and orders. Everything comes fro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_g
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
 from isomerge.progress import Observer, quiet
+from isomerge.quotient.degeneracy import Canonical
 from isomerge.quotient.representative import (
     CHOSEN,
     ORIENTED,
@@ -49,44 +49,9 @@ Basis = tuple["Tensor | None", "Tensor"]
 """See `basis`."""
 Only = Callable[[tuple[Atom, ...]], bool] | None
 """Which leaves count, by their atoms; None: all of them."""
-CLOSE = 1e-6
-"""A gap below this is told of: float32 weights carry about a tenth of it as rounding."""
-NOTHING = 1e-9
-"""A choice that moves the weights by no more of their norm is none."""
-
 SETTLED = {"F64": 1e-11, "F32": 2e-5}
 """A model that its own element moves by less is its representative already: what is left is the rounding of the stored dtype over
 the gaps, and a second run gives the same bytes. (Gaps of halves are wider than their forms are apart.)"""
-
-
-@dataclass
-class Canonical:
-    """What was found: the element that moves the model to its representative, and how sure every choice was."""
-
-    alignment: Alignment
-    gaps: list[Gap]
-    dead: list[str]
-    """Elements of blocks that have no balanced point (dead or rank-deficient)."""
-    norm: float
-    """The Frobenius norm of the representative."""
-    notes: tuple[str, ...] = ()
-
-    def report(self) -> dict[str, Any]:
-        """The degeneracy report, in JSON: per space and kind the smallest gap, and by how much the other choice moves the
-        weights, as a share of their norm; ``ambiguous`` are the choices that rounding may make."""
-        worst: dict[tuple[str, str], Gap] = {}
-        for gap in sorted(self.gaps, key=lambda gap: gap.value):
-            worst.setdefault((gap.element.partition("[")[0], gap.kind), gap)
-        shown = [self._shown(gap) for gap in worst.values()]
-        close = [self._shown(gap) for gap in sorted(self.gaps, key=lambda g: g.value) if gap.value < CLOSE]
-        close = [
-            choice for choice in close if choice["moves"] > NOTHING
-        ]  # a direction that no weight has is no choice
-        return {"gaps": shown, "ambiguous": close, "dead": sorted(self.dead), "unique": not close and not self.dead}
-
-    def _shown(self, gap: Gap) -> dict[str, Any]:
-        moves = (max(gap.weight, 0.0) ** 0.5) / max(self.norm, 1e-300)
-        return {"element": gap.element, "kind": gap.kind, "gap": gap.value, "moves": moves}
 
 
 class Canonicaliser:

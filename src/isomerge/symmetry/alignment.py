@@ -1,4 +1,4 @@
-"""The group element: what moves a checkpoint along its symmetry orbit, and its patch file.
+"""The group element: what moves a checkpoint along its symmetry orbit.
 
 An alignment maps element keys (``ov[3]``: space ov, layer 3; ``shift.vb[3]``: an additive gauge) to tensors. It acts
 in stages, nearly always a single one: by its shifts first, then by its spaces, fibres before the bases they sit over.
@@ -10,13 +10,11 @@ Elements are labelled by the blocks as they are before their stage (head 2, wher
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Spec
@@ -25,9 +23,6 @@ from isomerge.symmetry.stage import Stage, element_key, joined, scope_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = "isomerge-alignment-1"
-MAX_HEADER = 10_000_000
-"""Longest record of a patch file that is read, in characters."""
 __all__ = ["Alignment", "Stage", "element_key", "scope_of"]
 
 
@@ -159,24 +154,14 @@ class Alignment(Mapping[str, "Tensor"]):
         return found.hexdigest()
 
     def save(self, path: str | Path, **about: Any) -> None:
-        """Write the patch file: safetensors, float64 and int64, with the spaces and sizes in its metadata.
-
-        An alignment that is there is replaced once the new one is whole.
+        """Write the patch file; see `isomerge.symmetry.patch_file.write_patch`.
 
         Raises:
-            IsomergeError: see `check_patch_file`.
+            IsomergeError: see `isomerge.symmetry.patch_file.check_patch_file`.
         """
-        from isomerge.files import write_tensors
+        from isomerge.symmetry.patch_file import write_patch
 
-        header = {
-            "format": FORMAT,
-            "model_type": self.spec.model_type,
-            "about": about,
-            "spaces": {n: [s.group_name, list(s.index)] for n, s in sorted(self.spec.spaces.items())},
-            "sizes": self.spec.sizes,
-        }
-        check_patch_file(Path(path), str(path))
-        write_tensors(Path(path), self.elements, header)
+        write_patch(Path(path), self.spec, self.elements, about)
 
     @classmethod
     def load(cls, path: str | Path, spec: Spec) -> Alignment:
@@ -185,116 +170,6 @@ class Alignment(Mapping[str, "Tensor"]):
         Raises:
             IsomergeError: not a patch file, or one for another architecture or other sizes.
         """
-        from safetensors import SafetensorError, safe_open
+        from isomerge.symmetry.patch_file import read_patch
 
-        try:
-            with safe_open(str(path), "pt") as file:
-                text = (file.metadata() or {}).get("isomerge", "{}")
-                elements = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise IsomergeError(
-                f"{path}: not a readable alignment file ({error}): save one with --save-alignment"
-            ) from None
-        meta = _header(text)
-        kinds = {"model_type": str, "spaces": dict, "sizes": dict}
-        if meta.get("format") != FORMAT or not all(isinstance(meta.get(k), kind) for k, kind in kinds.items()):
-            raise IsomergeError(
-                f"{path}: not an alignment of isomerge (format {meta.get('format')}, expected {FORMAT})"
-            )
-        if not all(map(_is_space, meta["spaces"].values())):
-            raise IsomergeError(f"{path}: its list of spaces is damaged: make this alignment again")
-        if meta["model_type"] != spec.model_type:
-            raise IsomergeError(f"{path}: made for {meta['model_type']}, but the model is {spec.model_type}")
-        active = _with_groups(spec, meta["spaces"], meta["sizes"], elements, path)
-        for key, g in elements.items():
-            _check_element(active, key.rpartition(":")[2], g, path)
-        return cls(active, elements)
-
-
-def check_patch_file(path: Path, name: str) -> None:
-    """Refuse a file that no alignment can be saved to, before anything is computed for it.
-
-    Args:
-        path: the file.
-        name: what errors call it.
-
-    Raises:
-        IsomergeError: see `isomerge.files.check_file`; or weights, statistics or examples that it would replace.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    from isomerge.files import check_file
-
-    check_file(path, name, force=True)
-    try:
-        with safe_open(str(path), "pt") as file:
-            found = _header((file.metadata() or {}).get("isomerge", "{}"))
-    except (OSError, SafetensorError):
-        return  # nothing there, or nothing that could be read
-    if found.get("format") != FORMAT:
-        raise IsomergeError(f"{name} has tensors that are no alignment, and would be replaced: choose another file")
-
-
-def _header(text: str) -> dict[str, Any]:
-    """The header of a patch file; empty when it is not ours."""
-    try:
-        found = json.loads(text) if len(text) <= MAX_HEADER else {}
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_space(entry: Any) -> bool:
-    """Whether a header's entry is a group's name and the indices of a space."""
-    match entry:
-        case [str(), [*indices]]:
-            return all(isinstance(index, str) for index in indices)
-    return False
-
-
-def _check_element(spec: Spec, key: str, g: Tensor, path: Any) -> None:
-    """Refuse what is no element of its group: a wrong shape, numbers that are not finite, no inverse."""
-    from isomerge.symmetry.shifts import shift_atoms
-
-    if key.startswith("shift."):
-        shift = next(s for s in spec.shifts if s.name == key.removeprefix("shift.").partition("[")[0])
-        wanted = tuple(spec.sizes[a.name] for a in shift_atoms(spec, shift))
-        good = tuple(g.shape) == wanted and bool(g.isfinite().all())
-    elif (name := key.partition("[")[0]) not in spec.spaces:
-        good = False
-    else:
-        space = spec.spaces[name]
-        batch = tuple(spec.sizes[i] for i in spec.batch(space))
-        identity = space.group.identity(batch, spec.sizes[space.name])
-        good = tuple(g.shape) == tuple(identity.shape) and space.group.contains(g)
-    if not good:
-        raise IsomergeError(
-            f"{path}: element {key} is no element of its group: this alignment is damaged, make it again"
-        )
-
-
-def _with_groups(
-    spec: Spec, spaces: dict[str, Any], sizes: dict[str, int], elements: Mapping[str, Tensor], path: Any
-) -> Spec:
-    """The spec with exactly the patch's spaces active, checked against what the patch was made for."""
-    for key in (k.rpartition(":")[2] for k in elements):
-        name = key.removeprefix("shift.").partition("[")[0]
-        known = spec.spaces if not key.startswith("shift.") else {s.name for s in spec.shifts}
-        if name not in known:
-            raise IsomergeError(f"{path}: element {key} is of no space of the spec for {spec.model_type}")
-    for name in spaces:
-        wanted = [n for n in (name, *spaces[name][1]) if n in sizes and sizes[n] != spec.sizes.get(n)]
-        if wanted:
-            raise IsomergeError(
-                f"{path}: made for {wanted[0]} = {sizes[wanted[0]]}, but the model has {spec.sizes.get(wanted[0])}"
-            )
-    found = spec.restrict([*spaces, *(s.name for s in spec.shifts)])
-    for name, (group, *_) in spaces.items():
-        space = found.spaces.get(name)
-        if space is not None and group != space.group_name:
-            if group not in space.groups:
-                raise IsomergeError(
-                    f"{path}: space {name} acts by {group}, but this model allows {' or '.join(space.groups)}"
-                )
-            found = found.with_group(name, group)
-    return found
+        return cls(*read_patch(Path(path), spec))
