@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from engine.disguises import single
 from isomerge.engine.models import recognise
 from isomerge.errors import DiskFullError, IsomergeError
-from isomerge.files import check_file, is_device, write_tensors, write_whole
+from isomerge.files import check_file, is_device, whole_file, write_tensors, write_whole
 from isomerge.symmetry.alignment import Alignment
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -92,3 +94,39 @@ def test_what_is_written_into() -> None:
     assert is_device(Path("/dev/stdout"))
     assert is_device(Path("/dev/null"))
     assert not is_device(Path("/dev/shm/no-such-folder/report.json"))
+
+
+def test_two_that_write_one_file_take_turns(tmp_path: Path) -> None:
+    """The second waits: what it writes beside is no other's, and each leaves a whole file."""
+    to, inside, seen = tmp_path / "report.json", threading.Event(), []
+    with whole_file(to) as beside:
+        beside.write_bytes(b"first, ")
+
+        def second() -> None:
+            inside.set()
+            write_whole(to, b"second")
+            seen.append(to.read_bytes())
+
+        other = threading.Thread(target=second)
+        other.start()
+        inside.wait()
+        other.join(0.2)
+        assert other.is_alive()
+        with beside.open("ab") as file:
+            file.write(b"whole")
+        assert beside.read_bytes() == b"first, whole"
+        assert not to.exists()
+    other.join(10)
+    assert seen == [b"second"]
+    assert list(tmp_path.iterdir()) == [to]
+
+
+def test_without_locks_files_are_written_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that knows none."""
+
+    def unknown(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", unknown)
+    write_whole(tmp_path / "x", b"1")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]

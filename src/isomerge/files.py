@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import DiskFullError, IsomergeError, is_full_error
+from isomerge.lock import held
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,6 +161,8 @@ def is_device(path: Path) -> bool:
 def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """A file beside ``path`` for the block to write, which takes its place at the end; after an error nothing has changed.
 
+    Processes that write the same file do so one after the other.
+
     What is no file of its own (see `is_device`) is given as it is: there is nothing in it to keep.
 
     Args:
@@ -173,18 +176,19 @@ def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
         with disk_errors(path):
             yield path
         return
-    beside = path.with_name(f".{path.name}.partial")
-    if len(os.fsencode(beside.name)) > LONGEST:
-        beside = path.with_name(f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.partial")
-    try:
-        with disk_errors(path):
+    hidden = f".{path.name}"
+    if len(os.fsencode(hidden)) + len(".partial") > LONGEST:
+        hidden = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}"
+    beside = path.with_name(f"{hidden}.partial")
+    with disk_errors(path), held(path.with_name(f"{hidden}.lock")):
+        try:
             yield beside
             if durable:
                 flush(beside)
             os.replace(beside, path)
-    finally:
-        with suppress(OSError):  # as where the folder is none
-            beside.unlink()
+        finally:
+            with suppress(OSError):
+                beside.unlink()
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import stat
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from isomerge.checkpoint.companions import MODEL_FILES
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, flush
+from isomerge.lock import give_back, take
 
 
 def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
@@ -100,28 +99,12 @@ class PartialFolder:
             raise
 
     def _locked(self) -> int:
-        while True:
-            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_current(fd):
-                    return fd
-            except BlockingIOError as error:
-                os.close(fd)
-                raise IsomergeError(
-                    f"another process is writing {self.out}; wait until it is done or choose another output folder"
-                ) from error
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
-
-    def _is_current(self, fd: int) -> bool:
-        """False when the holder before unlinked the lock file between our open and flock: try anew then."""
         try:
-            return os.path.samestat(os.fstat(fd), self._lock_path.stat())
-        except FileNotFoundError:
-            return False
+            return take(self._lock_path, wait=False)
+        except BlockingIOError as error:
+            raise IsomergeError(
+                f"another process is writing {self.out}; wait until it is done or choose another output folder"
+            ) from error
 
     def _restore(self) -> None:
         """Puts back what ``out`` held, when a run died between moving it aside and the final rename."""
@@ -180,9 +163,7 @@ class PartialFolder:
     def release(self) -> None:
         """Gives up the lock; the folder stays as it is."""
         if self._lock is not None:
-            with suppress(OSError):  # a lock file left behind is harmless: only a held lock counts
-                self._lock_path.unlink()  # while still held, so that no one else's file is removed
-            os.close(self._lock)
+            give_back(self._lock_path, self._lock)
             self._lock = None
 
 
