@@ -1,6 +1,7 @@
 """Whether `--max-memory` holds: the least that a command takes to begin, and the peak of its anonymous memory (Linux).
 
     python -m benchmarks.performance.bounds                  # writes results/performance/bounds.json
+    python -m benchmarks.performance.bounds stats generate   # these rows alone
 
 Pairs are Llama-shaped fine-tunes of one random model in bfloat16, read on random tokens where models are run. Every row is a
 process of its own, with one thread and the least bound that it does not refuse. Results are kept row by row: a run that was
@@ -52,6 +53,16 @@ DATA: dict[str, tuple[str, ...]] = {
     "merge fisher": ("--no-align", "--method", "fisher", "--data", "DATA", "--limit", "8"),
     "merge regmean": ("--no-align", "--method", "regmean", "--data", "DATA"),
 }  # fmt: skip
+FORWARD: dict[str, tuple[str, ...]] = {
+    "stats": ("--data", "DATA"),
+    "stats --kinds fisher,kfac": ("--data", "DATA", "--kinds", "fisher,kfac", "--limit", "8"),
+    "generate": ("--limit", "64"),
+    "generate, long": ("--limit", "64", "--length", "256"),
+    "barrier": ("--data", "DATA", "--points", "3"),
+    "barrier, three models": ("--data", "DATA", "--grid", "2", "--spaces", "none"),
+    "barrier --batch-size 64": ("--data", "DATA", "--points", "3", "--spaces", "none", "--batch-size", "64"),
+}  # fmt: skip
+"""Commands that run models and write none."""
 
 
 def llama(width: int, layers: int) -> Llama:
@@ -71,17 +82,30 @@ def run(name: str, options: Sequence[str], model: Llama, root: Path) -> dict[str
     """One row: what the program says that it needs, and what it takes within that."""
     models = [write(root / f"{model.width}-{model.layers}-{k}", model, 0, noise=0.1, draw=k) for k in range(3)]
     named = {"BASE": str(models[2]), "DATA": str(write_data(root / "data.jsonl"))}
-    what, out = name.split()[0], root / "out"
-    given = [str(models[1]), "--onto", str(models[0])] if what == "align" else [str(m) for m in models[:2]]
-    command = [*PROGRAM, what, *given, "-o", str(out), "--length", str(TOKENS), *(named.get(o, o) for o in options)]
+    what = name.split()[0].strip(",")
+    given, out = _arguments(what, name, models, root)
+    length = [] if "--length" in options else ["--length", str(TOKENS)]
+    command = [*PROGRAM, what, *given, *length, *(named.get(o, o) for o in options)]
     need = _need(command)
     limit = ["--max-memory", f"{need / 1e9 + 0.005:.3f}GB"]
     _asked([*command, *limit, "--dry-run", "-q", "--json", str(root / "dry.json")])
     estimate = json.loads((root / "dry.json").read_text())["estimate"]["memory"]
     found = measure([*command, *limit, "-q"], threads=1, log=root / "log", inputs=models[:2])
-    shutil.rmtree(out)
+    shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
     kept = ("seconds", "cpu_seconds", "peak_anonymous_bytes", "load")
     return {"least": need, "estimate": estimate, **{key: found[key] for key in kept}}
+
+
+def _arguments(what: str, name: str, models: Sequence[Path], root: Path) -> tuple[list[str], Path]:
+    """The models that a command is given, and where it writes."""
+    several = [str(m) for m in models[: 3 if "three" in name else 2]]
+    if what == "barrier":
+        return several, root / "nothing"
+    file = root / "out.safetensors"
+    if what in ("stats", "generate"):
+        return [*several[: 1 if what == "stats" else 2], "-o", str(file)], file
+    given = [str(models[1]), "--onto", str(models[0])] if what == "align" else several
+    return [*given, "-o", str(root / "out")], root / "out"
 
 
 def _need(command: Sequence[str]) -> float:
@@ -97,19 +121,20 @@ def _asked(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(1)).stderr
 
 
-def main() -> None:
-    """Measure what is missing and write the results."""
+def main(named: Sequence[str]) -> None:
+    """Measure what is missing, of all rows or of those that are named, and write the results."""
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     todo = [(shape, row) for shape in SHAPES["run"] for row in DATA.items()]
+    todo += [(shape, row) for shape in SHAPES["run"] for row in FORWARD.items()]
     todo += [(shape, row) for shape in SHAPES["weights"] for row in MODELS.items()]
     with tempfile.TemporaryDirectory(dir=ROOT / "benchmarks" / "data") as folder:
         for (width, layers), (name, options) in todo:
             row = f"width {width}, depth {layers}: {name}"
-            if row not in found:
+            if row not in found and (not named or name in named):
                 found[row] = run(name, options, llama(width, layers), Path(folder))
                 print(row, found[row], flush=True)
                 RESULTS.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import recognised
 from isomerge.engine.arguments import checked
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
@@ -26,6 +24,7 @@ def generate(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     force: bool = False,
+    max_memory: str | int | None = None,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
     """Write examples for models that shall be matched and that nobody has data for.
@@ -42,6 +41,7 @@ def generate(
         device: where models write.
         seed: of what is drawn; equal seeds give equal files on one machine.
         force: replace ``out``.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too little nothing is done.
 
     Returns:
         A report: ``kind`` (``texts`` or ``images``), ``shapes`` by tensor, ``examples``, ``seed``, ``bytes``.
@@ -49,12 +49,10 @@ def generate(
     Raises:
         IsomergeError: models that neither write texts nor see images, or not the same ones; nothing is written.
     """
-    from isomerge.engine.live.generated import Generation, run_generate
+    from isomerge.api.planning import planned_generate
 
-    options = Generation(
-        Path(os.path.expanduser(out)), count=limit, length=length, seed=seed, batch_size=batch_size, device=device,
-        force=force, observer=observer,
-    )  # fmt: skip
-    options.check()
-    with recognised(models, spec, allow_pickle) as found:
-        return Report(run_generate(found, options))
+    with planned_generate(
+        models, out=out, limit=limit, length=length, batch_size=batch_size, device=device, seed=seed, spec=spec,
+        allow_pickle=allow_pickle, force=force, max_memory=max_memory, observer=observer,
+    ) as planned:  # fmt: skip
+        return Report(planned.run())

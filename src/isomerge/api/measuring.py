@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.api.opening import dtype_name, recognised
+from isomerge.api.opening import dtype_name
 from isomerge.data.examples import Examples
 from isomerge.engine.arguments import checked
 from isomerge.evidence.report.notebook import Report
@@ -35,6 +34,7 @@ def barrier(
     png: str | Path | None = None,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
+    max_memory: str | int | None = None,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
     """The loss on the line between two models, or on the plane through three: whether their average can work.
@@ -50,6 +50,7 @@ def barrier(
         batch_size, device: how the models are run, in float32.
         limit, length: examples, and tokens per example; see `open_data`.
         png: where to draw it.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too little nothing is done.
 
     Returns:
         A report: ``lines`` (``barrier`` by definition, in ``unit``, ``midpoint``, ``highest``, ``losses``, ...) or
@@ -60,29 +61,14 @@ def barrier(
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
-    from isomerge.engine.connectivity import BarrierOptions, run_barrier, untied_alike
-    from isomerge.engine.inputs import data_for, files_read
-    from isomerge.files import check_not_read
+    from isomerge.api.planning import planned_barrier
 
-    given = [one, two] if third is None else [one, two, third]
-    options = BarrierOptions(
-        points=points,
-        grid=grid,
-        spaces=[spaces] if isinstance(spaces, str) else list(spaces),
-        batch_size=batch_size,
-        device=device,
-        png=Path(os.path.expanduser(png)) if png is not None else None,
-        observer=observer,
-    )
-    with recognised([*given, *aligned], spec, allow_pickle) as found:
-        alike, untied = untied_alike(found, spec)
-        models, others = alike[: len(given)], alike[len(given) :]
-        options.check(models, others)
-        if options.png is not None:
-            check_not_read(options.png, f"--png {options.png}", files_read(found, data, spec))
-        if not isinstance(data, Examples):
-            data = data_for(models[0].checkpoint, str(data), limit=limit, length=length)
-        return Report({**run_barrier(models, data, options, others), "untied": untied})
+    with planned_barrier(
+        [one, two] if third is None else [one, two, third], data=data, points=points, grid=grid, spaces=spaces,
+        aligned=aligned, batch_size=batch_size, limit=limit, length=length, device=device, png=png, spec=spec,
+        allow_pickle=allow_pickle, max_memory=max_memory, observer=observer,
+    ) as planned:  # fmt: skip
+        return Report(planned.run())
 
 
 @checked()
@@ -151,6 +137,7 @@ def stats(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     force: bool = False,
+    max_memory: str | int | None = None,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
     """Run a model over data once and write the statistics that matching and merging need, one file per model.
@@ -170,6 +157,7 @@ def stats(
         limit, length: examples, and tokens per example; see `open_data`.
         device: where the model runs, in float32.
         force: replace ``out``.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too little nothing is done.
 
     Returns:
         A report: ``taps``, ``rows``, ``tokens`` by tap, ``kinds``, ``fisher``, ``examples``, ``bytes``.
@@ -177,26 +165,11 @@ def stats(
     Raises:
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.inputs import data_for, files_read
-    from isomerge.engine.stats.gathering import StatsOptions, parse_kinds, run_stats
-    from isomerge.files import check_not_read
+    from isomerge.api.planning import planned_stats
 
-    path, chosen = Path(os.path.expanduser(out)), parse_kinds(kinds)
-    options = StatsOptions(
-        path,
-        rows,
-        batch_size,
-        device,
-        dtype_name(dtype) or dtype,
-        force,
-        observer,
-        kinds=chosen,
-        labels=fisher_labels,
-        seed=seed,
-    )
-    options.check()
-    with recognised([model], spec, allow_pickle) as (found,):
-        check_not_read(path, f"--out {path}", files_read([found], data, spec))
-        if not isinstance(data, Examples):
-            data = data_for(found.checkpoint, str(data), limit=limit, length=length)
-        return Report(run_stats(found, data, options))
+    with planned_stats(
+        model, data=data, out=out, rows=rows, limit=limit, length=length, batch_size=batch_size, device=device,
+        dtype=dtype_name(dtype) or dtype, kinds=kinds, labels=fisher_labels, seed=seed, spec=spec,
+        allow_pickle=allow_pickle, force=force, max_memory=max_memory, observer=observer,
+    ) as planned:  # fmt: skip
+        return Report(planned.run())

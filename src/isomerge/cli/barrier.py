@@ -48,21 +48,31 @@ def barrier(
     png: Annotated[Path | None, typer.Option("--png", help="Draw the curves, or the plane, to this file.")] = None,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
+    max_memory: o.MaxMemory = None,
+    dry_run: o.DryRun = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
     """Measure the loss on the line from A to B (or the plane through A, B, C), as stored and aligned."""
     import isomerge
+    from isomerge.api.planning import planned_barrier
     from isomerge.cli.console import Voice, warn_fixed, write_json
+    from isomerge.cli.dry_run import tell_cost
+    from isomerge.engine.connectivity import check_labelled
 
     voice = Voice(quiet, verbose)
+    given: dict[str, Any] = {
+        "data": data, "points": points, "grid": grid, "spaces": spaces or ["default"], "aligned": aligned or [],
+        "batch_size": batch_size, "limit": limit, "length": length, "device": device, "png": png, "spec": spec,
+        "allow_pickle": allow_pickle, "max_memory": max_memory,
+    }  # fmt: skip
+    if dry_run:
+        with planned_barrier([a, b] if c is None else [a, b, c], **given) as planned:
+            check_labelled(planned.examples)
+            return tell_cost(voice, json, planned)
     with voice.progress("measuring", steps=True) as observer:
-        report = isomerge.barrier(
-            a, b, c, data=data, points=points, grid=grid, spaces=spaces or ["default"], aligned=aligned or [],
-            batch_size=batch_size, limit=limit, length=length, device=device, png=png, spec=spec,
-            allow_pickle=allow_pickle, observer=observer,
-        )  # fmt: skip
+        report = isomerge.barrier(a, b, c, **given, observer=observer)
     warn_fixed(voice, report["fixed"])
     if report["untied"]:
         voice.say(f"Untied in memory, as another model has a head of its own: {', '.join(report['untied'])}.\n")
@@ -73,7 +83,7 @@ def barrier(
         _planes(voice, report)
     if png is not None:
         voice.say(f"Picture: {png}")
-    write_json(json, report)
+    return write_json(json, report)
 
 
 def _percent(accuracy: float | None) -> str:

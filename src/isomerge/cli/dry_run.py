@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
 
 if TYPE_CHECKING:
+    from isomerge.api.planning import Planned
     from isomerge.engine.merge.merging import MergePlan
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.match_options import Matching
@@ -42,6 +43,24 @@ def tell_alignment(voice: Voice, json: Path | None, solver: PairSolver, output: 
     check_data(matching, solver.anchor)
     cost = estimate(solver.plan, models, guard=True, limit=output.max_memory, matching=matching)
     _tell(voice, json, models, solver.plan, cost, _looked_at(matching), moved=True)
+
+
+def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
+    """The memory and time of a command that runs models and writes none, which was checked when it was planned."""
+    cost, examples = planned.cost, planned.examples
+    read = f"{len(examples)} examples; " if examples is not None else ""
+    voice.say(
+        f"{read}about {size_text(cost.memory)} of memory, {cost.seconds:.0f} s on one core. Nothing was written."
+    )
+    write_json(
+        json,
+        {
+            "command": "dry-run",
+            "models": [model.ref for model in planned.models],
+            "examples": None if examples is None else len(examples),
+            "estimate": cost.document(),
+        },
+    )
 
 
 def _looked_at(matching: Matching) -> list[str]:

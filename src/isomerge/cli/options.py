@@ -60,6 +60,12 @@ Json = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print figures per layer as well.")]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        help="What the run may take, such as 8GB, by the estimate of --dry-run; refused where that is too little."
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, print the plan and its cost, write nothing.")
 ]

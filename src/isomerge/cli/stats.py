@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,25 +45,33 @@ def stats(
     seed: Annotated[int, typer.Option(help="Of sampled labels.")] = 0,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
+    max_memory: o.MaxMemory = None,
     overwrite: o.ForceFile = False,
+    dry_run: o.DryRun = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
     """Run MODEL over data once and write the statistics that matching and merging need; align and merge read them."""
     import isomerge
+    from isomerge.api.planning import planned_stats
     from isomerge.cli.console import Voice, size_text, write_json
+    from isomerge.cli.dry_run import tell_cost
 
     voice = Voice(quiet, verbose)
+    given: dict[str, Any] = {
+        "data": data, "out": out, "rows": rows, "limit": limit, "length": length, "batch_size": batch_size,
+        "device": device, "dtype": dtype, "kinds": kinds, "seed": seed, "spec": spec, "allow_pickle": allow_pickle,
+        "force": overwrite, "max_memory": max_memory,
+    }  # fmt: skip
+    if dry_run:
+        with planned_stats(model, **given, labels=fisher_labels) as planned:
+            return tell_cost(voice, json, planned)
     with voice.progress("reading activations", steps=True) as observer:
-        report = isomerge.stats(
-            model, data=data, out=out, rows=rows, limit=limit, length=length, batch_size=batch_size, device=device,
-            dtype=dtype, kinds=kinds, fisher_labels=fisher_labels, seed=seed, spec=spec, allow_pickle=allow_pickle,
-            force=overwrite, observer=observer,
-        )  # fmt: skip
+        report = isomerge.stats(model, **given, fisher_labels=fisher_labels, observer=observer)
     if verbose:
         voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report["tokens"].items()])
     parts = [f"{report['rows']} rows at {report['taps']} places"] if report["rows"] else []
     parts += [kind for kind in report["kinds"] if kind != "activations"]
     voice.say(f"Wrote {out}: {', '.join(parts)}, from {report['examples']} examples, {size_text(report['bytes'])}.")
-    write_json(json, report)
+    return write_json(json, report)

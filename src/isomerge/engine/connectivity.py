@@ -13,6 +13,7 @@ from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import check_device
 from isomerge.engine.commands import run_align
 from isomerge.engine.compatible import check_compatible
+from isomerge.engine.forward_cost import held_while_aligning
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.live.substitution import module_as_told
 from isomerge.engine.models import Model, recognise, working_dtype
@@ -46,6 +47,8 @@ class BarrierOptions:
     batch_size: int = 32
     device: str = "cpu"
     png: Path | None = None
+    max_memory: int | None = None
+    """Bytes that all of it may take, as `isomerge.engine.forward_cost.barrier_cost` counts them."""
     observer: Observer = quiet
 
     def check(self, models: Sequence[Model], aligned: Sequence[Model]) -> None:
@@ -103,6 +106,12 @@ def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tup
     return found, [new.ref for new, old in zip(found, models, strict=True) if len(new.names) > len(old.names)]
 
 
+def check_labelled(examples: Examples | None) -> None:
+    """Raise an IsomergeError for data without labels."""
+    if examples is None or not examples.labelled:
+        raise IsomergeError("--data has no labels, so there is no loss: give a label with every example")
+
+
 def run_barrier(
     models: Sequence[Model],
     examples: Examples,
@@ -126,7 +135,7 @@ def run_barrier(
     anchor = module_as_told(models[0], options.device)
     if not examples.labelled:
         logits_of(anchor, next(examples.batches(1)))  # of a model without a head, labels would not help
-        raise IsomergeError("--data has no labels, so there is no loss: give a label with every example")
+        check_labelled(examples)
     run = evaluator(examples, options.batch_size)
     names = [STORED, *(f"aligned, {chosen}" for chosen in options.kinds), *(model.ref for model in aligned)]
     report: dict[str, Any] = {
@@ -144,7 +153,7 @@ def run_barrier(
     del others  # before the next modules are read
     distances: list[Any] = [None]
     for chosen, name in zip(options.kinds, names[1:], strict=False):
-        with _aligned(models, chosen) as (folders, distance):
+        with _aligned(models, chosen, options.max_memory) as (folders, distance):
             moved = [load_module(folder, device=options.device) for folder in folders]
         found.append((name, between(name, moved)))
         distances.append(distance)
@@ -182,13 +191,19 @@ def _between(
 
 
 @contextmanager
-def _aligned(models: Sequence[Model], spaces: str) -> Iterator[tuple[list[Path], list[dict[str, float]]]]:
-    """The models but the first, aligned onto it, in folders that are deleted afterwards; and their distances."""
+def _aligned(
+    models: Sequence[Model], spaces: str, bound: int | None
+) -> Iterator[tuple[list[Path], list[dict[str, float]]]]:
+    """The models but the first, aligned onto it, in folders that are deleted afterwards; and their distances. ``bound``: bytes
+    for the whole run, of which the alignment has what the first one's module leaves.
+    """
+    if bound is not None:
+        bound -= int(held_while_aligning(models[0]))
     dtype = str(working_dtype(models)).removeprefix("torch.")  # half precisions would round what was aligned
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
         folders, distances = [], []
         for number, model in enumerate(models[1:]):
-            output = Output(Path(folder) / str(number), dtype=dtype)
+            output = Output(Path(folder) / str(number), dtype=dtype, max_memory=bound)
             _, report = run_align(model, models[0], output, spaces=spaces)
             folders.append(output.out)
             distances.append({key: report["distance"][key] for key in ("before", "after")})

@@ -94,18 +94,31 @@ def room_for_units(plan: Plan, models: Sequence[Model], limit: int | None, **how
     if limit is None:
         return CACHE
     need, largest = memory_needed(plan, models, **how)
-    if need > limit:
-        named = "running the models" if largest is None else f"the unit of {largest.key}"
-        less = (
-            "leave out what runs them, or give fewer --rows or a smaller --batch-size"
-            if largest is None
-            else "match fewer spaces"
-        )
+    if largest is None:
+        less = "leave out what runs them, or give fewer --rows or a smaller --batch-size"
+        check_bound(need, limit, "running the models", less)
+    else:
+        check_bound(need, limit, f"the unit of {largest.key}", "match fewer spaces")
+    return min(CACHE, int(limit - need))
+
+
+def check_bound(need: float, limit: int | None, named: str, less: str) -> None:
+    """Refuse a run that needs more than it may take.
+
+    Args:
+        need: bytes, libraries included.
+        limit: bytes for the whole run; None: no limit.
+        named: what needs them.
+        less: what would need less, as advice.
+
+    Raises:
+        IsomergeError: it needs more.
+    """
+    if limit is not None and need > limit:
         raise IsomergeError(
             f"--max-memory {limit / 1e9:.3g}GB is too little: {named} needs about {ceil(need / 1e7) / 100:g} GB, libraries included; "
             f"give that, or {less}"
         )
-    return min(CACHE, int(limit - need))
 
 
 def estimate(

@@ -59,21 +59,41 @@ class Generation:
         check_device(self.device)
 
 
+def check_generate(models: Sequence[Model], options: Generation) -> list[Inputs]:
+    """Refuse models that nothing can be made for, before one of them is loaded; returns what each of them reads.
+
+    Raises:
+        IsomergeError: see `run_generate`, or a file to write that is read.
+    """
+    from isomerge.engine.inputs import files_read
+    from isomerge.files import check_not_read
+
+    if not models:
+        raise IsomergeError("no model is given: name those that shall be matched")
+    check_not_read(options.out, f"--out {options.out}", files_read(models))
+    inputs = [Inputs(model.config) for model in models]
+    if not inputs[0].images:
+        writers = [_Writer(model, its) for model, its in zip(models, inputs, strict=True)]
+        for writer in writers:
+            writer.check(writers[0])
+    elif any(not other.images or other.image_shape != inputs[0].image_shape for other in inputs):
+        raise IsomergeError(
+            f"{models[0].ref} sees images of {list(inputs[0].image_shape)} and another model does not: give models that can be merged"
+        )
+    return inputs
+
+
 def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]:
     """Make the examples and write them; returns the report.
 
     Raises:
         IsomergeError: models that neither write texts nor see images, or that cannot share examples; nothing is written.
     """
-    from isomerge.engine.inputs import files_read
-    from isomerge.files import check_not_read, write_tensors
+    from isomerge.files import write_tensors
 
-    if not models:
-        raise IsomergeError("no model is given: name those that shall be matched")
-    check_not_read(options.out, f"--out {options.out}", files_read(models))
-    inputs = [Inputs(model.config) for model in models]
+    inputs = check_generate(models, options)
     if inputs[0].images:
-        kind, tensors = "images", {"pixel_values": _noise(models[0], inputs, options)}
+        kind, tensors = "images", {"pixel_values": _noise(models[0], inputs[0], options)}
     else:
         kind, tensors = "texts", {"input_ids": _texts(models, inputs, options)}
     about = {
@@ -85,7 +105,7 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
     return {**about, "shapes": shapes, "bytes": options.out.stat().st_size}
 
 
-def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tensor:
+def _noise(model: Model, inputs: Inputs, options: Generation) -> Tensor:
     """Noise of all scales, through the first model's image processor.
 
     Normal about grey, cut at black and white: the sum of noise on grids of the image's size, half of it, a quarter, ...,
@@ -99,14 +119,10 @@ def _noise(model: Model, inputs: Sequence[Inputs], options: Generation) -> Tenso
     from isomerge.checkpoint.companion_folder import companion_folder
     from isomerge.data.images import image_encoder, white_of
 
-    channels, *size = shape = inputs[0].image_shape
-    if any(not other.images or other.image_shape != shape for other in inputs):
-        raise IsomergeError(
-            f"{model.ref} sees images of {list(shape)} and another model does not: give models that can be merged"
-        )
+    channels, *size = inputs.image_shape
     rng = torch.Generator().manual_seed(options.seed)
     with companion_folder(model.checkpoint) as folder:
-        encode, white = image_encoder(folder, inputs[0]), white_of(folder)
+        encode, white = image_encoder(folder, inputs), white_of(folder)
     halvings = max(1, (min(size) // COARSEST).bit_length())
     grids = [[max(1, side >> k) for side in size] for k in range(halvings)]
     pictures = []
@@ -127,8 +143,6 @@ def _texts(models: Sequence[Model], inputs: Sequence[Inputs], options: Generatio
     import torch
 
     writers = [_Writer(model, its) for model, its in zip(models, inputs, strict=True)]
-    for writer in writers:
-        writer.check(writers[0])
     length = min([options.length, *(its.positions for its in inputs if its.positions)])
     share = -(-options.count // len(models))
     written = [writer.write(number, len(writers), share, length, options) for number, writer in enumerate(writers)]

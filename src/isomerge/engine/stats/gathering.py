@@ -173,6 +173,15 @@ class StatsOptions:
             raise IsomergeError(f"--fisher-labels {self.labels}: choose from {', '.join(LABELS)}")
         check_device(self.device)
 
+    def check_labels(self, examples: Examples) -> None:
+        """Refuse data without the labels that are asked for.
+
+        Raises:
+            IsomergeError: see `isomerge.engine.stats.likelihoods.labels_for`.
+        """
+        if {"fisher", "kfac"} & set(self.kinds):
+            labels_for(examples, self.labels)
+
 
 def parse_kinds(kinds: str | Collection[str]) -> tuple[str, ...]:
     """Kinds of statistics by name, or a text of them with commas; ``kfac`` brings ``regmean``, its other factor.
@@ -192,8 +201,7 @@ def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[s
     from isomerge.engine.live.modules import load_module
 
     kinds, fisher = options.kinds, None
-    if {"fisher", "kfac"} & set(kinds):
-        labels_for(examples, options.labels)
+    options.check_labels(examples)
     module = load_module(model, device=options.device)
     found = Statistics(Activations({}, {}, ""))
     if {"activations", "regmean"} & set(kinds):

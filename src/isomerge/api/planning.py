@@ -1,0 +1,161 @@
+"""Commands that run models, up to where they begin: opened and checked, and what they will take in memory and time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.api.opening import recognised
+from isomerge.checkpoint.size import parse_size
+from isomerge.data.examples import Examples
+from isomerge.engine.forward_cost import Cost, barrier_cost, generate_cost, stats_cost
+from isomerge.engine.inputs import data_for, files_read
+from isomerge.engine.live.generated import Generation
+from isomerge.engine.models import Model
+from isomerge.engine.stats.gathering import StatsOptions, parse_kinds
+from isomerge.files import check_not_read
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A command that was checked and has not begun."""
+
+    models: Sequence[Model]
+    cost: Cost
+    run: Callable[[], dict[str, Any]]
+    """Does it; returns its report."""
+    examples: Examples | None
+    """Those that are read."""
+
+
+def bytes_of(max_memory: str | int | None) -> int | None:
+    """``--max-memory`` as a number of bytes; None: no bound. Raises IsomergeError for what is no size."""
+    return None if max_memory is None else parse_size(max_memory)
+
+
+def _opened(
+    data: str | Path | Examples,
+    model: Model,
+    limit: int | None,
+    length: int,
+    bound: int | None,
+    cost: Callable[..., Cost],
+) -> tuple[Examples, Cost]:
+    """Examples, and what they cost; a bound that cannot hold is refused before they are read, and by their number after."""
+    if not isinstance(data, Examples):
+        cost(None).check(bound)
+        data = data_for(model.checkpoint, str(data), limit=limit, length=length)
+    found = cost(data)
+    found.check(bound)
+    return data, found
+
+
+@contextmanager
+def planned_stats(
+    model: Any,
+    *,
+    data: str | Path | Examples,
+    out: str | Path,
+    limit: int | None,
+    length: int,
+    kinds: str | Sequence[str],
+    spec: str | Path | None,
+    allow_pickle: bool,
+    max_memory: str | int | None,
+    **how: Any,
+) -> Iterator[Planned]:
+    """`isomerge.stats` up to where the model is loaded; ``how`` is the rest of `StatsOptions`.
+
+    Raises:
+        IsomergeError: see there.
+    """
+    from isomerge.engine.stats.gathering import run_stats
+
+    bound = bytes_of(max_memory)
+    options = StatsOptions(Path(os.path.expanduser(out)), kinds=parse_kinds(kinds), **how)
+    options.check()
+    with recognised([model], spec, allow_pickle) as (found,):
+        check_not_read(options.out, f"--out {options.out}", files_read([found], data, spec))
+        examples, cost = _opened(
+            data, found, limit, length, bound, lambda given: stats_cost(found, options, length, given)
+        )
+        options.check_labels(examples)
+        yield Planned([found], cost, lambda: run_stats(found, examples, options), examples)
+
+
+@contextmanager
+def planned_generate(
+    models: Sequence[Any],
+    *,
+    out: str | Path,
+    limit: int,
+    spec: str | Path | None,
+    allow_pickle: bool,
+    max_memory: str | int | None,
+    **how: Any,
+) -> Iterator[Planned]:
+    """`isomerge.generate` up to where a model is loaded; ``how`` is the rest of `Generation`.
+
+    Raises:
+        IsomergeError: see there.
+    """
+    from isomerge.engine.live.generated import check_generate, run_generate
+
+    bound, options = bytes_of(max_memory), Generation(Path(os.path.expanduser(out)), count=limit, **how)
+    options.check()
+    with recognised(models, spec, allow_pickle) as found:
+        check_generate(found, options)
+        cost = generate_cost(found, options)
+        cost.check(bound)
+        yield Planned(found, cost, lambda: run_generate(found, options), None)
+
+
+@contextmanager
+def planned_barrier(
+    given: Sequence[Any],
+    *,
+    data: str | Path | Examples,
+    aligned: Sequence[Any],
+    limit: int | None,
+    length: int,
+    spec: str | Path | None,
+    allow_pickle: bool,
+    spaces: str | Sequence[str],
+    png: str | Path | None,
+    max_memory: str | int | None,
+    **how: Any,
+) -> Iterator[Planned]:
+    """`isomerge.barrier` up to where models are loaded; ``how`` is the rest of `BarrierOptions`.
+
+    Raises:
+        IsomergeError: see there.
+    """
+    from isomerge.engine.connectivity import BarrierOptions, run_barrier, untied_alike
+
+    options = BarrierOptions(
+        spaces=[spaces] if isinstance(spaces, str) else list(spaces),
+        png=None if png is None else Path(os.path.expanduser(png)),
+        max_memory=bytes_of(max_memory),
+        **how,
+    )
+    with recognised([*given, *aligned], spec, allow_pickle) as found:
+        alike, untied = untied_alike(found, spec)
+        models, others = alike[: len(given)], alike[len(given) :]
+        options.check(models, others)
+        if options.png is not None:
+            check_not_read(options.png, f"--png {options.png}", files_read(found, data, spec))
+        examples, cost = _opened(
+            data,
+            models[0],
+            limit,
+            length,
+            options.max_memory,
+            lambda given: barrier_cost(models, options, length, given, others),
+        )
+        yield Planned(
+            alike, cost, lambda: {**run_barrier(models, examples, options, others), "untied": untied}, examples
+        )
