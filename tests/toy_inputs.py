@@ -17,6 +17,7 @@ from toy_recent import RECENT_INPUTS
 from toy_seeing import IMAGE
 from toy_sense_inputs import SENSE_INPUTS
 from toy_signals import SIGNAL_INPUTS
+from toy_sparse import SPARSE_INPUTS
 from toy_speech import SPEECH_INPUTS
 from toy_texts import TEXT_INPUTS
 
@@ -160,6 +161,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     **ADDED_INPUTS,
     **RECENT_INPUTS,
     **GIANT_INPUTS,
+    **SPARSE_INPUTS,
     "siglip2": _patches,
     "layoutlm": _boxes,
     "git": _captioned,

@@ -44,6 +44,7 @@ from toy_recent import RECENT
 from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_senses import SENSES
 from toy_signals import SIGNALS
+from toy_sparse import SPARSE
 from toy_speech import SPOKEN, speaks
 from toy_texts import TEXTS, in_default, in_width, with_caches_by_layer
 from toy_towers import ENCODED
@@ -109,6 +110,7 @@ LATEST = {
     **SIGNALS,
     **ADDED,
     **GIANTS,
+    **SPARSE,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes

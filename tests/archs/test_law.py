@@ -16,6 +16,7 @@ from archs.pair_families import PAIR_IDLE
 from archs.recent_families import RECENT_IDLE
 from archs.sense_families import SENSE_IDLE
 from archs.signal_families import SIGNAL_IDLE
+from archs.sparse_families import SPARSE_IDLE
 from archs.speech_families import SPEECH_IDLE
 from toy_encoders import WIDER_IDLE
 from toy_pictures import PICTURE_IDLE
@@ -48,6 +49,7 @@ IDLE = {
     *SIGNAL_IDLE,
     *ADDED_IDLE,
     *GIANT_IDLE,
+    *SPARSE_IDLE,
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from archs.picture_mutants import PICTURE_MUTANTS
 from archs.recent_families import RECENT_MUTANTS
 from archs.sense_mutants import SENSE_MUTANTS
 from archs.signal_families import SIGNAL_MUTANTS
+from archs.sparse_families import SPARSE_MUTANTS
 from archs.speech_families import SPEECH_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
 from isomerge.archs import spec_texts
@@ -230,6 +231,7 @@ MUTANTS = [
     *SIGNAL_MUTANTS,
     *ADDED_MUTANTS,
     *GIANT_MUTANTS,
+    *SPARSE_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

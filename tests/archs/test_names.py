@@ -20,6 +20,7 @@ from archs.newest_families import NEWEST_FAMILIES
 from archs.recent_families import RECENT_FAMILIES
 from archs.sense_families import SENSE_FAMILIES
 from archs.signal_families import SIGNAL_FAMILIES
+from archs.sparse_families import SPARSE_FAMILIES
 from archs.speech_families import SPEECH_FAMILIES
 from archs.text_families import TEXT_FAMILIES
 from diffusion_models import DIFFUSION
@@ -150,6 +151,7 @@ ALL_FAMILIES = {
     **SIGNAL_FAMILIES,
     **ADDED_FAMILIES,
     **GIANT_FAMILIES,
+    **SPARSE_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text

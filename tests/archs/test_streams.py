@@ -20,6 +20,7 @@ from archs.pair_families import PAIR_STREAMS
 from archs.recent_families import RECENT_STREAMS
 from archs.sense_families import SENSE_STREAMS, WITHOUT_GAINS
 from archs.signal_families import SIGNAL_STREAMS
+from archs.sparse_families import SPARSE_STREAMS
 from archs.speech_families import SPEECH_STREAMS
 from archs.test_mutants import model_type_of
 from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
@@ -113,6 +114,7 @@ STREAMS = {
     **SIGNAL_STREAMS,
     **ADDED_STREAMS,
     **GIANT_STREAMS,
+    **SPARSE_STREAMS,
 }
 
 

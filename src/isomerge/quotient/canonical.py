@@ -9,7 +9,7 @@ eigenbases, signs and phases inside the layers, and orders. Everything comes fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +126,7 @@ class Canonicaliser:
         """The elements inside layers. Where bases or signs meet in one tensor (heads and latents, a norm between neurons' scales),
         signs that a space can read from tensors of its own come first: third moments along the others' axes know them."""
         local, units = self.local, self.plan.units
-        met = {tree for unit in units for tree in trees(local, unit.blocks).values()}
+        met = _joined(tree for unit in units for tree in trees(local, unit.blocks).values())
         seen = {leaf for block in self.blocks for leaf in leaf_atoms(block.axes or ())}
         signed = {name for name, space in local.spaces.items() if space.group.compact in ORIENTED}
 
@@ -137,18 +137,22 @@ class Canonicaliser:
         told = {a.name for leaf in seen if own(leaf) for a in leaf}
         present = signed & {a.name for leaf in seen for a in leaf}
         late = {name for tree in met if tree & signed - told for name in tree} | (present - told)
-        first, rest = (local.restrict(names) for names in (local.spaces.keys() - late, late))
-        found = self._elements(first, bases, units, lambda tensors: tensors, own)
-        if not late:
-            return found
-        turn = Alignment(first, dict(found))
+        # a head's sign that its own scaling tells, before the bases in the head whose tensors it turns as well
+        plain = {name for name in late & told if local.spaces[name].group.compact == "Sign"}
+        found: dict[str, Tensor] = {}
+        for names, only in ((local.spaces.keys() - late, own), (plain, own), (late - plain, None)):
+            turn = Alignment(
+                local.restrict([name for name in local.spaces if name not in late - plain]), dict(found)
+            )
 
-        def turned(tensors: Blocks) -> Blocks:
-            for block, tensor in tensors.items():
-                turn.act_linearly(block, tensor)
-            return tensors
+            def turned(tensors: Blocks, turn: Alignment = turn) -> Blocks:
+                for block, tensor in tensors.items():
+                    turn.act_linearly(block, tensor)
+                return tensors
 
-        return found | self._elements(rest, bases, units, turned)
+            if names:
+                found |= self._elements(local.restrict(list(names)), bases, units, turned, only)
+        return found
 
     def _counts(self, leaf: tuple[Atom, ...]) -> bool:
         """Whether a leaf has a say in bases and signs: a norm's bias, divided by the gain that is folded, has none. Near a gain of
@@ -223,6 +227,15 @@ class Canonicaliser:
                 found[key], gaps = element(key, space, turn, second, *sums.get(key, (None, None)))
                 self.gaps += gaps
         return found
+
+
+def _joined(found: Iterable[frozenset[str]]) -> set[frozenset[str]]:
+    """Trees of spaces by name: layers of several kinds may have a space in common, and are then one tree."""
+    joined: set[frozenset[str]] = set()
+    for tree in found:
+        same = {other for other in joined if other & tree}
+        joined = joined - same | {tree.union(*same)}
+    return joined
 
 
 def is_settled(g: Alignment, tolerance: float) -> bool:
