@@ -76,14 +76,14 @@ class Model:
             return self.names.get(match.line.tied)
         return None
 
-    def read(self, name: str, dtype: torch.dtype | None) -> Tensor:
-        """One stored tensor; floating point is converted to ``dtype`` and must be finite. None: in its stored dtype, mapped
-        from its file (see `Checkpoint.read`).
+    def read(self, name: str, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
+        """One stored tensor; floating point is converted to ``dtype`` (None: in its stored dtype) and must be finite. With
+        ``mapped``, or without a dtype, in pages of its file where that can be (see `Checkpoint.read`).
 
         Raises:
             IsomergeError: NaN or infinite values (but for infinities that the spec says are meant), naming file and tensor.
         """
-        tensor = self.checkpoint.read(name, mapped=dtype is None)
+        tensor = self.checkpoint.read(name, mapped=mapped or dtype is None)
         if not tensor.is_floating_point():
             return tensor
         if not all_finite(tensor) and not meant(self.spec, name, tensor):
@@ -110,8 +110,8 @@ class Model:
         found = (self.source_of(canonical, Match(block.line, {})) for canonical in block.canonical)
         return [name for name in found if name is not None]
 
-    def assemble(self, block: Block, dtype: torch.dtype | None) -> Tensor:
-        """A block as one contiguous tensor in the working dtype; None: in its stored dtype, mapped (see `read`).
+    def assemble(self, block: Block, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
+        """A block as one contiguous tensor in the working dtype; see `read`.
 
         Infinities that are meant are zero in it, for nothing can be computed with them: they are equal in all models of a run
         (`check_compatible`), and are there again in what is written (`with_infinities`).
@@ -121,7 +121,7 @@ class Model:
             name = self.source_of(canonical, Match(block.line, {}))
             if name is None:
                 raise IsomergeError(f"{self.ref}: tensor {canonical} is missing")
-            return self.read(name, dtype)
+            return self.read(name, dtype, mapped=mapped)
 
         whole = block.assemble(read).contiguous()
         return whole.masked_fill(whole.isinf(), 0) if block.line.infinite else whole

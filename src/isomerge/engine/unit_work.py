@@ -44,8 +44,9 @@ class UnitSolver(Protocol):
         """Where units are solved."""
         ...
 
-    def load(self, model: Model, unit: Unit) -> Blocks:
-        """A unit's blocks of one model in the working dtype."""
+    def load(self, model: Model, unit: Unit, *, mapped: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype. With ``mapped``, in pages of their files where that can be: the
+        caller must call `Model.check_unchanged` after its last use."""
         ...
 
     def moves(self, unit: Unit) -> bool:
@@ -151,8 +152,10 @@ class UnitWork:
                 model.check_unchanged(block)
 
     def _load(self, unit: Unit) -> list[Blocks]:
-        """A unit's blocks of the anchor and of every source, in the working dtype."""
+        """A unit's blocks of the anchor and of every source, in the working dtype, in pages of their files where that can be
+        (`check_unchanged` follows)."""
         if not self.solvers:  # one model alone
             dtype = working_dtype([self.anchor])
-            return [{block: self.anchor.assemble(block, dtype) for block in unit.blocks}]
-        return [self.solvers[0].load(self.anchor, unit), *(s.load(s.source, unit) for s in self.solvers)]
+            return [{block: self.anchor.assemble(block, dtype, mapped=True) for block in unit.blocks}]
+        first = self.solvers[0].load(self.anchor, unit, mapped=True)
+        return [first, *(s.load(s.source, unit, mapped=True) for s in self.solvers)]

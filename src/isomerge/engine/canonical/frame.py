@@ -56,9 +56,11 @@ def inner_folding(
     return Alignment(spec, {k: x for k, x in fold.items() if k not in lonely and (every or "[" in k)})
 
 
-def read_moved(model: Model, block: Block, dtype: torch.dtype, g: Alignment | None) -> Tensor:
-    """One block in the working dtype, moved by the spaces of an element; integers as they are."""
-    tensor = model.assemble(block, dtype)
+def read_moved(
+    model: Model, block: Block, dtype: torch.dtype, g: Alignment | None, *, mapped: bool = False
+) -> Tensor:
+    """One block in the working dtype, moved by the spaces of an element; integers as they are. ``mapped``: see `Model.read`."""
+    tensor = model.assemble(block, dtype, mapped=mapped)
     if g is not None and tensor.is_floating_point():
         g.act_linearly(block, tensor)
     return tensor

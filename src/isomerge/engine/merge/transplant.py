@@ -41,9 +41,9 @@ class TransplantSolver:
         """Where the bases' units are matched."""
         return self.pair.device
 
-    def load(self, model: Model, unit: Unit) -> Blocks:
-        """A unit's blocks of one model in the working dtype."""
-        return self.pair.load(model, unit)
+    def load(self, model: Model, unit: Unit, *, mapped: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype; see `UnitSolver.load`."""
+        return self.pair.load(model, unit, mapped=mapped)
 
     def moves(self, unit: Unit) -> bool:
         """Every unit: its task vector is put on the target."""

@@ -88,11 +88,11 @@ class PairSolver:
         """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
         functions; no alignment follows."""
 
-    def load(self, model: Model, unit: Unit, *, dtype: torch.dtype | None = None) -> Blocks:
-        """A unit's blocks of one model in the working dtype, or another (integers as they are)."""
-        if dtype is not None:
-            return {block: read_moved(model, block, dtype, self.frames.get(model)) for block in unit.blocks}
-        return {block: self.load_block(model, block) for block in unit.blocks}
+    def load(self, model: Model, unit: Unit, *, dtype: torch.dtype | None = None, mapped: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype, or another (integers as they are). With ``mapped``, in pages of
+        their files where that can be: the caller must call `Model.check_unchanged` after its last use."""
+        frame = self.frames.get(model)
+        return {b: read_moved(model, b, dtype or self.dtype, frame, mapped=mapped) for b in unit.blocks}
 
     def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
         """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes`` orbits."""

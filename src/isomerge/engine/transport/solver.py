@@ -78,9 +78,9 @@ class TransportSolver:
             self.given = in_declared_groups(self.anchor.spec, flow.permutations())
         return report
 
-    def load(self, model: Model, unit: Unit) -> Blocks:
-        """A unit's blocks of one model in the working dtype."""
-        return self.pair.load(model, unit)
+    def load(self, model: Model, unit: Unit, *, mapped: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype; see `UnitSolver.load`."""
+        return self.pair.load(model, unit, mapped=mapped)
 
     def moves(self, unit: Unit) -> bool:
         """Every unit: it is transported."""
