@@ -94,20 +94,19 @@ def test_what_takes_more_is_told_to(given: dict[str, Path], tmp_path: Path) -> N
     gathered = StatsOptions(out, kinds=("activations",))
     kinds: list[tuple[str, ...]] = [("activations",), ("activations", "regmean"), ("regmean", "kfac", "fisher")]
     seen = Examples({"input_ids": torch.ones(5, 8, dtype=torch.long)}, True)
-    found = [stats_cost(model, replace(gathered, kinds=k, rows=4), 8, seen).memory for k in kinds]
+    found = [stats_cost(model, replace(gathered, kinds=k, rows=4), seen).memory for k in kinds]
     assert found == sorted(set(found))
-    assert stats_cost(model, replace(gathered, rows=9), 8, seen).memory > found[0]
-    assert stats_cost(model, replace(gathered, rows=40), 8, seen) == stats_cost(model, gathered, 8, seen)
-    assert stats_cost(model, replace(gathered, rows=4, batch_size=99), 8, seen).memory > found[0]
-    assert stats_cost(model, gathered, 8).memory < found[0]
+    assert stats_cost(model, replace(gathered, rows=9), seen).memory > found[0]
+    assert stats_cost(model, replace(gathered, rows=40), seen) == stats_cost(model, gathered, seen)
+    assert stats_cost(model, replace(gathered, rows=4, batch_size=99), seen).memory > found[0]
     written = Generation(out, count=64, length=8)
     base = generate_cost([model, model], written).memory
     assert generate_cost([model, model], replace(written, length=16)).memory > base
     assert generate_cost([model, model], replace(written, batch_size=8)).memory < base
     line = BarrierOptions(spaces=["none"])
-    base = barrier_cost([model] * 2, line, 8).memory
-    assert barrier_cost([model] * 3, line, 8).memory > base
-    assert barrier_cost([model] * 2, replace(line, batch_size=99), 8).memory > base
+    base = barrier_cost([model] * 2, line, seen).memory
+    assert barrier_cost([model] * 3, line, seen).memory > base
+    assert barrier_cost([model] * 2, replace(line, batch_size=99), seen).memory > base
 
 
 def test_an_alignment_has_what_the_anchor_leaves(given: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,11 +43,10 @@ def _opened(
     limit: int | None,
     length: int,
     bound: int | None,
-    cost: Callable[..., Cost],
+    cost: Callable[[Examples], Cost],
 ) -> tuple[Examples, Cost]:
-    """Examples, and what they cost; a bound that cannot hold is refused before they are read, and by their number after."""
+    """Examples, and what running models on them costs; a bound that cannot hold is refused."""
     if not isinstance(data, Examples):
-        cost(None).check(bound)
         data = data_for(model.checkpoint, str(data), limit=limit, length=length)
     found = cost(data)
     found.check(bound)
@@ -80,9 +79,7 @@ def planned_stats(
     options.check()
     with recognised([model], spec, allow_pickle) as (found,):
         check_not_read(options.out, f"--out {options.out}", files_read([found], data, spec))
-        examples, cost = _opened(
-            data, found, limit, length, bound, lambda given: stats_cost(found, options, length, given)
-        )
+        examples, cost = _opened(data, found, limit, length, bound, lambda given: stats_cost(found, options, given))
         options.check_labels(examples)
         yield Planned([found], cost, lambda: run_stats(found, examples, options), examples)
 
@@ -154,7 +151,7 @@ def planned_barrier(
             limit,
             length,
             options.max_memory,
-            lambda given: barrier_cost(models, options, length, given, others),
+            lambda given: barrier_cost(models, options, given, others),
         )
         yield Planned(
             alike, cost, lambda: {**run_barrier(models, examples, options, others), "untied": untied}, examples

@@ -40,8 +40,6 @@ BETWEEN, PLANE = 1, 6
 BACKWARD = 3
 """A pass with gradients, in passes without."""
 
-SHORTEST = 2
-"""Tokens of a text, at least."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
@@ -55,7 +53,7 @@ class Cost:
     memory: float
     """Bytes, libraries included."""
     seconds: float
-    """On one core, by `isomerge.engine.cost.FLOPS`; 0 where it is not known how many examples there are."""
+    """On one core, by `isomerge.engine.cost.FLOPS`."""
     named: str = "running the models"
     """What takes most of the memory."""
     less: str = "give a smaller --batch-size"
@@ -73,18 +71,16 @@ class Cost:
         return {"memory": self.memory, "seconds": self.seconds}
 
 
-def _running(model: Model, length: int, examples: Examples | None, rows: int = 1) -> Running:
-    """How a model is run on examples, texts as long as they are; on a single short one where they are not known."""
-    ids, limit = None if examples is None else examples.tensors.get("input_ids"), 1
-    if examples is not None:
-        limit = len(examples)
-    length = SHORTEST if examples is None else length if ids is None else ids.shape[1]
-    return Running([model], replace(WEIGHTS, length=length, rows=rows, limit=limit))
+def _running(model: Model, examples: Examples, rows: int = 1) -> Running:
+    """How a model is run on examples, texts as long as they are."""
+    ids = examples.tensors.get("input_ids")
+    length = WEIGHTS.length if ids is None else ids.shape[1]
+    return Running([model], replace(WEIGHTS, length=length, rows=rows, limit=len(examples)))
 
 
-def _held(examples: Examples | None) -> float:
+def _held(examples: Examples) -> float:
     """Bytes of the examples themselves."""
-    return 0.0 if examples is None else float(sum(x.nbytes for x in examples.tensors.values()))
+    return float(sum(x.nbytes for x in examples.tensors.values()))
 
 
 def _seconds(run: Running, passes: float, examples: int, per_token: float = 0.0) -> float:
@@ -92,16 +88,15 @@ def _seconds(run: Running, passes: float, examples: int, per_token: float = 0.0)
     return passes * examples * run.positions * (run.weights / 4 + per_token) / FLOPS
 
 
-def stats_cost(model: Model, options: StatsOptions, length: int, examples: Examples | None = None) -> Cost:
+def stats_cost(model: Model, options: StatsOptions, examples: Examples) -> Cost:
     """What gathering statistics of a model takes.
 
     Args:
         model: it.
         options: how.
-        length: tokens of an example, at most.
-        examples: all of them; without them the cost is what no examples can do without.
+        examples: all of them.
     """
-    run, kinds = _running(model, length, examples, options.rows), set(options.kinds)
+    run, kinds = _running(model, examples, options.rows), set(options.kinds)
     read, factors, squares = options.batch_size * run.positions, 0.0, 0.0
     kept = run.activations if "activations" in kinds else 0.0
     grams = run.grams() if "regmean" in kinds else 0.0
@@ -116,10 +111,8 @@ def stats_cost(model: Model, options: StatsOptions, length: int, examples: Examp
             squares + FOUND * factors + 2 * (run.forward(run.positions) + 4.0 * run.positions * run.width)
         )
     stages.append((grams + factors + kept * (options.dtype == "float16") + squares) / 2)  # written in half the size
-    seconds = 0.0
-    if examples is not None:
-        seconds = _seconds(run, 1 if stages[0] else 0, len(examples), grams / 8)
-        seconds += _seconds(run, BACKWARD if squares or factors else 0, len(examples), factors / 8)
+    seconds = _seconds(run, 1 if stages[0] else 0, len(examples), grams / 8)
+    seconds += _seconds(run, BACKWARD if squares or factors else 0, len(examples), factors / 8)
     memory = RUNNING + run.weights + kept + grams + _held(examples) + max(stages)
     return Cost(memory, seconds, less="ask for fewer --kinds, or give fewer --rows or a smaller --batch-size")
 
@@ -170,8 +163,7 @@ def _cached(run: Running) -> float:
 def barrier_cost(
     models: Sequence[Model],
     options: BarrierOptions,
-    length: int,
-    examples: Examples | None = None,
+    examples: Examples,
     aligned: Sequence[Model] = (),
 ) -> Cost:
     """What measuring a line or a plane takes: all modules and one between them, one batch, and the alignment.
@@ -179,11 +171,10 @@ def barrier_cost(
     Args:
         models: two or three.
         options: how.
-        length: tokens of an example, at most.
-        examples: see `stats_cost`.
+        examples: all of them.
         aligned: see `isomerge.engine.connectivity.run_barrier`.
     """
-    run, count = _running(models[0], length, examples), len(models)
+    run, count = _running(models[0], examples), len(models)
     read = options.batch_size * run.positions
     logits, layers = 4.0 * read * run.outputs, 16.0 * read * run.widest
     largest = 4.0 * max(prod(info.shape) for info in models[0].checkpoint.tensors.values())
@@ -202,8 +193,6 @@ def barrier_cost(
             if held + need > cost.memory and largest_unit is not None:
                 cost = Cost(held + need, 0.0, f"the unit of {largest_unit.key}", "match fewer spaces")
             matched += estimate(plan, [model, models[0]], guard=True, limit=None)["seconds"]
-    if examples is None:
-        return cost
     each = options.points if count == 2 else options.grid**2 + 4
     passes = count + each * (1 + len(options.kinds) + len(aligned))
     return replace(cost, seconds=matched + _seconds(run, passes, len(examples)))
