@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import zlib
@@ -26,6 +29,7 @@ from isomerge.engine.engines import engine_of
 from isomerge.engine.local_engine import Demand, LocalEngine
 from isomerge.engine.unit_work import UnitWork
 from isomerge.errors import ClusterError, IsomergeError, UnfinishedError
+from isomerge.files import open_fd
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'isomerge[ray]'")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -147,11 +151,22 @@ def forged(work: UnitWork, parcel: Parcel) -> None:
     Path(parcel.path).write_bytes(pickle.dumps(print))
 
 
+def no_tensors(work: UnitWork, parcel: Parcel) -> None:
+    Path(parcel.path).with_suffix(".safetensors").unlink()
+
+
+def other_tensors(work: UnitWork, parcel: Parcel) -> None:
+    path = Path(parcel.path).with_suffix(".safetensors")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
 REFUSED: dict[str, tuple[Callable[[UnitWork, Parcel], None], str]] = {
     "another checkpoint": (other_file, r"does not see what the driver sees: .*b/model.safetensors is not the file"),
     "no checkpoint": (lost_file, r"does not see what the driver sees: .*b/model.safetensors cannot be read"),
     "no folder": (other_folder, r"cannot read .*shared.*No such file.*: the output must be in a folder that all"),
     "another parcel": (forged, r"work-.*pickle is not what the driver has written"),
+    "no tensors": (no_tensors, r"cannot read .*shared.*No such file.*: the output must be in a folder that all"),
+    "other tensors": (other_tensors, r"work-.*pickle is not what the driver has written"),
 }
 
 
@@ -193,6 +208,48 @@ def test_a_unit_that_arrives_damaged_is_refused(packed: tuple[UnitWork, Parcel])
     take_unit(work, unit, solve_unit(parcel, number))
     with pytest.raises(ClusterError, match=r"elsewhere has read other bytes from .*model\.safetensors"):
         take_unit(work, unit, other)
+    lost = solve_unit(parcel, number)
+    Path(lost.file).unlink()
+    with pytest.raises(ClusterError, match=rf"reading {lost.file} failed: No such file"):
+        take_unit(work, unit, lost)
+
+
+def refused_file(name: str) -> Callable[..., Any]:
+    """An `open_fd` of a machine that may not open files of this name."""
+
+    def opened(path: Path, *how: int) -> Any:
+        if path.parent.name == name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_fd(path, *how)
+
+    return opened
+
+
+def test_a_machine_that_may_not_read_a_checkpoint_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done stays for another one, unlike where the input is at fault."""
+    a = single("gpt2", tmp_path / "a")
+    b = disguise("gpt2", a, tmp_path / "b", 3)
+    solve, done = UnitWork.solve, []
+
+    def solved(work: UnitWork, unit: Any) -> Any:
+        if len(done) == 3:
+            monkeypatch.setattr("isomerge.checkpoint.reader.open_fd", refused_file("b"))
+        done.append(unit.key)
+        return solve(work, unit)
+
+    with monkeypatch.context() as context:
+        use(ParcelEngine(), context)
+        context.setattr(UnitWork, "solve", solved)
+        with pytest.raises(ClusterError) as told:
+            isomerge.merge([a, b], out=tmp_path / "out")
+    assert re.search(
+        rf"{socket.gethostname()}: .*b/model.safetensors: tensor .*Permission denied.* all machines",
+        str(told.value),
+    )
+    monkeypatch.undo()
+    rest: list[str] = []
+    isomerge.merge([a, b], out=tmp_path / "out", observer=lambda unit, *_: rest.append(unit))
+    assert not set(done[:3]) & set(rest)
 
 
 def test_engines_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

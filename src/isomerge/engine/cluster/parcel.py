@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.checksums import file_checksum
 from isomerge.engine.memory import map_large_blocks
 from isomerge.engine.unit_work import UnitWork
 from isomerge.errors import ClusterError, IsomergeError
@@ -44,6 +45,8 @@ class Parcel:
     path: str
     """The pickle; its tensors are in a file of the same name that ends in ``.safetensors``."""
     sha256: str
+    crc32: int
+    """Of the file of its tensors."""
     versions: tuple[tuple[str, str], ...] = field(default_factory=lambda: tuple(versions().items()))
 
 
@@ -81,7 +84,7 @@ def pack(work: UnitWork, folder: Path) -> Parcel:
         path.write_bytes(content)
         for file in (path, folder):
             flush(file)
-    return Parcel(str(path), digest)
+    return Parcel(str(path), digest, file_checksum(path.with_suffix(".safetensors")).crc32)
 
 
 @lru_cache(maxsize=1)  # a worker has one run at a time
@@ -102,12 +105,14 @@ def unpack(parcel: Parcel) -> UnitWork:
     path = Path(parcel.path)
     try:
         content = path.read_bytes()
-    except OSError as error:
+        crc32 = file_checksum(path.with_suffix(".safetensors")).crc32
+    except (OSError, IsomergeError) as error:
+        why = getattr(error if isinstance(error, OSError) else error.__cause__, "strerror", None) or error
         raise ClusterError(
-            f"{here} cannot read {path.parent} ({error.strerror}): the output must be in a folder that all machines share, "
+            f"{here} cannot read {path.parent} ({why}): the output must be in a folder that all machines share, "
             "under the same path"
         ) from None
-    if hashlib.sha256(content).hexdigest() != parcel.sha256:
+    if (hashlib.sha256(content).hexdigest(), crc32) != (parcel.sha256, parcel.crc32):
         raise ClusterError(
             f"{here}: {path} is not what the driver has written: is the folder shared by all machines?"
         )

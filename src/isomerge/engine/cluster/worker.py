@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from isomerge.engine.models import Model
 from isomerge.engine.pairs.pair import UnitResult
 from isomerge.engine.pipeline import one_thread_each
 from isomerge.engine.unit_work import Solved, UnitWork
-from isomerge.errors import ClusterError
+from isomerge.errors import ClusterError, IsomergeError, UnfinishedError
 from isomerge.files import disk_errors, write_tensors
 from isomerge.pieces import scratch_kept
 from isomerge.symmetry.units import Unit
@@ -50,34 +51,50 @@ def solve_unit(parcel: Parcel, number: int) -> SolvedUnit:
     """Work on one unit, by one thread, and leave its tensors beside the parcel.
 
     Raises:
-        ClusterError: this machine does not see what the driver sees (`unpack`).
+        ClusterError: this machine does not see what the driver sees (`unpack`), or may not read or write it.
         IsomergeError: what is wrong with the unit's tensors.
     """
     work = unpack(parcel)
     unit = work.units[number]
-    with one_thread_each(1), scratch_kept():
-        found, tensors = work.solve(unit)
     path = Path(parcel.path).with_name(f"{number}-{uuid.uuid4().hex}.safetensors")
-    named = dict(_named(found, tensors))
-    write_tensors(path, named)
-    work.check_unchanged(unit)
+    with _machine_named():
+        with one_thread_each(1), scratch_kept():
+            found, tensors = work.solve(unit)
+        named = dict(_named(found, tensors))
+        write_tensors(path, named)
+        work.check_unchanged(unit)
     sums = {name: Checksum.of(content_of(tensor)).crc32 for name, tensor in named.items()}
     read = [model.checkpoint.sums(_names(model, unit)) for model in work.models]
     return SolvedUnit(str(path), [r.record() for r in found], sums, read, socket.gethostname())
+
+
+@contextmanager
+def _machine_named() -> Iterator[None]:
+    """What the system refuses this machine becomes a ClusterError that names it: others may be able to, and what is done stays."""
+    try:
+        yield
+    except UnfinishedError:
+        raise
+    except IsomergeError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise  # of the input, on whatever machine
+        raise ClusterError(
+            f"{socket.gethostname()}: {error.sentence}; all machines must be able to read and write the same files"
+        ) from None
 
 
 def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
     """On the driver: a unit that a worker has solved; its file is removed.
 
     Raises:
-        ClusterError: the file is not as the worker has written it, or the worker has read other bytes from a checkpoint than
+        ClusterError: the file is not there, or not as the worker has written it, or the worker has read other bytes from a checkpoint than
             another machine.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        with disk_errors(Path(solved.file), "reading"):
+        with _machine_named(), disk_errors(Path(solved.file), "reading"):
             named = load_file(solved.file)
     except SafetensorError:
         named = {}
@@ -92,7 +109,7 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
                 f"{solved.machine} has read other bytes from {file}, for {unit.key}, than another machine: all must see the "
                 "same file under this path"
             )
-    with disk_errors(Path(solved.file), "removing"):
+    with _machine_named(), disk_errors(Path(solved.file), "removing"):
         Path(solved.file).unlink()
     elements: list[dict[str, Tensor]] = [{} for _ in solved.records]
     tensors = {}
