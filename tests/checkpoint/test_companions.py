@@ -1,9 +1,12 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
+import transformers
 from raw_files import one_sentence
 
-from isomerge.checkpoint.companions import companion_files, config_bytes
+from isomerge.checkpoint.companions import COMPANIONS, companion_files, config_bytes
 from isomerge.errors import IsomergeError
 
 WANTED = [
@@ -30,6 +33,12 @@ WANTED = [
     "3_Dense/config.json",
     "3_Dense/model.safetensors",
     "additional_chat_templates/tool_use.jinja",
+    "source.spm",
+    "target.spm",
+    "entity_vocab.json",
+    "tekken.json",
+    "qformer_tokenizer/tokenizer.json",
+    "qformer_tokenizer/special_tokens_map.json",
 ]
 UNWANTED = [
     "config.json",
@@ -49,6 +58,8 @@ UNWANTED = [
     "onnx/config.json",
     "checkpoint-500/config.json",
     "additional_chat_templates/run.py",
+    "qformer_tokenizer/tokenization.py",
+    "other/tokenizer.json",
 ]
 
 
@@ -59,6 +70,16 @@ def test_companions_and_nothing_else(tmp_path):
     found = companion_files(tmp_path)
     assert sorted(found) == sorted(WANTED)
     assert all(path.read_text() == name for name, path in found.items())
+
+
+def test_all_that_the_tokenizers_of_transformers_are_saved_in():
+    """No class of the installed version keeps its vocabulary in a file that would be left behind."""
+    root = Path(transformers.__file__).parent / "models"
+    named = re.compile(r"^VOCAB_FILES_NAMES\b.*?= *\{(.*?)\}", re.DOTALL | re.MULTILINE)
+    every = "".join(part for path in root.glob("*/tokenization_*.py") for part in named.findall(path.read_text()))
+    found = set(re.findall(r': *"([^"]+)"', every))
+    assert {"source.spm", "vocab.txt", "bpe.codes"} <= found
+    assert found <= set(COMPANIONS)
 
 
 def test_folders_named_like_companions_do_not_count(tmp_path):

@@ -10,22 +10,54 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 
-COMPANIONS = (
-    "generation_config.json",
+MODEL_FILES = ("config.json", "model_index.json", "adapter_config.json", "isomerge.json")
+"""What says that a folder holds a model, or was made to."""
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+"""Endings of files of weights, or of folders that hold some."""
+
+VOCABULARY_FILES = (
     "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "vocab-src.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+    "tokenizer.model",
+    "spm.model",
+    "spm_char.model",
+    "source.spm",
+    "prophetnet.tokenizer",
+    "tekken.json",
+)
+"""Those of which a tokenizer has at least one."""
+
+TOKENIZER_FILES = (
+    *VOCABULARY_FILES,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
     "merges.txt",
+    "bpe.codes",
+    "vocab-tgt.json",
+    "target.spm",
+    "target_vocab.json",
+    "dict.txt",
     "normalizer.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-    "spm.model",
+    "byte_maps.json",
+    "emoji.json",
+    "entity_vocab.json",
+    "word_shape.json",
+    "word_pronunciation.json",
     "chat_template.jinja",
     "chat_template.json",
+)
+"""Those that belong to a tokenizer."""
+
+COMPANIONS = (
+    "generation_config.json",
+    *TOKENIZER_FILES,
     "preprocessor_config.json",
     "video_preprocessor_config.json",
     "processor_config.json",
@@ -35,49 +67,17 @@ COMPANIONS = (
 )
 """Names of the files that travel with the weights; config.json is not among them, as it may change."""
 
-MODEL_FILES = ("config.json", "model_index.json", "adapter_config.json", "isomerge.json")
-"""What says that a folder holds a model, or was made to."""
-
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
-"""Endings of files of weights, or of folders that hold some."""
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "normalizer.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-    "spm.model",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-"""Those of them that belong to a tokenizer."""
-
-VOCABULARY_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-    "spm.model",
-)
-"""Those of which a tokenizer has at least one."""
-
+_TOKENIZER_FOLDER = re.compile(
+    r"[a-z_]+_tokenizer", re.ASCII
+)  # of a processor with a second one: qformer_tokenizer
 _MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transformers: 1_Pooling, 2_Normalize, ...
 
 
 def companion_files(folder: str | Path) -> dict[str, Path]:
     """The companion files of the checkpoint in ``folder``: name relative to it, with "/", -> path.
 
-    These are the COMPANIONS that exist, chat templates in additional_chat_templates/, and the modules of
-    sentence-transformers behind the model, such as 1_Pooling and 2_Dense: their config.json and their model.safetensors, which
+    These are the COMPANIONS that exist, chat templates in additional_chat_templates/, further tokenizers of a processor (in
+    qformer_tokenizer/, say), and the modules of sentence-transformers behind the model, such as 1_Pooling and 2_Dense: their config.json and their model.safetensors, which
     reads what the model gives out and so fits as it is. Other weights, config.json, code, pickles and optimizer states
     are never among them. A link may lead to a file of the same folder or of its repository in the hub's cache: what
     it leads to is copied into the output, and with it would be published. Raises IsomergeError when ``folder`` is
@@ -91,7 +91,8 @@ def companion_files(folder: str | Path) -> dict[str, Path]:
         parent = path.parent.name
         template = parent == "additional_chat_templates" and path.suffix == ".jinja"
         module = path.name in ("config.json", "model.safetensors") and _MODULE_FOLDER.fullmatch(parent) is not None
-        if (template or module) and path.is_file():
+        tokenizer = path.name in TOKENIZER_FILES and _TOKENIZER_FOLDER.fullmatch(parent) is not None
+        if (template or module or tokenizer) and path.is_file():
             names.append(f"{parent}/{path.name}")
     for name in names:
         _check_link(folder, folder / name)
