@@ -212,6 +212,24 @@ def test_data_sets_by_name(package: ModuleType, tmp_path: Path) -> None:
         open_data("org/some", tmp_path, config=CLASSIFIER)
 
 
+@pytest.mark.parametrize("ref", ["org/some:small:train", "org/some:small:"])
+def test_data_sets_of_several_configurations(ref: str, package: ModuleType, tmp_path: Path) -> None:
+    """The one that is named; which there are is what the package says where none is."""
+    save_tokenizer(tmp_path)
+    parts = {"train": Rows([{"sentence": "c", "label": 0}]), "test": Rows([{"sentence": "a b", "label": 1}])}
+
+    def load(name: str, configuration: str = "", *, split: str | None) -> Any:
+        if configuration != "small":
+            raise ValueError("Config name is missing. Please pick one among: ['small', 'large']")
+        return parts if split is None else parts[split]
+
+    package.load_dataset = load
+    expected = [0] if ref.endswith("train") else [1]
+    assert open_data(ref, tmp_path, config=CLASSIFIER).tensors["labels"].tolist() == expected
+    with pytest.raises(IsomergeError, match=r"pick one among: \['small', 'large'\].*name:configuration:split"):
+        open_data("org/some", tmp_path, config=CLASSIFIER)
+
+
 def test_data_sets_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is no file either, a folder that it wrote, and paths that are plainly paths."""
     monkeypatch.setitem(sys.modules, "datasets", None)

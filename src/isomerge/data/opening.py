@@ -52,7 +52,8 @@ def open_data(
               encoder-decoder the first half of a window to read and the second to write;
             - .safetensors with the model's inputs by name (``pixel_values``, ``input_ids``, ``attention_mask``,
               ``labels``), labels of a language model as Hugging Face has them;
-            - a data set that the package ``datasets`` saved to disk (``folder`` or ``folder:split``), or ``name`` or ``name:split`` for that package;
+            - a data set that the package ``datasets`` saved to disk (``folder`` or ``folder:split``), or ``name``, ``name:split`` or
+              ``name:configuration:split`` for that package;
             - ``module:function``, a Python function without arguments (the current folder is importable) that returns
               dicts: of tensors (an example, or a batch of them), or with ``text`` or ``image`` (Pillow) and ``label``.
         folder: the checkpoint. Without an image processor, images are resized to ``image_size``, scaled to 0..1 and

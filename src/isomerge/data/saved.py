@@ -28,7 +28,8 @@ def _package(ref: str, option: str) -> Any:
 
 
 def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iterator[Record]:
-    """A data set of the package ``datasets``: a folder that ``save_to_disk`` wrote, or ``name`` or ``name:split``.
+    """A data set of the package ``datasets``: a folder that ``save_to_disk`` wrote, or ``name``, ``name:split`` or, of a data set of
+    several configurations, ``name:configuration:split`` (the split may be empty).
 
     Class labels become the names that the data set gives them where the checkpoint (``class_ids``) knows them all. A
     data set of several splits is read at ``test``, else ``validation``, unless one is named (``folder:split`` as well).
@@ -38,18 +39,20 @@ def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iter
     """
     package = _package(ref, option)
     folder, split = saved_split(ref)
-    name, split = (ref, split) if folder else (*ref.split(":", 1), "")[:2]
+    name, configuration, split = (ref, "", split) if folder else _named(ref)
     try:
         found = (
             package.load_from_disk(folder)
             if folder
-            else package.load_dataset(name, split=split or None, **_without_code(package.load_dataset))
+            else package.load_dataset(
+                name, *filter(None, [configuration]), split=split or None, **_without_code(package.load_dataset)
+            )
         )
     except Exception as error:  # files, network, formats: as many types as there are data sets
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
             f"{option} {ref}: no such file, and the package datasets cannot load it ({first[:160].rstrip('.')}); "
-            "check the path, the name and the split"
+            "check the path, the name and the split, and of several configurations name one, as in name:configuration:split"
             if not folder
             else f"{option} {ref}: the package datasets cannot load this folder ({first[:160].rstrip('.')})"
         ) from None
@@ -58,6 +61,13 @@ def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iter
     elif folder and split:
         raise IsomergeError(f"{option} {ref}: the data set in {folder} has no splits: leave :{split} out")
     yield from _rows(f"{option} {ref}", found, class_ids)
+
+
+def _named(ref: str) -> tuple[str, str, str]:
+    """Name, configuration and split of ``name``, ``name:split`` and ``name:configuration:split``; empty where not told."""
+    name, _, rest = ref.partition(":")
+    configuration, colon, split = rest.rpartition(":")
+    return (name, configuration, split) if colon else (name, "", rest)
 
 
 def _without_code(load: Any) -> dict[str, Any]:
