@@ -190,10 +190,15 @@ def test_contradictions() -> None:
         ({"learn": "x", "seed": -1}, "--seed -1"),
         ({"permutations": True}, "--learn-permutations is for learning"),
         ({"gradient_checkpointing": True}, "--gradient-checkpointing is for learning"),
+        ({"learn_target": "labels"}, "--learn-target is for learning"),
+        ({"learn_effort": "thorough"}, "--learn-effort is for learning"),
+        ({"batch_size": 8}, "--batch-size is for learning"),
+        ({"precision": "bfloat16"}, "--precision is for learning"),
     ):
         with pytest.raises(IsomergeError, match=says):
             matching_of(**options)
     for options, spaces, says in (
+        ({"evidence": "activations"}, "all", "--evidence activations .* add --data"),
         ({"data": "x"}, "paper-joint", "--spaces paper-joint is an algorithm of weights"),
         ({"data": "x", "rows": 0}, "all", "--rows 0: at least 1"),
         ({"data": "x", "search": float("nan")}, "all", "--search nan"),

@@ -264,7 +264,8 @@ def test_options_are_checked_first(digits: Path, tmp_path: Path) -> None:
     cases = [
         ({"points": 4}, "odd"), ({"points": 1}, "odd"), ({"grid": 1}, "--grid"), ({"batch_size": 0}, "--batch-size"),
         ({"device": "tpu9"}, "--device tpu9"), ({"png": tmp_path / "no" / "x.png"}, "no such folder"),
-        ({"spaces": "nothing"}, "nothing"), ({"third": a, "aligned": [b]}, "leave one of them out"),
+        ({"grid": 5}, "--grid 5 is of a plane"), ({"third": a, "points": 5}, "--points 5 is of a line"),
+        ({"spaces": "nothing"}, "nothing.* residual, "), ({"third": a, "aligned": [b]}, "leave one of them out"),
     ]  # fmt: skip
     for options, words in cases:
         with pytest.raises(IsomergeError, match=words):

@@ -41,6 +41,7 @@ def align(
     from isomerge.api.opening import destination, recognised
     from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
     from isomerge.cli.dry_run import tell_alignment
+    from isomerge.cli.evidence import evidence_lines
     from isomerge.engine.commands import plan_align
     from isomerge.engine.pairs.match_options import matching_of
     from isomerge.symmetry.patch_file import check_patch_file
@@ -74,5 +75,8 @@ def align(
         voice.warn(
             f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: {', '.join(report['dead_blocks'][:4])}"
         )
-    voice.say(f"Wrote {out}: the function of {source}, closest to {onto}.")
+    told = evidence_lines(report)
+    for line in told:
+        voice.say(line)
+    voice.say(f"Wrote {out}: the function of {source}, {'matched' if told else 'closest'} to {onto}.")
     return write_json(json, report)

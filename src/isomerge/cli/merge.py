@@ -166,6 +166,7 @@ def _beside(job: MergeJob, repair: str | None) -> list[str]:
 
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
     from isomerge.cli.console import distance_table, stream_table, warn_fixed
+    from isomerge.cli.evidence import evidence_lines
 
     for note in job.fusion.notes:
         voice.warn(note)
@@ -177,6 +178,8 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
         warn_fixed(voice, report["fixed"])
     stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in job.fusion.notes]})
     distance_table(voice, report["distance"])
+    for line in evidence_lines(report):
+        voice.say(line)
     names = report["models"]
     if report["kept_from_first"]:
         voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(report['kept_from_first'][:6])}.")

@@ -63,6 +63,12 @@ class BarrierOptions:
             )
         if self.grid < 2:
             raise IsomergeError(f"--grid {self.grid}: a plane needs at least 2 points along each side")
+        if len(models) == 2 and self.grid != BarrierOptions.grid:
+            raise IsomergeError(
+                f"--grid {self.grid} is of a plane: name a third model, or give --points for the line"
+            )
+        if len(models) > 2 and self.points != BarrierOptions.points:
+            raise IsomergeError(f"--points {self.points} is of a line: leave the third model out, or give --grid")
         if self.batch_size < 1:
             raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
         if self.png is not None:

@@ -60,6 +60,7 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
     if not words:
         raise IsomergeError(f"--spaces is empty: choose from {', '.join([*PRESETS, *local])}")
     frame, notes = choose_frame(spec, words)
+    residual = ("residual",) if spec.residual_names else ()
     for word in words:
         if names_stream(spec, word):
             continue
@@ -69,7 +70,7 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
         if not found and word not in PRESETS and word not in (*_ATTENTION, "ff", "scale", "expert"):
             raise IsomergeError(
                 f"--spaces {word}: no such space in {spec.model_type}; choose from "
-                f"{', '.join([*PRESETS, *dict.fromkeys([*local, *local.values()])])}"
+                f"{', '.join(dict.fromkeys([*PRESETS, *residual, *local, *local.values()]))}"
             )
         chosen |= found
     paper = [w for w in words if w.startswith("paper")]

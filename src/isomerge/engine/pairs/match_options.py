@@ -70,6 +70,10 @@ class Matching:
             raise IsomergeError("--data and --stats-src are two sources of activations: choose one")
         if self.evidence not in SHARES:
             raise IsomergeError(f"--evidence {self.evidence}: choose from {', '.join(SHARES)}")
+        if self.evidence != "both" and not (self.data or self.stats or self.learn):
+            raise IsomergeError(
+                f"--evidence {self.evidence} is a choice where there are activations: add --data DATA, or files of isomerge stats"
+            )
         if self.rows < 1:
             raise IsomergeError(f"--rows {self.rows}: at least 1 is needed")
         if self.input_metric and not (self.data or self.stats or self.learn):
@@ -181,11 +185,15 @@ def matching_of(
         precision=precision, checkpointing=gradient_checkpointing, seed=seed,
     )  # fmt: skip
     given = {
-        "--steps": steps,
+        "--steps": steps is not None,
+        "--batch-size": batch_size is not None,
+        "--learn-effort": learn_effort != "quick",
+        "--learn-target": learn_target != "auto",
         "--learn-permutations": permutations,
+        "--precision": precision != "float32",
         "--gradient-checkpointing": gradient_checkpointing,
     }
-    if learn is None and (idle := [name for name, value in given.items() if value not in (None, False)]):
+    if learn is None and (idle := [name for name, asked in given.items() if asked]):
         raise IsomergeError(f"{idle[0]} is for learning: add --learn DATA")
     stats = (str(stats_anchor), *map(str, sources)) if sources else ()
     return Matching(

@@ -1,0 +1,52 @@
+"""What data brought to a match, in a sentence each: the forward search, and learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def evidence_lines(report: dict[str, Any]) -> list[str]:
+    """Sentences on what was searched and learned, source by source; none where weights or activations decided alone.
+
+    Args:
+        report: of a match, as in ``isomerge.json``.
+    """
+    lines = []
+    for number, found in enumerate(report["streams"], 1):
+        whose = "" if len(report["streams"]) == 1 else f" source {number}"
+        if "search" in found:
+            lines.append(f"Searched{whose}: {_searched(found['search'])}.")
+        if "learned" in found:
+            lines.append(f"Learned{whose}: {_learned(found['learned'], 'path')}.")
+    together = report.get("mean", {}).get("learned")
+    if together is not None:
+        lines.append(f"Learned together: {_learned(together, 'simplex')}.")
+    farther = report["distance"]["after"] > report["distance"]["before"]
+    if farther and any(line.startswith("Learned") for line in lines):
+        lines.append(
+            "The weights are farther apart than before: learning lowers the loss between models, not distances."
+        )
+    return lines
+
+
+def _searched(found: dict[str, Any]) -> str:
+    before, after = found["divergence"]["held_out"]
+    kept = sum(found["accepted"].values())
+    return (
+        f"the midpoint's divergence from the models' mean {before:.3f} -> {after:.3f} {found['unit']} on {found['examples'][1]} "
+        f"examples held out, {kept} of {found['moves']} moves kept"
+    )
+
+
+def _learned(found: dict[str, Any], where: str) -> str:
+    history = found["history"]
+    best = min(history, key=lambda look: look["barrier"])
+    if best["step"] == 0:
+        return (
+            f"no step of {found['steps']} lowered the loss on {found['held_out']} examples held out, so the match is what it "
+            "was; try more --steps or more data"
+        )
+    return (
+        f"the highest point of the {where}, above the models' own loss, {history[0]['barrier']:.3f} -> {best['barrier']:.3f} "
+        f"{found['unit']} on {found['held_out']} examples held out, at step {best['step']} of {found['steps']}"
+    )

@@ -1,0 +1,58 @@
+"""What the commands say of searches and of learning, beside distances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from isomerge.cli.evidence import evidence_lines
+
+
+def look(step: int, barrier: float) -> dict[str, float]:
+    """An entry of a history."""
+    return {"step": step, "barrier": barrier, "midpoint": barrier}
+
+
+def report(*streams: dict, after: float = 9.0, **more: object) -> dict:
+    """What the sentences read of a report."""
+    return {"streams": list(streams), "distance": {"before": 10.0, "after": after}, **more}
+
+
+def learned(*history: dict[str, float]) -> dict:
+    """What a learner reports."""
+    return {"history": list(history), "steps": 300, "held_out": 120, "unit": "nats"}
+
+
+def test_sentences() -> None:
+    """The best look counts, not the last one; a run that gained nothing says so; distances that grow are explained."""
+    assert evidence_lines(report({"objective": [1.0]}, after=11.0)) == []
+    (said,) = evidence_lines(report({"learned": learned(look(0, 1.5), look(270, 0.02), look(300, 0.03))}))
+    assert "1.500 -> 0.020 nats on 120 examples held out, at step 270 of 300." in said
+    said, why = evidence_lines(report({"learned": learned(look(0, 0.01), look(300, 0.03))}, after=11.0))
+    assert "no step of 300 lowered the loss" in said
+    assert "farther apart than before" in why
+    search = {"divergence": {"held_out": [0.5, 0.4]}, "accepted": {"a": 2, "b": 1}, "moves": 9, "examples": [4, 5]}
+    (said,) = evidence_lines(report({"search": {**search, "unit": "nats"}}))
+    assert said == (
+        "Searched: the midpoint's divergence from the models' mean 0.500 -> 0.400 nats on 5 examples held out, 3 of 9 "
+        "moves kept."
+    )
+    together = {"learned": learned(look(0, 1.0), look(300, 0.1))}
+    first, second, last = evidence_lines(report(together, together, mean=together))
+    assert (first[:16], second[:16]) == ("Learned source 1", "Learned source 2")
+    assert last.startswith("Learned together: the highest point of the simplex")
+
+
+def test_commands_tell(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
+    """Both commands; what was learned is not called the closest point."""
+    file = tmp_path / "ids.safetensors"
+    save_file({"input_ids": torch.randint(1, 60, (6, 9), generator=torch.Generator().manual_seed(0))}, file)
+    a, b = stored("llama", 0), stored("llama", 5)
+    options = ["--learn", file, "--steps", 1, "--spaces", "ov", "--no-functional"]
+    said = isomerge("align", b, "--onto", a, "-o", tmp_path / "one", *options)
+    assert "Learned: " in said.out
+    assert f"the function of {b}, matched to {a}." in said.out
+    assert "Learned together: " in isomerge("merge", a, b, "-o", tmp_path / "two", "--anchor", "none", *options).out
