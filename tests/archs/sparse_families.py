@@ -14,7 +14,7 @@ SPARSE_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "HYV4": ({**HUNYUAN, "attention_bias": True}, ["Model", "ForCausalLM"]),
     "Glm5Next": ({**GLM5_WHOLE, "text_config": {**GLM5, "attention_bias": True}}, COMPOSED),
     "Glm5NextText": (GLM5, ["Model"]),
-    "Glm5NextVision": (GLM5_WHOLE["vision_config"], ["Model"]),
+    "Glm5NextVision": (GLM5_WHOLE["vision_config"], []),
     "MiniMaxM3VL": (MINIMAX_WHOLE, ["Model"]),
     "MiniMaxM3VLText": (MINIMAX, ["Model"]),
 }  # fmt: skip
@@ -67,9 +67,9 @@ SPARSE_MUTANTS = [
     mutant("glm5_next", "any matrix on keys behind a convolution", "kc", "kc as qk: Perm[l, lh] => kc as qk: GL[l, lh]", "k_proj.weight (lh kc) => k_proj.weight (lh kc')", part=GLM5_TEXT),
     mutant("glm5_next", "the norm's gain where no factor reads it", "vs", "res (lh vc' vs') => res (lh vc')", part=GLM5_TEXT),
     mutant("glm5_next", "what gates are made of, on one side", "ga", "g_b_proj.weight (lh vc) ga' => g_b_proj.weight (lh vc) other", part=GLM5_TEXT),
-    mutant("glm5_next", "what copies are mixed by, scaled alone", "ma", "hc_attn_scale [ra' | wa' | ma'] => hc_attn_scale [ra' | wa' | 1]", part=GLM5_TEXT),
+    mutant("glm5_next", "what copies are written by, scaled alone", "wa", "hc_attn_scale [ra' | wa' | ma'] => hc_attn_scale [ra' | 1 | ma']", part=GLM5_TEXT),
     mutant("glm5_next", "pools in other coordinates", "ik", "compress_gate ik => compress_gate rows", part=GLM5_TEXT),
     mutant("glm5_next", "factors where neurons are cut off", "du", "du as scale: Sign => du as scale: Scale", "size du = 1\n => ", part=GLM5_TEXT),
-    mutant("glm5_next", "factors where the tower's neurons are cut off", "vision_u", "u as scale: Sign[v, ff] => u as scale: Scale[v, ff]", "size u = 1\n => ", part="glm4v_vision"),
+    mutant("glm5_next", "factors where the tower's neurons are cut off", "vision_u", "u as scale: Sign[v, ff] => u as scale: Scale[v, ff]", "size u = 1\n => ", part="glm5_next_vision"),
 ]  # fmt: skip
 """Plausible wrong specs (see `test_mutants`)."""
