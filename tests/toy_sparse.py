@@ -46,6 +46,16 @@ GLM5_WHOLE: dict[str, Any] = {
     "image_token_id": IMAGE, "video_token_id": 64, "image_start_token_id": 63, "image_end_token_id": 62, "video_start_token_id": 61, "video_end_token_id": 66,
 }  # fmt: skip
 
+DOCLING: dict[str, Any] = {
+    "text_config": {**{k: v for k, v in TEXT.items() if k != "head_dim"}, **KNOWN, "num_hidden_layers": 2}, "image_token_id": IMAGE, "pad_token_id": 0,
+    "vision_config": {**TOWER, "image_size": 16, "patch_size": 4, "scale_factor": 4, "out_hidden_size": 48, "deepstack_visual_indexes": [0]},
+}  # fmt: skip
+
+
+def _docling(*, fine: bool) -> Any:
+    eye = {**DOCLING["vision_config"], "use_fine_route": fine}
+    return tf.GraniteDoclingForConditionalGeneration(tf.GraniteDoclingConfig(**{**DOCLING, "vision_config": eye}))
+
 
 def _glm5() -> Any:
     return tf.Glm5NextForConditionalGeneration(tf.Glm5NextConfig(**GLM5_WHOLE))
@@ -71,6 +81,8 @@ SPARSE: dict[str, tuple[Callable[[], Any], float]] = {
     "hy_v4": (_hunyuan, 1e-5),
     "hy_v4-groups": (lambda: _hunyuan(attention_bias=True, n_group=2, topk_group=1), 1e-5),
     "glm5_next": (_glm5, 1e-5),
+    "granite_docling": (lambda: _docling(fine=False), 1e-5),
+    "granite_docling-fine": (lambda: _docling(fine=True), 1e-5),
     "minimax_m3_vl": (_minimax, 1e-5),
     "minimax_m3_vl-one": (lambda: _minimax(index_n_heads=1), 1e-5),
 }
@@ -101,11 +113,22 @@ def _in_cubes(_: Any, rng: torch.Generator) -> Inputs:
     }  # fmt: skip
 
 
+def _tiled(config: Any, rng: torch.Generator) -> Inputs:
+    """A tile for each text, by the fine path where there is one."""
+    fine = config.vision_config.use_fine_route
+    ways = {"tile_fine_mask": torch.ones(3, dtype=torch.bool)} if fine else {}
+    return {
+        **ways, "input_ids": _words(rng, 4 if fine else 1), "pixel_values": _random(rng, 3, 1, 3, 16, 16),
+        "pixel_attention_mask": torch.ones(3, 1, dtype=torch.bool),
+    }  # fmt: skip
+
+
 SPARSE_INPUTS: dict[str, Callable[[Any, torch.Generator], Inputs]] = {
     "mistral_large4": _sized,
+    "granite_docling": _tiled,
     **dict.fromkeys(["minimax_m3_vl", "glm5_next"], _in_cubes),
 }
 """By model type: how its inputs are made."""
 
-CONVERTED_SPARSE = [*SPARSE]
+CONVERTED_SPARSE = [name for name in SPARSE if "docling" not in name]
 """Those that transformers stores otherwise than it computes with them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from archs.mutants import mutant
-from toy_sparse import GLM5, GLM5_WHOLE, HUNYUAN, LARGE, LARGE_WHOLE, MINIMAX, MINIMAX_WHOLE
+from toy_sparse import DOCLING, GLM5, GLM5_WHOLE, HUNYUAN, LARGE, LARGE_WHOLE, MINIMAX, MINIMAX_WHOLE
 
 COMPOSED = ["Model", "ForConditionalGeneration"]
 SPARSE_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -15,17 +15,20 @@ SPARSE_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Glm5Next": ({**GLM5_WHOLE, "text_config": {**GLM5, "attention_bias": True}}, COMPOSED),
     "Glm5NextText": (GLM5, ["Model"]),
     "Glm5NextVision": (GLM5_WHOLE["vision_config"], []),
+    "GraniteDocling": ({**DOCLING, "density_router_hidden_size": 14}, COMPOSED),
+    **dict.fromkeys(["GraniteDoclingText", "GraniteDoclingVision"], (DOCLING, [])),
     "MiniMaxM3VL": (MINIMAX_WHOLE, ["Model"]),
     "MiniMaxM3VLText": (MINIMAX, ["Model"]),
 }  # fmt: skip
 SPARSE_STREAMS: dict[str, dict[str, str]] = {
     "mistral_large4": {"res": "Perm", "vision_res": "SignedPerm", "merged": "O"},
     **{name: {"res": "O", "copy": "Perm"} for name in ("hy_v4", "hy_v4-groups")},
+    **{name: {"res": "Perm", "vision_res": "Perm"} for name in ("granite_docling", "granite_docling-fine")},
     "glm5_next": {"res": "O", "vision_vres": "O", "vision_down": "O"},
     **{name: {"res": "O", "vres": "Perm", "mid": "O"} for name in ("minimax_m3_vl", "minimax_m3_vl-one")},
 }
 """The largest groups of their streams (see `test_streams`)."""
-SPARSE_IDLE: set[tuple[str, str]] = set()
+SPARSE_IDLE = {("granite_docling", "vb"), ("granite_docling-fine", "vb")}
 """Shifts of biases that a toy has not."""
 TEXT = "mistral_large4_text"
 GLM5_TEXT = "glm5_next_text"
@@ -71,5 +74,10 @@ SPARSE_MUTANTS = [
     mutant("glm5_next", "pools in other coordinates", "ik", "compress_gate ik => compress_gate rows", part=GLM5_TEXT),
     mutant("glm5_next", "factors where neurons are cut off", "du", "du as scale: Sign => du as scale: Scale", "size du = 1\n => ", part=GLM5_TEXT),
     mutant("glm5_next", "factors where the tower's neurons are cut off", "vision_u", "u as scale: Sign[v, ff] => u as scale: Scale[v, ff]", "size u = 1\n => ", part="glm5_next_vision"),
+    mutant("granite_docling", "signs through the connector's LayerNorm", "res", "residual res: Perm => residual res: SignedPerm"),
+    mutant("granite_docling", "sinusoids permuted", "mid", "residual nin => space mid as ff: Perm\nresidual nin", "weight res mid => weight res mid'"),
+    mutant("granite_docling", "the projector's neurons not permuted back", "cdeep", "res cdeep' => res other"),
+    mutant("granite_docling-fine", "neighbours fast", "vision_res", "mid (fine vision_res nin)' => mid (vision_res nin fine)'"),
+    mutant("granite_docling", "past the gain in front of the connector", "nin", "mid (coarse vision_res nin)' => mid (coarse vision_res)'"),
 ]  # fmt: skip
 """Plausible wrong specs (see `test_mutants`)."""
