@@ -21,7 +21,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.learn.elements import LearnedElements
-from isomerge.engine.learn.learning import backward, batch_size_of, counted, shifted
+from isomerge.engine.learn.learning import backward, batch_size_of, counted, shifted, softened
 from isomerge.engine.learn.simplex import MatchedSimplex
 from isomerge.engine.live.substitution import substituted
 from isomerge.engine.parts_file import load_parts, save_parts
@@ -95,19 +95,25 @@ class Learner:
 
     # -------------------------------------------------------------------- loss
 
-    def loss(self, batch: Mapping[str, Tensor], wanted: Tensor | None) -> Tensor:
-        """The mean loss of the weights that are substituted now: in nats, or in squared units of values."""
+    def loss(self, batch: Mapping[str, Tensor], wanted: Tensor | None, temperature: float = 1.0) -> Tensor:
+        """The mean loss of the weights that are substituted now: in nats, or in squared units of values.
+
+        Args:
+            batch: inputs, with labels where they are the target.
+            wanted: of `wanted`, at the same temperature; None for labels, which have none.
+            temperature: what logits of whole examples are divided by.
+        """
         from isomerge.evidence.losses import targets_of
 
         logits = self.simplex.logits(batch)
         if wanted is None:
             total, count, _ = self.kind.loss(logits, targets_of(batch, logits, self.kind))
             return total / max(count, 1)
-        kept = self.kind.gap(logits, wanted)[counted(batch, logits)]
+        kept = self.kind.gap(softened(logits, temperature), wanted)[counted(batch, logits)]
         return kept.sum() / max(kept.numel(), 1)
 
-    def wanted(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        """The mean of the models' predictions, where these are the target."""
+    def wanted(self, batch: Mapping[str, Tensor], temperature: float = 1.0) -> Tensor | None:
+        """The mean of the models' predictions, where these are the target; of examples softened by a temperature."""
         import torch
 
         if self.target == "labels":
@@ -116,7 +122,7 @@ class Learner:
         with torch.no_grad():
             for corner, share in zip(self._corners(), self.simplex.shares, strict=True):
                 with substituted(self.simplex.module, self.simplex.at(corner, None)):
-                    found = share * self.kind.outcome(self.simplex.logits(batch))
+                    found = share * self.kind.outcome(softened(self.simplex.logits(batch), temperature))
                 total = found if total is None else total + found
         return total
 
@@ -202,9 +208,10 @@ class Learner:
         point = self.simplex.shares if number % 2 == 0 else self.simplex.drawn(rng)
         if self.settings.shifts:
             batch = shifted(batch, rng)
-        wanted = self.wanted(batch)
+        heat = self.settings.temperature
+        wanted = self.wanted(batch, heat)
         with substituted(self.simplex.module, self.simplex.at(point, self.elements.stages())):
-            loss = self.loss(batch, wanted)
+            loss = self.loss(batch, wanted, heat)
             if not bool(loss.isfinite()):
                 raise IsomergeError(
                     f"learning diverged at step {number} (loss {float(loss.detach())}): "

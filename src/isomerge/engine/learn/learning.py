@@ -42,6 +42,10 @@ class LearnSettings:
     """The share of the examples on which paths are judged."""
     judged: int = 256
     """The largest number of held-out examples."""
+    temperature: float = 4.0
+    """Predictions of examples that are learned from are softened by it (logits are divided), the mean's and the point's.
+    A model that is sure says of what it has seen little more than a label; what it holds of the other classes is all that a
+    few images can tell. Tokens are not softened. Source: Hinton et al. 2015."""
     seed: int = 0
 
 
@@ -83,6 +87,11 @@ def shifted(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:
     columns = (right[:, None] + torch.arange(width)).to(pixels.device)[:, None, None, :]
     found = padded.gather(2, rows.expand(n, channels, height, width + 2 * reach))
     return {**batch, "pixel_values": found.gather(3, columns.expand(n, channels, height, width))}
+
+
+def softened(logits: Tensor, temperature: float) -> Tensor:
+    """Logits of whole examples [n, k] divided by a temperature; those of tokens [n, length, k] as they are."""
+    return logits / temperature if logits.ndim == 2 else logits
 
 
 def backward(loss: Tensor) -> None:
