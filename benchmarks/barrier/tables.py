@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.barrier import reach
 from benchmarks.barrier.cost import BASE, KINDS
 from benchmarks.barrier.measurements import MEASUREMENTS, RESULTS
+from benchmarks.barrier.run import IMAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "measured-barriers.md"
@@ -41,7 +42,8 @@ Models of one architecture, trained from scratch from different seeds; the secon
 the loss is measured on test data along the line between them, in the original architecture. Barrier: the largest excess over
 the straight line between the endpoints' losses (Entezari et al.), in nats (per byte for language models), at the points of the line that each section counts.
 Made by `python -m benchmarks.barrier` ([its commands](#how-to-measure-again)) on CPU cores shared with other work: seconds
-are an upper bound. Generated examples are texts that the two models write, or noise (`isomerge generate`). Those of width 512 take their products in bfloat16, in training and while a match is learned. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
+are an upper bound. Generated examples are texts that the two models write, or noise (`isomerge generate`). Predictions of images are softened where they are the target
+(temperature 4, since November 2026); rows from before are marked *not softened*. Models of width 512 take their products in bfloat16, in training and while a match is learned. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
 """
 
 
@@ -89,10 +91,14 @@ def family(path: Path) -> list[str]:
 
 
 def named(found: dict[str, Any], row: str) -> str:
-    """What a row is called, with the steps that it was learned in."""
+    """What a row is called, with the steps that it was learned in, and whether predictions of images were not softened."""
     entries = (entry.get("rows", {}).get(row, {}) for entry in found["pairs"].values())
-    steps = {about["steps"] for entry in entries if "steps" in (about := entry.get("learned") or {})}
-    return NAMES[row] + "".join(f", {count} steps" for count in sorted(steps))
+    learned = [about for entry in entries if (about := entry.get("learned"))]
+    steps = sorted({about["steps"] for about in learned if "steps" in about})
+    sharp = found["family"].startswith(tuple(IMAGES)) and any(
+        about.get("target") == "distill" and "temperature" not in about for about in learned
+    )
+    return NAMES[row] + "".join(f", {count} steps" for count in steps) + (", not softened" if sharp else "")
 
 
 def many(path: Path) -> list[str]:

@@ -48,7 +48,7 @@ def test_softened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heats: list[float] = []
     plain = found.loss
     monkeypatch.setattr(found, "loss", lambda x, wanted, heat=1.0: (heats.append(heat), plain(x, wanted, heat))[1])
-    found.run()
+    assert found.run().report["temperature"] == settings.temperature
     assert heats.count(settings.temperature) == 1 < settings.temperature
     assert len(heats) > heats.count(1.0) > 10
 

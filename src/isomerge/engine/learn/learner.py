@@ -191,6 +191,7 @@ class Learner:
         self.elements.load(self.best[1])
         report = {
             "target": self.target,
+            **({"temperature": self.settings.temperature} if self._is_softened() else {}),
             "unit": self.kind.measure,
             "steps": steps,
             "batch_size": self.batch_size,
@@ -200,6 +201,11 @@ class Learner:
             "history": self.history,
         }
         return Learned(self.elements.solution(), report)
+
+    def _is_softened(self) -> bool:
+        """Whether the targets are predictions of whole examples."""
+        wanted = self.judged[0][1]
+        return wanted is not None and wanted.ndim == 2
 
     def _step(self, number: int, batch: Mapping[str, Tensor]) -> None:
         import torch
