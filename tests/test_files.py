@@ -33,6 +33,30 @@ def test_the_bytes_are_those_of_safetensors(durable: bool, metadata: dict[str, s
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "theirs"}
 
 
+def test_all_files_have_the_mode_that_new_files_have(tmp_path: Path) -> None:
+    """The library makes them their owner's alone, which those who share a folder could not read."""
+    before = os.umask(0o027)
+    try:
+        write_tensors(tmp_path / "x", {"x": X})
+        write_whole(tmp_path / "y", b"1")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "xy"] == [0o640, 0o640]
+
+
+def test_tensors_go_into_pipes(tmp_path: Path) -> None:
+    """No file takes the place of one."""
+    os.mkfifo(tmp_path / "pipe")
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_bytes()), daemon=True)
+    reader.start()
+    write_tensors(tmp_path / "pipe", {"x": X}, metadata={"format": "pt"})
+    reader.join(10)
+    write_tensors(tmp_path / "file", {"x": X}, metadata={"format": "pt"})
+    assert found == [(tmp_path / "file").read_bytes()]
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_tensors_that_share_memory_are_all_written(tmp_path: Path) -> None:
     """The format has none that do."""
     given = {"a": X, "b": X, "row": X[1], "column": X[:, 1], "weight": torch.nn.Parameter(X)}

@@ -128,11 +128,18 @@ def write_tensors(
     Raises:
         IsomergeError: it cannot be written.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save, save_file
 
     header = metadata if about is None else {"isomerge": json.dumps(about, sort_keys=True)}
+    header = None if header is None else dict(header)
     with whole_file(path, durable=durable) as beside:
-        save_file(_apart(tensors), str(beside), None if header is None else dict(header))
+        if is_device(path):  # in whose place the library would put a file
+            beside.write_bytes(save(_apart(tensors), header))
+            return
+        beside.write_bytes(b"")
+        mode = beside.stat().st_mode
+        save_file(_apart(tensors), str(beside), header)
+        beside.chmod(mode)  # the library's files are their owner's alone
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -452,6 +454,24 @@ def test_adapter_alone(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(IsomergeError) as error:
         open_model_ref(str(folder))
     one_sentence(error.value, "base_model_name_or_path")
+    adapter(folder, halves(Q, 48, 48), base_model_name_or_path=str(tmp_path / "moved away"))
+    with pytest.raises(IsomergeError) as error:
+        open_model_ref(str(folder))
+    one_sentence(
+        error.value, folder, "base_model_name_or_path", f"write model+{folder}", "moved away: no such folder"
+    )
+
+
+def test_a_folder_that_may_not_be_looked_into(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence, whoever runs the tests."""
+
+    def refused(folder: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder / "adapter_config.json"))
+
+    monkeypatch.setattr("isomerge.checkpoint.references.is_adapter", refused)
+    with pytest.raises(IsomergeError) as error:
+        open_model_ref(str(llama))
+    one_sentence(error.value, llama, "Permission denied", "check the path and its permissions")
 
 
 def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,15 @@ def test_code_in_a_pickle_does_not_run(folder):
     assert not (folder / "owned").exists()
 
 
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "config.json"])
+def test_what_git_leaves_in_place_of_a_file_is_told(folder, name):
+    torch.save({"a": torch.ones(1)}, folder / "pytorch_model.bin")
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+    with pytest.raises(IsomergeError) as caught:
+        open_checkpoint(folder, allow_pickle=True)
+    one_sentence(caught.value, folder / name, "git lfs pull")
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

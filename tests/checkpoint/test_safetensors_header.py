@@ -50,6 +50,7 @@ HOSTILE = {
     "hole": (raw_safetensors({"a": A, "b": entry("F32", [2], 12, 20)}, bytes(20)), "hole"),
     "hole at start": (raw_safetensors({"a": entry("F32", [2], 4, 12)}, bytes(12)), "hole"),
     "data truncated": (raw_safetensors({"a": A}, bytes(7)), "truncated"),
+    "left by git": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git lfs pull"),
     "data too long": (raw_safetensors({"a": A}, bytes(9)), "longer"),
 }
 

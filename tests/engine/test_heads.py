@@ -143,10 +143,29 @@ def test_wrong_words(heads: str, words: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_averaged_heads_of_other_labels_are_told(tmp_path: Path) -> None:
+    """By their names, where classes have some, or by their task; not where there is one head, or a choice was made."""
+
+    def notes(one: Path, two: Path, **how: str) -> list[str]:
+        merged = isomerge.merge([one, two], out=tmp_path / "out", force=True, align=False, **how)
+        return [note for note in merged["notes"] if "averaged" in note]
+
+    a, b = classifier("bert", tmp_path / "a", 3), classifier("bert", tmp_path / "b", 3, seed=1)
+    assert notes(a, a) == []
+    assert len(notes(a, b)) == 1
+    assert notes(a, b, heads="copy") == []
+    tf.BertForSequenceClassification(tf.BertConfig(**BODY, num_labels=3)).save_pretrained(tmp_path / "unnamed")
+    assert notes(a, tmp_path / "unnamed") == []
+    tf.BertForTokenClassification(tf.BertConfig(**BODY, num_labels=3)).save_pretrained(tmp_path / "tokens")
+    assert len(notes(tmp_path / "unnamed", tmp_path / "tokens")) == 1
+
+
 def test_refusals(tmp_path: Path) -> None:
     """Heads that are averaged must be of one size; models that have none cannot give theirs; what runs models needs one kind."""
     a, b = classifier("bert", tmp_path / "a", 3), classifier("bert", tmp_path / "b", 4)
-    with pytest.raises(IsomergeError, match=r"classifier\.\w+ has shape"):
+    with pytest.raises(
+        IsomergeError, match=r"classifier\.\w+ has shape.*: models must have equal shapes; merge with --heads copy"
+    ):
         isomerge.merge([a, b], out=tmp_path / "out")
     with pytest.raises(IsomergeError, match="gives no alignment to move a head by"):
         isomerge.merge([a, b], out=tmp_path / "out", heads="keep:2", match="ot-wts")

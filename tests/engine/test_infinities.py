@@ -67,6 +67,21 @@ def test_everything_else_is_damage(spec: str, tmp_path: Path) -> None:
         isomerge.merge(models, out=str(tmp_path / "out"), spec=spec)
 
 
+@pytest.mark.parametrize(("dtype", "code"), [(torch.int8, "I8"), (torch.complex64, "C64")])
+def test_what_moves_is_floating_point(dtype: torch.dtype, code: str, spec: str, tmp_path: Path) -> None:
+    """Else nothing can be computed with it; what nothing moves may be anything."""
+    a, b = (stored(tmp_path / name, seed, [1.0]) for seed, name in enumerate("ab"))
+    file = Path(b) / "model.safetensors"
+    found = load_file(file)
+    save_file({**found, "bound": found["bound"].long()}, file)
+    isomerge.merge([b, b], out=tmp_path / "out", spec=spec)
+    save_file({**found, "up.weight": found["up.weight"].to(dtype)}, file)
+    with pytest.raises(
+        IsomergeError, match=rf"b: tensor up.weight is stored as {code}, and weights are floating-point"
+    ):
+        isomerge.merge([a, b], out=tmp_path / "out2", spec=spec)
+
+
 def test_what_moves_cannot_be_infinite() -> None:
     """A rotation of an infinity is none."""
     with pytest.raises(IsomergeError, match=r"line up\.weight may be infinite, but space ff moves it"):

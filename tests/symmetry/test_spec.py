@@ -252,6 +252,14 @@ def test_unknown_tensors_are_named(name: str) -> None:
         coverage(bound(), {**shapes(), name: (6,)})
 
 
+def test_names_of_what_was_wrapped_around_a_model() -> None:
+    """A line for each would be wrong advice."""
+    with pytest.raises(
+        IsomergeError, match=r"tensor module\.embed\.weight .*: save the model itself.* take module\. off the names"
+    ):
+        coverage(bound(), {f"module.{name}": shape for name, shape in shapes().items()})
+
+
 def test_several_lines() -> None:
     """Two lines for one tensor are an error of the spec."""
     with pytest.raises(

@@ -12,6 +12,12 @@ MAX_BYTES = 100_000_000
 """Longest document read, in bytes (the bound that safetensors sets for its headers)."""
 
 
+POINTER = b"version https://git-lfs"
+"""How a file begins that git left in the place of a large one."""
+FETCH = (
+    "is what git leaves in the place of a large file: fetch the file itself (git lfs pull), or download it again"
+)
+
 MAX_VALUES = 2_000_000
 """Most commas and opening brackets in a document: it becomes some hundred megabytes of objects in a few seconds at
 worst. A header has nine for a tensor.
@@ -38,6 +44,8 @@ def parse_object(raw: bytes, where: str, *, remedy: str, unique: bool = True) ->
     twice is refused; without it the last value counts, as in most readers.
     Raises IsomergeError when ``raw`` is not UTF-8, not JSON, not an object, or has more than MAX_VALUES values.
     """
+    if raw.startswith(POINTER):
+        raise IsomergeError(f"{where} {FETCH}")
     if (count := sum(map(raw.count, (b",", b"[", b"{")))) > MAX_VALUES:
         raise IsomergeError(f"{where} has about {count} values, more than the {MAX_VALUES} allowed; {remedy}")
     try:

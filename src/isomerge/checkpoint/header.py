@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.document import MAX_BYTES, parse_object
+from isomerge.checkpoint.document import FETCH, MAX_BYTES, POINTER, parse_object
 from isomerge.checkpoint.dtypes import BITS, byte_size
 from isomerge.errors import IsomergeError
 
@@ -71,6 +71,8 @@ def _header_bytes(path: Path) -> tuple[bytes, int]:
             prefix = stream.read(_PREFIX)
             if len(prefix) < _PREFIX:
                 raise IsomergeError(f"{path} is truncated: {size} bytes are no safetensors file; {_REMEDY}")
+            if prefix == POINTER[:_PREFIX] and (prefix + stream.read(len(POINTER) - _PREFIX)) == POINTER:
+                raise IsomergeError(f"{path} {FETCH}")
             (length,) = struct.unpack("<Q", prefix)
             if length > MAX_HEADER:
                 raise IsomergeError(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.document import FETCH, POINTER
 from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.weights import WeightFiles, check_index
@@ -38,6 +40,9 @@ def load_pickles(weights: WeightFiles) -> tuple[dict[str, TensorInfo], dict[str,
 def _load(file: Path) -> dict[str, Any]:
     import torch
 
+    with suppress(OSError), file.open("rb") as stream:
+        if stream.read(len(POINTER)) == POINTER:
+            raise IsomergeError(f"{file} {FETCH}")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # torch and pickle raise nearly any type on a damaged or hostile file

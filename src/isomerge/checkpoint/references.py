@@ -14,6 +14,7 @@ from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.quantised import dequantised
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,9 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
 
 def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
     folder = local_folder(ref, allow_pickle=allow_pickle)
-    if not is_adapter(folder) or (folder / CONFIG).is_file():
+    with disk_errors(folder, "looking into"):
+        alone = is_adapter(folder) and not (folder / CONFIG).is_file()
+    if not alone:
         return dequantised(open_checkpoint(ref, allow_pickle=allow_pickle))
     path = folder / ADAPTER_CONFIG
     config = read_object(path, remedy="an adapter folder is what peft's save_pretrained writes", unique=False)
@@ -80,6 +83,11 @@ def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
         )
     if revision and not os.path.exists(base):
         base = f"{base}@{revision}"
-    return with_adapter(
-        dequantised(open_checkpoint(base, allow_pickle=allow_pickle)), ref, allow_pickle=allow_pickle
-    )
+    try:
+        opened = open_checkpoint(base, allow_pickle=allow_pickle)
+    except IsomergeError as error:
+        raise IsomergeError(
+            f"{path} names a base_model_name_or_path that cannot be opened: write model+{ref} to say what it is merged into "
+            f"({error.sentence})"
+        ) from error
+    return with_adapter(dequantised(opened), ref, allow_pickle=allow_pickle)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from isomerge.checkpoint.agreement import disagreement
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import stacks_of
 
 LABELS = "labels"
@@ -70,9 +71,11 @@ def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
             if theirs is not None:
                 a, b = one.checkpoint.tensors[name].shape, two.checkpoint.tensors[theirs].shape
                 if tuple(a) != tuple(b):
+                    labels = LABELS in {atom.name for atom in atoms(match.line.axes or ())}
+                    hint = "; merge with --heads copy, or keep:MODEL, where labels are other ones" if labels else ""
                     raise IsomergeError(
                         f"tensor {match.canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: "
-                        "models must have equal shapes"
+                        f"models must have equal shapes{hint}"
                     )
                 if match.line.infinite:
                     _check_infinities(one, name, two, theirs)

@@ -22,6 +22,7 @@ from isomerge.engine.memory import map_large_blocks
 from isomerge.engine.ties import broken_ties, without_broken_ties
 from isomerge.errors import IsomergeError
 from isomerge.pieces import all_finite
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
@@ -169,6 +170,7 @@ def recognise(
         ):  # timm's key: its loaders want no model_type beside it
             checkpoint = replace(checkpoint, config={**checkpoint.config, "model_type": kinds[0]})
     spec, matches = _bound(checkpoint, spec_file, unmoved=unmoved)
+    _check_numbers(checkpoint, spec, matches)
     names = by_canonical(matches)
     if untie and (ties := broken_ties(spec, names, checkpoint.config)):
         try:
@@ -179,6 +181,22 @@ def recognise(
         matches |= {name: Match(line, {}) for name, line in found.lines.items()}
     kept = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
     return Model(checkpoint, kept, matches, spec, spec_file)
+
+
+def _check_numbers(checkpoint: Checkpoint, spec: Spec, matches: Mapping[str, Match]) -> None:
+    """Refuse weights that symmetries move and that are no floating-point numbers: nothing could be computed with them.
+
+    Raises:
+        IsomergeError: naming the tensor and its dtype.
+    """
+    moved = {*spec.spaces, *spec.residual_names}
+    for name, match in matches.items():
+        code = checkpoint.tensors[name].dtype
+        if not code.startswith(("F", "BF")) and moved.intersection(a.name for a in atoms(match.line.axes or ())):
+            raise IsomergeError(
+                f"{checkpoint.ref}: tensor {name} is stored as {code}, and weights are floating-point numbers: name the checkpoint "
+                "that it was made from, or store it as float16, bfloat16 or float32"
+            )
 
 
 def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: bool) -> tuple[Spec, dict[str, Match]]:

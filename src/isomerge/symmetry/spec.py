@@ -20,6 +20,9 @@ from isomerge.symmetry.names import Number, expression, filled, numbers
 # What a group may be restricted to (--spaces res:Perm).
 SUBGROUPS = {"SignedPerm": ("Perm", "Sign"), "O": ("Perm", "SignedPerm"), "OFixingOnes": ("Perm",), "GL": ("O",)}
 
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
+"""What torch puts before the names of a model that it was wrapped around: to run it on several devices, or compiled."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -155,6 +158,8 @@ class Spec:
                 if not hits
                 else "make the lines exclusive"
             )
+            if (wrapped := name.partition(".")[0]) in WRAPPERS and not hits:
+                fix = f"save the model itself, not what was wrapped around it, or take {wrapped}. off the names"
             raise IsomergeError(f"tensor {name} {how} of the spec for {self.model_type} ({self.origin}): {fix}")
         found, line = hits[0]
         return Match(line, line.binding({k: int(v) for k, v in found.groupdict().items()}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from isomerge.engine.merge.forward_fusion import fuse_forward
 from isomerge.engine.merge.fusing import Fuser
 from isomerge.engine.merge.fusion import Fusion, fusion_of
 from isomerge.engine.merge.head_folders import apart_names
-from isomerge.engine.merge.heads import arrange, check_heads, head_lines, heads_of
+from isomerge.engine.merge.heads import arrange, check_heads, head_lines, heads_of, unlike_heads
 from isomerge.engine.merge.merge_options import MergeOptions
 from isomerge.engine.merge.parameter_checks import check_parameters
 from isomerge.engine.merge.transplant import TransplantSolver
@@ -71,6 +72,8 @@ class MergePlan:
         apart = head_lines(self.donor.spec) if self.heads.apart else ()
         check_compatible(self.donor, models[1:], apart=apart)
         plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
+        if not self.heads.apart and (note := unlike_heads(models)):
+            plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, note)))
         self.template, self.plan = arrange(self.heads, models, plan)
         check_framed(options.source_bases, self.plan, options.spaces)
         check_aligned(options.align, matching, fusion, len(models), options.anchor)
