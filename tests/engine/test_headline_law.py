@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import isomerge
 from depth import more
-from engine.disguises import disguise, single
+from engine.disguises import disguise, perturb, single
 from toy_gemmas import GEMMAS
 from toys import SAMPLE, STREAMS_ALONE, outputs, relative, save_toy
 
@@ -64,3 +65,23 @@ def test_three_models(name: str, tmp_path: Path) -> None:
         for file in (tmp_path / tag).glob("alignment-*"):
             file.unlink()
     assert relative(outputs(tmp_path / "moved"), outputs(tmp_path / "stored")) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("phi3", "dare_ties"),
+        ("deberta-shared", "della"),
+        *more(("whisper", "della_linear"), ("llama-mqa", "dare_linear")),
+    ],
+)
+def test_masks_are_drawn_in_the_anchors_coordinates(name: str, method: str, tmp_path: Path) -> None:
+    """What is dropped at random of a task vector does not depend on the weights that its model is stored in."""
+    base = save_toy(name, tmp_path / "base", seed=0, dtype=torch.float64)
+    tuned = [perturb(base, tmp_path / f"tuned-{k}", 0.3, seed=k) for k in (1, 2)]
+    moved = [disguise(name, folder, tmp_path / f"moved-{k}", 20 + k) for k, folder in enumerate(tuned)]
+    for tag, models in (("stored", tuned), ("moved", moved)):
+        isomerge.merge(models, out=tmp_path / tag, base_model=base, method=method, parameters={"density": 0.5})
+    one, two = (load_file(tmp_path / tag / "model.safetensors") for tag in ("stored", "moved"))
+    assert max(float((one[n] - two[n]).abs().max() / two[n].abs().max()) for n in one) <= 1e-12
+    assert any(not torch.equal(one[n], x) for n, x in load_file(base / "model.safetensors").items())
