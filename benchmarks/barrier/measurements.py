@@ -128,7 +128,7 @@ def costs() -> Measurement:
 
 
 MEASUREMENTS = (
-    lines("vit-digits", (ALL_PAIRS, (*LOCAL, "learned", "distilled")), (("0-1",), ("thorough",))),
+    lines("vit-digits", (ALL_PAIRS, (*LOCAL, "learned", "distilled"))),
     lines("vit-digits", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled")), width=32),
     lines("vit-digits", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled")), width=128),
     lines("vit-digits", (ALL_PAIRS, (*WEIGHTS_TO_ACTIVATIONS, "distilled", "generated")), width=256),
