@@ -103,7 +103,12 @@ def named(found: dict[str, Any], row: str) -> str:
 
 def many(path: Path) -> list[str]:
     """The section of more than two models."""
-    lines = ["## More than two models: digits ViTs", ""]
+    lines = [
+        "## More than two models: digits ViTs",
+        "",
+        "Learned rows are from before predictions were softened.",
+        "",
+    ]
     for count, found in json.loads(path.read_text()).items():
         if not isinstance(found, dict) or "rows" not in found:
             continue
