@@ -22,9 +22,9 @@ def test_a_sweep_reads_every_tensor_once(name: str, tmp_path: Path, monkeypatch:
     reads: Counter[tuple[str, str]] = Counter()
     read = Model.read
 
-    def counted(model: Model, stored: str, dtype: object) -> object:
+    def counted(model: Model, stored: str, dtype: object, **how: bool) -> object:
         reads[model.ref, stored] += 1
-        return read(model, stored, dtype)  # type: ignore[arg-type]
+        return read(model, stored, dtype, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Model, "read", counted)
     for room, wanted in ((0, 1), (1 << 30, 0)):

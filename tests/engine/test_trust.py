@@ -125,7 +125,7 @@ def test_out_of_memory(
     """In the middle of a merge: one sentence, no output, and the same command goes on where it stopped."""
     from isomerge.checkpoint import reader
 
-    original, count = reader.read_into, 0
+    original, count = reader.map_private, 0
 
     def fails(*arguments):
         nonlocal count
@@ -135,7 +135,7 @@ def test_out_of_memory(
         return original(*arguments)
 
     out = tmp_path / "out"
-    monkeypatch.setattr(reader, "read_into", fails)
+    monkeypatch.setattr(reader, "map_private", fails)
     monkeypatch.setattr("sys.argv", ["isomerge", "merge", *map(str, pair), "-o", str(out), "-q"])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -160,7 +160,7 @@ def test_other_errors_are_not_hidden(
     def fails(*_):
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(reader, "read_into", fails)
+    monkeypatch.setattr(reader, "map_private", fails)
     monkeypatch.setattr("sys.argv", ["isomerge", "merge", *map(str, pair), "-o", str(tmp_path / "out")])
     with pytest.raises(RuntimeError, match="a fault"):
         main()

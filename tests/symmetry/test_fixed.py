@@ -79,9 +79,9 @@ def test_a_statement_that_is_not_true_is_refused(fixed: str, says: str) -> None:
 MOVED = (
     "encoder.conv", "subsample_conv", "lconv1d", "self.conv", "adapter.layers", "conv_layers", "pos_conv_embed", "tower.convs",
     "post_attention.conv1d", "intermediate.conv1d", "output.conv1d", "head.conv",
-    "encoder.layers.{l}.conv.", "embed.conv.", "encoders.{l}.conv.",
+    "encoder.layers.{l}.conv.", "embed.conv.", "encoders.{l}.conv.", "{l:ruled}.self_attn.",
 )  # fmt: skip
-"""Convolutions over patches, sound or heads, whose axes have types as those of matrices have."""
+"""Convolutions over patches, sound or heads, whose axes have types as those of matrices have, and the delta rules of GLM-5.3."""
 
 
 def test_no_state_space_is_fixed_in_silence() -> None:
