@@ -79,15 +79,25 @@ def test_an_edit_behind_a_turned_stream_is_named(tmp_path: Path) -> None:
     assert told["residual"]["largest"] < 0.1
 
 
-def test_only_streams_without_embeddings_are_reconsidered(tmp_path: Path) -> None:
-    """What is foreign in a stream that embeddings or heads have is a difference, wherever fingerprints look."""
-    model = recognise(single("lighton_ocr", tmp_path / "a"))
+@pytest.mark.parametrize(
+    ("name", "inside", "elsewhere"),
+    [
+        ("lighton_ocr", "vision_projection.patch_merger.merging_layer.weight", "language_model.layers.0.self_attn.v_proj.weight"),
+        ("kosmos-2", "image_to_text_projection.x_attn.k_proj.weight", "text_model.model.layers.0.self_attn.v_proj.weight"),
+    ],
+)  # fmt: skip
+def test_only_streams_of_which_embeddings_tell_no_basis_are_reconsidered(
+    name: str, inside: str, elsewhere: str, tmp_path: Path
+) -> None:
+    """What is foreign in a stream that embeddings or heads have is a difference, wherever fingerprints look. Kosmos-2's projection has
+    fewer latents than coordinates."""
+    model = recognise(single(name, tmp_path / "a"))
     solver = PairSolver(model, model, make_plan(model, [model], "none"), torch.float32, guard=False)
 
     def told(tensor: str, largest: float) -> bool | None:
         found = {"same": False, "residual": {"tensor": tensor, "largest": largest}}
         return reconsidered(solver, found, 1e-8)["same"]
 
-    assert told("vision_projection.patch_merger.merging_layer.weight", 0.8) is None
-    assert told("vision_projection.patch_merger.merging_layer.weight", 0.1) is False
-    assert told("language_model.layers.0.self_attn.v_proj.weight", 0.8) is False
+    assert told(inside, 0.8) is None
+    assert told(inside, 0.1) is False
+    assert told(elsewhere, 0.8) is False

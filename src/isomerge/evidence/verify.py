@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, summarise, verdict
-from isomerge.matching.frame import streams_alone
+from isomerge.matching.frame import has_shared_meaning, reads_once
 from isomerge.progress import Observer
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
+    from isomerge.engine.models import Model
     from isomerge.engine.pairs.pair import PairSolver
     from isomerge.symmetry.units import Unit
 
@@ -118,23 +120,34 @@ def _favour(found: dict[str, Any]) -> tuple[int, float]:
 def reconsidered(solver: PairSolver, found: dict[str, Any], difference: float) -> dict[str, Any]:
     """What `prove` found of models whose fingerprints, which no basis changes, are equal but for a relative ``difference``.
 
-    Where a tensor is as far apart as foreign weights, and lies in a stream that no embedding or head has, no basis may have been
-    found for this stream: the search for it descends, and may end too early. That says nothing about the functions.
+    Where a tensor is as far apart as foreign weights, and lies in a stream of which embeddings and heads do not tell the basis, none
+    may have been found for this stream: the search for it descends, and may end too early. That says nothing about the functions.
     """
     residual = found["residual"]
     if found["same"] is not False or residual["largest"] <= FOREIGN:
         return found
-    alone = streams_alone(solver.anchor.declared, solver.anchor.blocks)
     here = next(
         (b for b in solver.anchor.blocks if b.key == residual["tensor"] or residual["tensor"] in b.canonical), None
     )
-    if here is None or not alone & {a.name for a in atoms(here.axes or ())}:
+    if here is None or not _untold(solver.anchor) & {a.name for a in atoms(here.axes or ())}:
         return found
     reason = (
         f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams was found in which "
         f"{residual['tensor']} does"
     )
     return {**found, "same": None, "reason": reason}
+
+
+def _untold(model: Model) -> set[str]:
+    """The streams that have fewer rows of embeddings and heads than coordinates: none, or a few latents."""
+    spec, rows = model.declared, dict.fromkeys(model.declared.streams, 0)
+    for block in model.blocks:
+        axes = tuple(atoms(block.axes or ()))
+        for name in rows if has_shared_meaning(spec, block) else ():
+            if reads_once(spec, axes, name):
+                size = prod(model.checkpoint.tensors[model.stored_names(block)[0]].shape)
+                rows[name] += size // spec.sizes[name]
+    return {name for name, count in rows.items() if count < spec.sizes[name]}
 
 
 def contradiction(same: bool | None, outputs: float, tolerance: float) -> str | None:
