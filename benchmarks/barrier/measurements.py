@@ -145,7 +145,12 @@ MEASUREMENTS = (
     ),
     lines("llama", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled-quick")), width=512, points=11),
     lines("gpt2", (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled-quick"))),
-    lines("gpt2", (ALL_PAIRS, ("stored", "paper", "default", "all", "activations", "distilled-quick")), width=256),
+    lines(
+        "gpt2",
+        (ALL_PAIRS, ("stored", "paper", "default", "all", "activations", "distilled-quick")),
+        (("0-1",), ("distilled",)),
+        width=256,
+    ),
     several(),
     diagnosis(),
     costs(),
