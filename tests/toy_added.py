@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 import transformers as tf
 
+from toy_draws import drawn_numbers, drawn_words
 from toy_languages import KNOWN
 from toy_models import BART, BODY, EXPERTS, SHARED
 from toy_seeing import GRID, IMAGE, SECTIONS, TEXT, TOWER
@@ -258,26 +259,15 @@ def without_chance(config: Any) -> AbstractContextManager[Any]:
     return patch.object(SpeechT5SpeechDecoderPrenet, "_consistent_dropout", lambda _, x, p: x)
 
 
-def _random(rng: torch.Generator, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=rng, dtype=torch.float64)
-
-
-def _words(rng: torch.Generator, pieces: int, token: int = IMAGE) -> torch.Tensor:
-    """Three texts; behind the first token stand so many that stand for what is seen or heard."""
-    ids = torch.randint(4, 60, (3, pieces + 9), generator=rng)
-    ids[:, 1 : 1 + pieces] = token
-    return ids
-
-
 def _seen_and_heard(config: Any, rng: torch.Generator) -> Inputs:
     """Images of one tile and as a whole, and sounds; only sounds where these keep every fourth moment."""
-    sound = {"audio_input_features": _random(rng, 3, 24, 20)}
+    sound = {"audio_input_features": drawn_numbers(rng, 3, 24, 20)}
     if config.audio_config.time_reduction == 4:
-        return {"input_ids": _words(rng, 6, HEARD), **sound, "audio_embed_sizes": torch.tensor([6] * 3)}
-    ids = _words(rng, 13)
+        return {"input_ids": drawn_words(rng, 6, HEARD), **sound, "audio_embed_sizes": torch.tensor([6] * 3)}
+    ids = drawn_words(rng, 13)
     ids[:, 15:18] = HEARD
     return {
-        "input_ids": ids, "image_pixel_values": _random(rng, 3, 2, 3, 8, 8), "image_sizes": torch.tensor([[8, 8]] * 3),
+        "input_ids": ids, "image_pixel_values": drawn_numbers(rng, 3, 2, 3, 8, 8), "image_sizes": torch.tensor([[8, 8]] * 3),
         "image_attention_mask": torch.ones((3, 2, 4, 4)), **sound, "audio_embed_sizes": torch.tensor([3] * 3),
     }  # fmt: skip
 
@@ -286,8 +276,8 @@ def _heard(_: Any, rng: torch.Generator) -> Inputs:
     """Thirty-two moments of sound, filled up to hundred, for which four tokens stand in the text."""
     mask = (torch.arange(100) < 32).long().repeat(3, 1)
     return {
-        "input_ids": _words(rng, 4, HEARD),
-        "input_features": _random(rng, 3, 7, 100),
+        "input_ids": drawn_words(rng, 4, HEARD),
+        "input_features": drawn_numbers(rng, 3, 7, 100),
         "input_features_mask": mask,
     }
 
@@ -295,7 +285,7 @@ def _heard(_: Any, rng: torch.Generator) -> Inputs:
 def _with_sounds(config: Any, rng: torch.Generator) -> Inputs:
     """Texts with an image each, and a sound of thirty-two moments."""
     sound = {
-        "input_features": _random(rng, 3, 7, 32),
+        "input_features": drawn_numbers(rng, 3, 7, 32),
         "feature_attention_mask": torch.ones((3, 32), dtype=torch.long),
     }
     return {**seen_and_heard(config, rng), **sound}
@@ -303,14 +293,14 @@ def _with_sounds(config: Any, rng: torch.Generator) -> Inputs:
 
 def _in_codes(_: Any, rng: torch.Generator) -> Inputs:
     """Images, of which sixteen codes stand in the text."""
-    return {"input_ids": _words(rng, 16), "pixel_values": _random(rng, 3, 3, 8, 8)}
+    return {"input_ids": drawn_words(rng, 16), "pixel_values": drawn_numbers(rng, 3, 3, 8, 8)}
 
 
 def _looking(_: Any, rng: torch.Generator) -> Inputs:
     """What a model of texts looks at."""
     return {
         "input_ids": torch.randint(4, 60, (3, 11), generator=rng),
-        "cross_attention_states": _random(rng, 3, 7, 48),
+        "cross_attention_states": drawn_numbers(rng, 3, 7, 48),
     }
 
 
@@ -320,8 +310,8 @@ def _images_and_films(_: Any, rng: torch.Generator) -> Inputs:
     ids[:, 1:5], ids[:, 6:16] = IMAGE, 64
     return {
         "input_ids": ids,
-        "pixel_values": _random(rng, 3, 3, 8, 8),
-        "pixel_values_videos": _random(rng, 3, 2, 3, 8, 8),
+        "pixel_values": drawn_numbers(rng, 3, 3, 8, 8),
+        "pixel_values_videos": drawn_numbers(rng, 3, 2, 3, 8, 8),
     }
 
 
@@ -332,14 +322,14 @@ def _played(_: Any, rng: torch.Generator) -> Inputs:
 
 
 def _of_a_melody(_: Any, rng: torch.Generator) -> Inputs:
-    return {**_played(_, rng), "input_features": _random(rng, 3, 5, 6)}
+    return {**_played(_, rng), "input_features": drawn_numbers(rng, 3, 5, 6)}
 
 
 def _codes_alone(_: Any, rng: torch.Generator) -> Inputs:
     """Two codes at every moment, and what is read by cross-attention."""
     return {
         "input_ids": torch.randint(0, 29, (6, 7), generator=rng),
-        "encoder_hidden_states": _random(rng, 3, 5, 60),
+        "encoder_hidden_states": drawn_numbers(rng, 3, 5, 60),
     }
 
 
@@ -347,17 +337,20 @@ def _read_or_heard(config: Any, rng: torch.Generator) -> Inputs:
     """Text to be said by someone, or sound to be written down."""
     if "ForSpeechToText" in config.architectures[0]:
         return {
-            "input_values": _random(rng, 3, 90),
+            "input_values": drawn_numbers(rng, 3, 90),
             "decoder_input_ids": torch.randint(4, 60, (3, 7), generator=rng),
         }
     return {
-        "input_ids": torch.randint(4, 60, (3, 11), generator=rng), "decoder_input_values": _random(rng, 3, 8, 7), "speaker_embeddings": _random(rng, 3, 9),
+        "input_ids": torch.randint(4, 60, (3, 11), generator=rng), "decoder_input_values": drawn_numbers(rng, 3, 8, 7), "speaker_embeddings": drawn_numbers(rng, 3, 9),
     }  # fmt: skip
 
 
 def _as_waves(_: Any, rng: torch.Generator) -> Inputs:
     """Sounds, and the words before."""
-    return {"input_values": _random(rng, 3, 90), "decoder_input_ids": torch.randint(4, 60, (3, 7), generator=rng)}
+    return {
+        "input_values": drawn_numbers(rng, 3, 90),
+        "decoder_input_ids": torch.randint(4, 60, (3, 7), generator=rng),
+    }
 
 
 def _words_alone(_: Any, rng: torch.Generator) -> Inputs:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers as tf
 
+from toy_draws import drawn_numbers, drawn_words
 from toy_experts import LATENT
 from toy_languages import KNOWN, NEXT, SECTIONS_OF_A_PART
 from toy_seeing import IMAGE, TEXT, TOWER
@@ -93,41 +94,30 @@ CONVERTED_GIANTS = [name for name in GIANTS if not name.startswith("minicpm")]
 """Those that transformers stores otherwise than it computes with them."""
 
 
-def _random(rng: torch.Generator, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=rng, dtype=torch.float64)
-
-
-def _words(rng: torch.Generator, pieces: int) -> torch.Tensor:
-    """Three texts; behind the first token stand so many that stand for what is seen."""
-    ids = torch.randint(4, 60, (3, pieces + 9), generator=rng)
-    ids[:, 1 : 1 + pieces] = IMAGE
-    return ids
-
-
 def _in_squares(_: Any, rng: torch.Generator) -> Inputs:
     """Images as square patches, all in a row."""
     return {
-        "input_ids": _words(rng, 4), "pixel_values": _random(rng, 48, 3, 2, 2), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
+        "input_ids": drawn_words(rng, 4), "pixel_values": drawn_numbers(rng, 48, 3, 2, 2), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
     }  # fmt: skip
 
 
 def _in_pixels(pieces: int) -> Callable[[Any, torch.Generator], Inputs]:
     """Images of which so many tokens stand in the text."""
-    return lambda _, rng: {"input_ids": _words(rng, pieces), "pixel_values": _random(rng, 3, 3, 8, 8)}
+    return lambda _, rng: {"input_ids": drawn_words(rng, pieces), "pixel_values": drawn_numbers(rng, 3, 3, 8, 8)}
 
 
 def _in_crops(_: Any, rng: torch.Generator) -> Inputs:
     """Images as rows of patches, of which four at once are pooled for a token."""
     pooled = torch.arange(16).reshape(4, 2, 2).permute(0, 2, 1).reshape(4, 4)
     return {
-        "input_ids": _words(rng, 4), "pixel_values": _random(rng, 3, 16, 12), "image_token_pooling": torch.cat([pooled + 16 * n for n in range(3)]),
+        "input_ids": drawn_words(rng, 4), "pixel_values": drawn_numbers(rng, 3, 16, 12), "image_token_pooling": torch.cat([pooled + 16 * n for n in range(3)]),
         "image_grids": torch.tensor([[2, 2, 0, 0]] * 3), "image_num_crops": torch.tensor([1] * 3),
     }  # fmt: skip
 
 
 def _packed(config: Any, rng: torch.Generator) -> Inputs:
     """Images as patches, all in one row."""
-    ids = _words(rng, 16 if config.downsample_mode == "4x" else 4)
+    ids = drawn_words(rng, 16 if config.downsample_mode == "4x" else 4)
     marked = {}
     if config.model_type == "minicpmv4_7":
         ids[:, 0], ids[:, 5] = config.image_start_id, config.image_end_id
@@ -135,7 +125,7 @@ def _packed(config: Any, rng: torch.Generator) -> Inputs:
     return {
         **marked,
         "input_ids": ids,
-        "pixel_values": _random(rng, 1, 3, 2, 2 * 3 * 64),
+        "pixel_values": drawn_numbers(rng, 1, 3, 2, 2 * 3 * 64),
         "target_sizes": torch.tensor([[8, 8]] * 3),
     }
 

@@ -7,20 +7,10 @@ from typing import Any
 
 import torch
 
+from toy_draws import drawn_numbers, drawn_words
 from toy_seeing import IMAGE
 
 Inputs = dict[str, torch.Tensor]
-
-
-def _words(rng: torch.Generator, pieces: int) -> torch.Tensor:
-    """Three texts; behind the first token stand so many that stand for what is seen or heard."""
-    ids = torch.randint(4, 60, (3, pieces + 9), generator=rng)
-    ids[:, 1 : 1 + pieces] = IMAGE
-    return ids
-
-
-def _random(rng: torch.Generator, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=rng, dtype=torch.float64)
 
 
 def _heard(pieces: int, mask: str | None = None) -> Callable[[Any, torch.Generator], Inputs]:
@@ -28,7 +18,7 @@ def _heard(pieces: int, mask: str | None = None) -> Callable[[Any, torch.Generat
 
     def made(_: Any, rng: torch.Generator) -> Inputs:
         masks = {mask: torch.ones((3, 16), dtype=torch.long)} if mask else {}
-        return {"input_ids": _words(rng, pieces), "input_features": _random(rng, 3, 7, 16), **masks}
+        return {"input_ids": drawn_words(rng, pieces), "input_features": drawn_numbers(rng, 3, 7, 16), **masks}
 
     return made
 
@@ -36,7 +26,7 @@ def _heard(pieces: int, mask: str | None = None) -> Callable[[Any, torch.Generat
 def _in_patches(_: Any, rng: torch.Generator) -> Inputs:
     """Images as lists of patches, of two shapes."""
     return {
-        "input_ids": _words(rng, 4), "pixel_values": _random(rng, 3, 16, 12), "spatial_shapes": torch.tensor([[4, 4], [2, 8], [8, 2]]),
+        "input_ids": drawn_words(rng, 4), "pixel_values": drawn_numbers(rng, 3, 16, 12), "spatial_shapes": torch.tensor([[4, 4], [2, 8], [8, 2]]),
         "pixel_attention_mask": torch.ones((3, 16), dtype=torch.long),
     }  # fmt: skip
 
@@ -46,7 +36,7 @@ def _in_pixels(pieces: int, tiles: int = 0, **more: torch.Tensor) -> Callable[[A
 
     def made(_: Any, rng: torch.Generator) -> Inputs:
         shape = (3, tiles, 3, 8, 8) if tiles else (3, 3, 8, 8)
-        return {"input_ids": _words(rng, pieces), "pixel_values": _random(rng, *shape), **more}
+        return {"input_ids": drawn_words(rng, pieces), "pixel_values": drawn_numbers(rng, *shape), **more}
 
     return made
 
@@ -54,19 +44,19 @@ def _in_pixels(pieces: int, tiles: int = 0, **more: torch.Tensor) -> Callable[[A
 def _in_grids(_: Any, rng: torch.Generator) -> Inputs:
     """Images as grids of patches, image by image."""
     return {
-        "input_ids": _words(rng, 4), "pixel_values": _random(rng, 3, 16, 24), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
+        "input_ids": drawn_words(rng, 4), "pixel_values": drawn_numbers(rng, 3, 16, 24), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
     }  # fmt: skip
 
 
 def _in_rows(_: Any, rng: torch.Generator) -> Inputs:
     """Images as rows of patches."""
-    return {"input_ids": _words(rng, 4), "pixel_values": _random(rng, 3, 4, 12)}
+    return {"input_ids": drawn_words(rng, 4), "pixel_values": drawn_numbers(rng, 3, 4, 12)}
 
 
 def _in_tiles(_: Any, rng: torch.Generator) -> Inputs:
     """Images in one or two tiles, at which all words look."""
     return {
-        "input_ids": torch.randint(4, 60, (3, 11), generator=rng), "pixel_values": _random(rng, 3, 1, 2, 3, 8, 8),
+        "input_ids": torch.randint(4, 60, (3, 11), generator=rng), "pixel_values": drawn_numbers(rng, 3, 1, 2, 3, 8, 8),
         "aspect_ratio_ids": torch.tensor([[1], [2], [3]]), "aspect_ratio_mask": torch.tensor([[[1, 0]], [[1, 1]], [[1, 1]]]),
         "cross_attention_mask": torch.tensor([[[[1, 0]]] * 11, [[[1, 1]]] * 11, [[[1, 1]]] * 11]),
     }  # fmt: skip
@@ -74,9 +64,9 @@ def _in_tiles(_: Any, rng: torch.Generator) -> Inputs:
 
 def _in_one_grid(_: Any, rng: torch.Generator) -> Inputs:
     """Images as patches, all in a row."""
-    ids = _words(rng, 4)
+    ids = drawn_words(rng, 4)
     return {
-        "input_ids": ids, "pixel_values": _random(rng, 48, 24), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
+        "input_ids": ids, "pixel_values": drawn_numbers(rng, 48, 24), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
         "mm_token_type_ids": (ids == IMAGE).int(),
     }  # fmt: skip
 
@@ -90,7 +80,7 @@ def seen_and_heard(_: Any, rng: torch.Generator) -> Inputs:
     del found["mm_token_type_ids"]
     return {
         **found,
-        "input_features": _random(rng, 3, 7, 16),
+        "input_features": drawn_numbers(rng, 3, 7, 16),
         "feature_attention_mask": torch.ones((3, 16), dtype=torch.long),
     }
 
@@ -99,31 +89,34 @@ def _in_features(_: Any, rng: torch.Generator) -> Inputs:
     """Moments of frequencies, of which the last sound has fewer."""
     mask = torch.ones((3, 12), dtype=torch.long)
     mask[2, 9:] = 0
-    return {"input_features": _random(rng, 3, 12, 10), "attention_mask": mask}
+    return {"input_features": drawn_numbers(rng, 3, 12, 10), "attention_mask": mask}
 
 
 def _as_waves(_: Any, rng: torch.Generator) -> Inputs:
-    return {"input_values": _random(rng, 3, 70)}
+    return {"input_values": drawn_numbers(rng, 3, 70)}
 
 
 def _as_long_waves(_: Any, rng: torch.Generator) -> Inputs:
     """Sounds long enough for three convolutions, and the words before."""
-    return {"input_values": _random(rng, 3, 2800), "decoder_input_ids": torch.randint(4, 60, (3, 7), generator=rng)}
+    return {
+        "input_values": drawn_numbers(rng, 3, 2800),
+        "decoder_input_ids": torch.randint(4, 60, (3, 7), generator=rng),
+    }
 
 
 def _in_merged_grids(_: Any, rng: torch.Generator) -> Inputs:
     """Images as patches of one moment, four to be merged."""
     return {
-        "input_ids": _words(rng, 4), "pixel_values": _random(rng, 48, 12), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
+        "input_ids": drawn_words(rng, 4), "pixel_values": drawn_numbers(rng, 48, 12), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
         "image_merge_sizes": torch.tensor([2, 2, 2]),
     }  # fmt: skip
 
 
 def _in_squares(_: Any, rng: torch.Generator) -> Inputs:
     """Images as square patches, all in a row."""
-    ids = _words(rng, 4)
+    ids = drawn_words(rng, 4)
     return {
-        "input_ids": ids, "pixel_values": _random(rng, 48, 3, 2, 2), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
+        "input_ids": ids, "pixel_values": drawn_numbers(rng, 48, 3, 2, 2), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
         "mm_token_type_ids": (ids == IMAGE).int(),
     }  # fmt: skip
 
@@ -142,7 +135,11 @@ def _in_latents(_: Any, rng: torch.Generator) -> Inputs:
 def _as_film(_: Any, rng: torch.Generator) -> Inputs:
     """Films of two images, and what the queries are told."""
     told = torch.randint(4, 60, (3, 5), generator=rng)
-    return {"input_ids": _words(rng, 6), "pixel_values": _random(rng, 3, 2, 3, 8, 8), "qformer_input_ids": told}
+    return {
+        "input_ids": drawn_words(rng, 6),
+        "pixel_values": drawn_numbers(rng, 3, 2, 3, 8, 8),
+        "qformer_input_ids": told,
+    }
 
 
 SENSE_INPUTS: dict[str, Callable[[Any, torch.Generator], Inputs]] = {

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers as tf
 
+from toy_draws import drawn_numbers, drawn_words
 from toy_experts import LATENT
 from toy_languages import KNOWN
 from toy_seeing import GRID, IMAGE, TEXT, TOWER
@@ -88,28 +89,17 @@ SPARSE: dict[str, tuple[Callable[[], Any], float]] = {
 }
 
 
-def _random(rng: torch.Generator, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=rng, dtype=torch.float64)
-
-
-def _words(rng: torch.Generator, pieces: int) -> torch.Tensor:
-    """Three texts; behind the first token stand so many that stand for what is seen."""
-    ids = torch.randint(4, 60, (3, pieces + 9), generator=rng)
-    ids[:, 1 : 1 + pieces] = IMAGE
-    return ids
-
-
 def _sized(_: Any, rng: torch.Generator) -> Inputs:
     """Images whose sizes are told, of which four patches at once are merged."""
     return {
-        "input_ids": _words(rng, 4), "pixel_values": _random(rng, 3, 3, 8, 8), "image_sizes": torch.tensor([[8, 8]] * 3),
+        "input_ids": drawn_words(rng, 4), "pixel_values": drawn_numbers(rng, 3, 3, 8, 8), "image_sizes": torch.tensor([[8, 8]] * 3),
     }  # fmt: skip
 
 
 def _in_cubes(_: Any, rng: torch.Generator) -> Inputs:
     """Images as patches of two frames, all in a row."""
     return {
-        "input_ids": _words(rng, 4), "pixel_values": _random(rng, 48, 24), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
+        "input_ids": drawn_words(rng, 4), "pixel_values": drawn_numbers(rng, 48, 24), "image_grid_thw": torch.tensor([[1, 4, 4]] * 3),
     }  # fmt: skip
 
 
@@ -118,7 +108,7 @@ def _tiled(config: Any, rng: torch.Generator) -> Inputs:
     fine = config.vision_config.use_fine_route
     ways = {"tile_fine_mask": torch.ones(3, dtype=torch.bool)} if fine else {}
     return {
-        **ways, "input_ids": _words(rng, 4 if fine else 1), "pixel_values": _random(rng, 3, 1, 3, 16, 16),
+        **ways, "input_ids": drawn_words(rng, 4 if fine else 1), "pixel_values": drawn_numbers(rng, 3, 1, 3, 16, 16),
         "pixel_attention_mask": torch.ones(3, 1, dtype=torch.bool),
     }  # fmt: skip
 

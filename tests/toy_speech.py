@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers as tf
 
+from toy_draws import drawn_words
 from toy_languages import KNOWN
 from toy_seeing import GRID, IMAGE, SECTIONS, TEXT
 from toy_sense_inputs import seen_and_heard
@@ -83,16 +84,9 @@ SPOKEN: dict[str, tuple[Callable[[], Any], float]] = {
 }
 
 
-def _words(rng: torch.Generator, pieces: int) -> torch.Tensor:
-    """Three texts; behind the first token stand so many that stand for what is heard."""
-    ids = torch.randint(4, 60, (3, pieces + 9), generator=rng)
-    ids[:, 1 : 1 + pieces] = IMAGE
-    return ids
-
-
 def _in_windows(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
     """Twelve moments of sound in three windows, for each of which two tokens stand."""
-    ids = _words(rng, 6)
+    ids = drawn_words(rng, 6)
     return {"input_ids": ids, "input_features": torch.randn((3, 12, 7), generator=rng, dtype=torch.float64)}
 
 

@@ -98,12 +98,9 @@ def merge(
     dtype = dtype_name(dtype)
     seed = matching.get("seed")
     fused: dict[str, Any] = {
-        "method": method,
-        "weights": weights,
-        "parameters": parameters,
-        "base_model": base_model,
-    }
-    fused |= {"stats": stats, "tokenizer_source": tokenizer_source, "source_bases": source_bases}
+        "method": method, "weights": weights, "parameters": parameters, "base_model": base_model, "stats": stats,
+        "tokenizer_source": tokenizer_source, "source_bases": source_bases,
+    }  # fmt: skip
     if isinstance(models, (str, Path)):
         _alone_with_recipe(models, {**how, **fused, "onto": onto, "untie": untie})
         job = job_of_recipe(models, seed=seed)

@@ -67,9 +67,7 @@ COMPANIONS = (
 )
 """Names of the files that travel with the weights; config.json is not among them, as it may change."""
 
-_TOKENIZER_FOLDER = re.compile(
-    r"[a-z_]+_tokenizer", re.ASCII
-)  # of a processor with a second one: qformer_tokenizer
+_TOKENIZER_FOLDER = re.compile(r"[a-z_]+_tokenizer", re.ASCII)  # a processor's second one: qformer_tokenizer
 _MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transformers: 1_Pooling, 2_Normalize, ...
 
 
