@@ -104,13 +104,14 @@ def _escape(c: str) -> str:
 
 def is_overflow_error(error: BaseException) -> bool:
     """Whether a factorisation, an assignment or a product failed: with finite weights, only where products of very
-    large or very small ones leave the range of numbers. Told by torch's name of the type and scipy's words, as
-    neither is imported here.
+    large or very small ones leave the range of numbers. Told by torch's and numpy's name of the type and scipy's
+    words, as none is imported here.
     """
+    if type(error).__name__.endswith("LinAlgError"):
+        return True
     if isinstance(error, ValueError):
         return "invalid numeric entries" in str(error)
-    factorised = type(error).__name__.endswith("LinAlgError")
-    return isinstance(error, RuntimeError) and (factorised or "without overflow" in str(error))
+    return isinstance(error, RuntimeError) and "without overflow" in str(error)
 
 
 def is_full_error(error: BaseException) -> bool:

@@ -153,3 +153,25 @@ def test_state_continues_exactly() -> None:
     again.load(adam.state())
     steps(second, again, range(9, 20))
     assert all(torch.equal(g, second.solution()[k]) for k, g in whole.solution().items())
+
+
+def test_rotations_stay_on_their_group_where_a_factorisation_would_not_converge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All singular values of a rotation are one: LAPACK may fail to converge on them (it did, at width 256), so none is asked for."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise torch.linalg.LinAlgError("too many repeated singular values")
+
+    found = learnable()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.linalg, "svd", fails)
+        walk(found, 3, 49)
+        with torch.no_grad():  # as far off as thousands of steps would bring it
+            found.rotations["free"] *= 1 + 1e-4
+        walk_on = RiemannianAdam(found, 0.0, 0.0, 1, 1)
+        walk_on.step_number = 49
+        found.rotations["free"].sum().backward()
+        walk_on.step()
+    free = found.rotations["free"].detach()
+    assert float((free.mT @ free - torch.eye(6)).abs().max()) < 1e-6

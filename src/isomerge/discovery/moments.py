@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isomerge.discovery.precision import double_precision
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,10 +79,8 @@ def relations(parts: Tensor) -> list[dict[int, float]]:
     Returns:
         Per relation, row -> coefficient, the largest one 1 in size; empty when the rows are independent.
     """
-    import torch
-
     norms = parts.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-    u, s, _ = torch.linalg.svd(parts / norms, full_matrices=True)
+    u, s, _ = singular_values_and_vectors(parts / norms)
     rank = int((s > RELATED * s[0]).sum()) if s.numel() else 0
     null = u[:, rank:].mT / norms.squeeze(-1)
     null = null / null.abs().amax(-1, keepdim=True).clamp_min(1e-300) if null.numel() else null

@@ -15,6 +15,7 @@ from isomerge.fusion.circuit_spaces import Blocks, find_circuits, without_free_b
 from isomerge.fusion.inner_products import combination
 from isomerge.fusion.registry import per_model, unit_method
 from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
 from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def products(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence[f
     n = len(plain[0])
     left, upper = torch.linalg.qr(torch.cat(list(plain)).mT)  # [p, k], [k, models n]
     right, lower = torch.linalg.qr(torch.cat([w * x for w, x in zip(shares, dual, strict=True)]).mT)
-    u, s, vh = torch.linalg.svd(upper @ lower.mT, full_matrices=False)
+    u, s, vh = singular_values_and_vectors(upper @ lower.mT, full_matrices=False)
     root = s[:n].sqrt().unsqueeze(1)
     return _padded(root * (left @ u[:, :n]).mT, n), _padded(root * (right @ vh[:n].mT).mT, n)
 
@@ -119,10 +120,9 @@ def invariants(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence
 
 def nearest_turn(sides: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """The sides turned by the rotation of the inner space that brings them nearest to the first model's (Procrustes)."""
-    import torch
-
-    cross = sum(there @ here.mT for there, here in zip(first, sides, strict=True))
-    u, _, vh = torch.linalg.svd(cross)
+    (plain, dual), (to_plain, to_dual) = sides, first
+    cross = to_plain @ plain.mT + to_dual @ dual.mT
+    u, _, vh = singular_values_and_vectors(cross)
     return u @ vh @ sides[0], u @ vh @ sides[1]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -57,10 +59,10 @@ def _singular(matrix: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor, Ten
 
     few = rank + OVERSAMPLING
     if min(matrix.shape) <= max(EXACT_UP_TO, 2 * few):
-        return torch.linalg.svd(matrix, full_matrices=False)
+        return singular_values_and_vectors(matrix, full_matrices=False)
     rng = torch.Generator().manual_seed(seed)
     q = torch.linalg.qr(matrix @ torch.randn(matrix.shape[1], few, generator=rng, dtype=matrix.dtype)).Q
     for _ in range(POWER_ITERATIONS):  # the spectra of fine-tuning differences are flat
         q = torch.linalg.qr(matrix @ torch.linalg.qr(matrix.mT @ q).Q).Q
-    u, s, v = torch.linalg.svd(q.mT @ matrix, full_matrices=False)
+    u, s, v = singular_values_and_vectors(q.mT @ matrix, full_matrices=False)
     return q @ u, s, v

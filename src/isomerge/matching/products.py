@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
 from isomerge.symmetry.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
 
@@ -131,7 +132,7 @@ def _balanced(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         root = torch.where(alive, sizes[0] * sizes[1], 0.0).sqrt()
         return x / sizes[0].clamp_min(1e-300) * root, y / sizes[1].clamp_min(1e-300) * root
     (qx, rx), (qy, ry) = torch.linalg.qr(x.mH), torch.linalg.qr(y.mH)
-    u, s, vh = torch.linalg.svd(rx @ ry.mH, full_matrices=False)
+    u, s, vh = singular_values_and_vectors(rx @ ry.mH, full_matrices=False)
     root = s.sqrt().unsqueeze(-1)
     found = root * (qx @ u).mH, root * (vh @ qy.mH)
     return tuple(torch.nn.functional.pad(t, (0, 0, 0, n - t.shape[1])) for t in found)  # type: ignore[return-value]

@@ -17,6 +17,7 @@ from isomerge.quotient.optim.families import Family
 from isomerge.quotient.optim.movement import Movement
 from isomerge.quotient.optim.quotient import Quotient
 from isomerge.quotient.optim.transport import transport
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
 
 if TYPE_CHECKING:
     import torch
@@ -158,7 +159,7 @@ def _step(space: VerticalSpace, elements: Tensor, xi: Tensor, condition: float) 
     for family in space.families:
         g, step = family.of(elements), family.of(xi)
         if family.kind == "matrix":
-            u, s, vh = torch.linalg.svd(torch.linalg.matrix_exp(step) @ g)
+            u, s, vh = singular_values_and_vectors(torch.linalg.matrix_exp(step) @ g)
             g = (u * s.clamp(1 / bound, bound).unsqueeze(-2)) @ vh
         elif family.kind == "scale":
             g = (g * step.exp()).clamp(1 / bound, bound)

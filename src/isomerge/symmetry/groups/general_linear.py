@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from isomerge.symmetry.groups.orthogonal import Orthogonal, random_orthogonal
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -40,7 +41,7 @@ def _modulus(root: Tensor, minus: Tensor) -> Tensor:
     found = (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
     thin = values[..., 0] <= THIN * values[..., -1]
     if bool(thin.any()):
-        _, sizes, turn = torch.linalg.svd(spectral_power(minus[thin], 0.5) @ root[thin])
+        _, sizes, turn = singular_values_and_vectors(spectral_power(minus[thin], 0.5) @ root[thin])
         found[thin] = (turn.mT * sizes.unsqueeze(-2)) @ turn
     return found
 

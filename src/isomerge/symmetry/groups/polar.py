@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isomerge.symmetry.groups.singular import singular_values_and_vectors
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -34,6 +36,6 @@ def polar_factor(m: Tensor) -> tuple[Tensor, Tensor]:
     )  # Newton and Schulz: the gap to orthogonal is squared
     score = roots.sum(-1)
     if not bool(regular.all()):
-        u, s, vh = torch.linalg.svd(flat[~regular])
+        u, s, vh = singular_values_and_vectors(flat[~regular])
         factor[~regular], score[~regular] = u @ vh, s.sum(-1)
     return factor.reshape(m.shape), score.reshape(m.shape[:-2])
