@@ -43,7 +43,8 @@ the loss is measured on test data along the line between them, in the original a
 the straight line between the endpoints' losses (Entezari et al.), in nats (per byte for language models), at the points of the line that each section counts.
 Made by `python -m benchmarks.barrier` ([its commands](#how-to-measure-again)) on CPU cores shared with other work: seconds
 are an upper bound. Generated examples are texts that the two models write, or noise (`isomerge generate`). Predictions of images are softened where they are the target
-(temperature 4, since November 2026); rows from before are marked *not softened*. Models of width 512 take their products in bfloat16, in training and while a match is learned. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
+(temperature 4, since November 2026); rows from before are marked *not softened*. With weights alone, layers
+are matched once more where the streams have ended (since November 2026); rows from before are marked *layers not matched once more*. Models of width 512 take their products in bfloat16, in training and while a match is learned. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
 """
 
 
@@ -91,14 +92,16 @@ def family(path: Path) -> list[str]:
 
 
 def named(found: dict[str, Any], row: str) -> str:
-    """What a row is called, with the steps that it was learned in, and whether predictions of images were not softened."""
-    entries = (entry.get("rows", {}).get(row, {}) for entry in found["pairs"].values())
+    """What a row is called, with the steps that it was learned in, and which later step it was measured without."""
+    entries = [entry["rows"][row] for entry in found["pairs"].values() if row in entry.get("rows", {})]
     learned = [about for entry in entries if (about := entry.get("learned"))]
     steps = sorted({about["steps"] for about in learned if "steps" in about})
     sharp = found["family"].startswith(tuple(IMAGES)) and any(
         about.get("target") == "distill" and "temperature" not in about for about in learned
     )
-    return NAMES[row] + "".join(f", {count} steps" for count in steps) + (", not softened" if sharp else "")
+    before = row == "all" and not all(entry.get("in_place") for entry in entries)
+    without = (", not softened" if sharp else "") + (", layers not matched once more" if before else "")
+    return NAMES[row] + "".join(f", {count} steps" for count in steps) + without
 
 
 def many(path: Path) -> list[str]:
