@@ -46,7 +46,7 @@ WIDE_FROM = 512
 WIDE: dict[str, Any] = {"steps": 600, "precision": "bfloat16"}
 # The reach: the kind of target that served the family best, many more steps.
 THOROUGH: dict[str, dict[str, Any]] = {
-    "vit-digits": {"steps": 8000, "learn_target": "distill"},
+    "vit-digits": {"steps": 3000, "learn_target": "distill"},
     "vit-fashion": {"steps": 3000, "learn_target": "distill"},
     "llama": {"steps": 6000, "learn_target": "labels"},
     "gpt2": {"steps": 6000, "learn_target": "labels"},

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import isomerge
 from depth import more
 from engine.disguises import single
+from isomerge.cli.evidence import evidence_lines
 from isomerge.engine.learn import learner as learned
 from isomerge.engine.learn import learning
 from isomerge.engine.learn.learner import Learner
@@ -279,6 +280,36 @@ def test_few_examples(tokens: torch.Tensor, tmp_path: Path) -> None:
     assert len(found.run().report["history"]) >= 2
     with pytest.raises(IsomergeError, match="--learn: a single example is too few"):
         learner(a, b, tokens[:1], tmp_path / "other.safetensors")
+
+
+def test_a_gradient_without_bounds(tokens: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was best before is kept, with finite elements; where nothing was better than the start, a sentence says so."""
+    a, b = single("llama", tmp_path / "a", 0), single("llama", tmp_path / "b", 1)
+    sound = learning.backward
+
+    def diverging(at: int) -> Learner:
+        found = learner(a, b, tokens, tmp_path / f"{at}.safetensors", gauge_rate=0.05)
+
+        def poisoned(loss: torch.Tensor) -> None:
+            sound(loss)
+            if found.elements.steps_taken == at:
+                next(iter(found.elements.parts[0].gauges.values())).grad.fill_(torch.inf)  # pyright: ignore[reportOptionalMemberAccess]
+
+        monkeypatch.setattr(learned, "backward", poisoned)
+        return found
+
+    found = diverging(7).run()
+    looks = found.report["history"]
+    assert found.report["diverged"] == 7
+    assert max(look["step"] for look in looks) == 7
+    assert found.report["barrier"] == min(look["barrier"] for look in looks) < looks[0]["barrier"]
+    assert all(bool(g.isfinite().all()) for g in found.elements[0].values())
+    assert "diverged at step 7" in evidence_lines({"streams": [{"learned": found.report}], "distance": STILL})[0]
+    with pytest.raises(IsomergeError, match="learning diverged at step 1 "):
+        diverging(1).run()
+
+
+STILL = {"before": 1.0, "after": 1.0}
 
 
 def test_no_memory_for_the_backward_pass() -> None:

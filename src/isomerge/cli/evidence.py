@@ -46,7 +46,12 @@ def _learned(found: dict[str, Any], where: str) -> str:
             f"no step of {found['steps']} lowered the loss on {found['held_out']} examples held out, so the match is what it "
             "was; try more --steps or more data"
         )
+    stopped = (
+        f"; learning diverged at step {found['diverged']}, and what was best before is kept"
+        if "diverged" in found
+        else ""
+    )
     return (
         f"the highest point of the {where}, above the models' own loss, {history[0]['barrier']:.3f} -> {best['barrier']:.3f} "
-        f"{found['unit']} on {found['held_out']} examples held out, at step {best['step']} of {found['steps']}"
+        f"{found['unit']} on {found['held_out']} examples held out, at step {best['step']} of {found['steps']}{stopped}"
     )

@@ -50,6 +50,11 @@ class LearnedElements:
         """Steps taken, of all models alike."""
         return self.optimisers[0].step_number
 
+    def have_finite_gradients(self) -> bool:
+        """Whether every gradient is: a step along any other would leave numbers that no element has."""
+        every = (x.grad for part in self.parts for x in part.parameters().values())
+        return all(bool(grad.isfinite().all()) for grad in every if grad is not None)
+
     def step(self) -> None:
         """One step of every model; gradients are cleared."""
         for optimiser in self.optimisers:

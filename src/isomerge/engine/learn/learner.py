@@ -183,7 +183,9 @@ class Learner:
                 self._keep_if_better(number)
             if number >= steps:
                 break
-            self._step(number, batch)
+            if not self._step(number, batch):
+                self._check_gained(number)
+                break
             if monotonic() - saved > SAVE_EVERY:
                 self._save()
                 saved = monotonic()
@@ -199,6 +201,7 @@ class Learner:
             "held_out": len(self.held),
             "barrier": self.best[0],
             "history": self.history,
+            **({"diverged": self.elements.steps_taken} if self.elements.steps_taken < steps else {}),
         }
         return Learned(self.elements.solution(), report)
 
@@ -207,7 +210,8 @@ class Learner:
         wanted = self.judged[0][1]
         return wanted is not None and wanted.ndim == 2
 
-    def _step(self, number: int, batch: Mapping[str, Tensor]) -> None:
+    def _step(self, number: int, batch: Mapping[str, Tensor]) -> bool:
+        """One step; returns whether its loss and gradients are finite, without which nothing is changed."""
         import torch
 
         rng = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
@@ -219,13 +223,25 @@ class Learner:
         with substituted(self.simplex.module, self.simplex.at(point, self.elements.stages())):
             loss = self.loss(batch, wanted, heat)
             if not bool(loss.isfinite()):
-                raise IsomergeError(
-                    f"learning diverged at step {number} (loss {float(loss.detach())}): "
-                    "learn with --precision float32, or give other data with --learn"
-                )
+                return False
             backward(loss)
+        if not self.elements.have_finite_gradients():
+            return False
         self.elements.step()
         self.observer(f"learning, loss {float(loss.detach()):.3f}", number + 1, self.settings.steps)
+        return True
+
+    def _check_gained(self, number: int) -> None:
+        """After a step that diverged what was best before it is kept.
+
+        Raises:
+            IsomergeError: nothing was better than the start.
+        """
+        if self.best is None or self.best[0] >= self.history[0]["barrier"]:
+            raise IsomergeError(
+                f"learning diverged at step {number} (its loss or a gradient is not a finite number): learn with "
+                "--precision float32 or fewer --steps, or give other data with --learn"
+            )
 
     def _batches(self, first: int) -> Iterator[dict[str, Tensor]]:
         """Batches from step ``first`` on, an epoch after the other, each in an order of its own."""
