@@ -149,7 +149,8 @@ def estimate(
         more, related = effort.matchings / once, effort.related / once
         kept, passes = 4.0 * numel * len(models), effort.passes
     if kept:
-        stored += sources * (2 if kept <= room else passes) * donor.checkpoint.nbytes
+        again = 2 if wide and how["guard"] else 0  # layers are matched once more in place, both models read
+        stored += sources * ((2 if kept <= room else passes) + again) * donor.checkpoint.nbytes
     matching: Matching | None = how.get("matching")
     if matching is not None and matching.needs_models:  # units are kept with their activations
         together = len(models) if anchor == "none" else 2
