@@ -128,13 +128,13 @@ def costs() -> Measurement:
 
 
 MEASUREMENTS = (
-    lines("vit-digits", (ALL_PAIRS, (*LOCAL, "learned", "distilled"))),
+    lines("vit-digits", (ALL_PAIRS, (*LOCAL, "learned", "distilled", "thorough"))),
     lines("vit-digits", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled")), width=32),
     lines("vit-digits", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled")), width=128),
     lines("vit-digits", (ALL_PAIRS, (*WEIGHTS_TO_ACTIVATIONS, "distilled", "generated")), width=256),
     lines("vit-digits", (("0-1",), (*LOCAL, "learned", "distilled")), half=True),
     lines("vit-digits", (("0-1",), ("stored", "all", "activations", "distilled")), width=256, half=True),
-    lines("vit-fashion", (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled"))),
+    lines("vit-fashion", (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled", "thorough"))),
     lines("vit-fashion", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled-quick", "generated")), width=256),
     lines("llama", (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled-quick")), (("0-1",), ("learned",))),
     lines(
@@ -148,7 +148,7 @@ MEASUREMENTS = (
     lines(
         "gpt2",
         (ALL_PAIRS, ("stored", "paper", "default", "all", "activations", "distilled-quick")),
-        (("0-1",), ("distilled",)),
+        (ALL_PAIRS, ("distilled",)),
         width=256,
     ),
     several(),
