@@ -264,12 +264,25 @@ def test_numbers_that_are_none(
 # --------------------------------------------------------------------------------------------- models that differ
 
 
-def against(tmp_path: Path, isomerge: Callable, a: Path, b: Path, words: list[str]) -> None:
-    """merge, align, diff, verify and a dry run all refuse a pair."""
+AVERAGED = "cannot be averaged"
+
+
+def against(
+    tmp_path: Path, isomerge: Callable, a: Path, b: Path, words: list[str], *, retuned: bool = False
+) -> None:
+    """merge, align, diff, verify and a dry run all refuse a pair; what fine-tunes set anew is told where nothing is aligned."""
     out = tmp_path / "out"
+    if retuned:
+        said = isomerge("merge", a, b, "-o", out, "--no-align", "--dry-run")
+        assert said.code == 0
+        assert [w for w in [*words, f"what is written has that of {a}"] if w not in said.out + said.err] == [
+            AVERAGED
+        ]
+        words = [*words, "(--no-align)"]
+    else:
+        refuses(isomerge, tmp_path, "merge", a, b, "-o", out, "--no-align", words=words)
     refuses(isomerge, tmp_path, "merge", a, b, "-o", out, words=words)
     refuses(isomerge, tmp_path, "merge", a, b, "-o", out, "--dry-run", words=words)
-    refuses(isomerge, tmp_path, "merge", a, b, "-o", out, "--no-align", words=words)
     refuses(isomerge, tmp_path, "align", b, "--onto", a, "-o", out, words=words)
     refuses(isomerge, tmp_path, "diff", a, b, words=words)
     refuses(isomerge, tmp_path, "verify", a, b, words=words)
@@ -347,7 +360,7 @@ def test_rope_theta(one: str, two: str, copies: Callable, isomerge: Callable, tm
     a, b = copies("llama")
     reconfig(a, **SPELLINGS[one](10000.0))
     reconfig(b, **SPELLINGS[two](500000.0))
-    against(tmp_path, isomerge, a, b, ["config.json", "rope", "10000.0", "500000.0", "cannot be averaged"])
+    against(tmp_path, isomerge, a, b, ["config.json", "rope", "10000.0", "500000.0", AVERAGED], retuned=True)
     reconfig(b, **SPELLINGS[two](10000))
     assert isomerge("merge", a, b, "-o", tmp_path / "out").code == 0
 
@@ -359,7 +372,7 @@ def test_default_rope_theta(copies: Callable, isomerge: Callable, tmp_path: Path
     reconfig(b, **SPELLINGS["parameters"](10000.0))
     assert isomerge("verify", a, b, "-q").code == 1
     reconfig(b, **SPELLINGS["parameters"](20000.0))
-    against(tmp_path, isomerge, a, b, ["config.json", "rope"])
+    against(tmp_path, isomerge, a, b, ["config.json", "rope", AVERAGED], retuned=True)
 
 
 @pytest.mark.parametrize("kind", [{"rope_type": "linear", "factor": 2.0}, {"type": "linear", "factor": 2.0}])
@@ -368,7 +381,7 @@ def test_rope_scaling(kind: dict[str, Any], copies: Callable, isomerge: Callable
     a, b = copies("llama")
     reconfig(a, **SPELLINGS["legacy"](10000.0))
     reconfig(b, **{**SPELLINGS["legacy"](10000.0), "rope_scaling": kind})
-    against(tmp_path, isomerge, a, b, ["config.json", "rope", "linear", "cannot be averaged"])
+    against(tmp_path, isomerge, a, b, ["config.json", "rope", "linear", AVERAGED], retuned=True)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +401,8 @@ def test_different_functions(
     """Equal weights, other functions."""
     a, b = copies(name)
     reconfig(b, **{key: value})
-    against(tmp_path, isomerge, a, b, [str(a), str(b), "config.json", key, repr(value), "cannot be averaged"])
+    words = [str(a), str(b), "config.json", key, repr(value), AVERAGED]
+    against(tmp_path, isomerge, a, b, words, retuned=key.endswith("_eps"))
 
 
 def test_sliding_window(copies: Callable, isomerge: Callable, tmp_path: Path) -> None:
@@ -397,7 +411,7 @@ def test_sliding_window(copies: Callable, isomerge: Callable, tmp_path: Path) ->
     reconfig(a, sliding_window=4096)
     config = config_of(b)
     (b / "config.json").write_text(json.dumps({**config, "sliding_window": None}))
-    against(tmp_path, isomerge, a, b, ["config.json", "sliding_window", "4096", "cannot be averaged"])
+    against(tmp_path, isomerge, a, b, ["config.json", "sliding_window", "4096", AVERAGED], retuned=True)
 
 
 def test_tied_and_untied(copies: Callable, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

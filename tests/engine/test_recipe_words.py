@@ -32,6 +32,13 @@ def test_keys(sentence: str, wanted: str) -> None:
     assert in_keys(sentence, BLOCK, {}) == wanted
 
 
+def test_a_recipe_that_aligns_nothing() -> None:
+    """What it is told to add does not make it align."""
+    wanted = "`align: {enabled: false, untie: true}` gives a head of its own"
+    assert in_keys("--untie gives a head of its own", AlignBlock(enabled=False), {}) == wanted
+    assert in_keys("nothing is aligned (--no-align), so", BLOCK, {}) == "nothing is aligned (`align: false`), so"
+
+
 def test_options_that_count() -> None:
     """What the command line says otherwise keeps its name."""
     assert in_keys("--data y: lost", BLOCK, {"data": "y"}) == "--data y: lost"

@@ -15,6 +15,12 @@ ASIDE = {
     "problem_type", "finetuning_task", "task_specific_params", "gradient_checkpointing", "output_past",
 }  # fmt: skip
 """Keys of which no output depends, and in which fine-tunes of one model differ all the same."""
+RETUNED = {
+    "rope", "sliding_window", "use_sliding_window", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps",
+}  # fmt: skip
+"""Keys that fine-tunes set anew (longer positions, no window), as Mistral's 0.2 does: weights still mean the same."""
+TURNED = ("partial_rotary_factor", "mrope_section")
+"""Rotary parameters that say which coordinates turn, and by what."""
 
 
 class Difference(NamedTuple):
@@ -24,9 +30,20 @@ class Difference(NamedTuple):
     mine: Any
     theirs: Any
 
+    @property
+    def retuned(self) -> bool:
+        """Whether it is a key of `RETUNED`, of a part or of the whole, and no other coordinates turn."""
+        turned = [[said.get(k) for k in TURNED] for said in (self.mine, self.theirs) if isinstance(said, dict)]
+        return self.key.rpartition(".")[2] in RETUNED and turned[:1] == turned[1:]
+
 
 def disagreement(one: Config, two: Config, keys: Iterable[str]) -> Difference | None:
-    """The first of the keys on which two configs disagree.
+    """The first of the keys on which two configs disagree; see `disagreements`."""
+    return next(iter(disagreements(one, two, keys)), None)
+
+
+def disagreements(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+    """All of the keys on which two configs disagree, in their order.
 
     Formats come and go (``rope_theta`` beside the other keys became one of ``rope_parameters``, a window that is not used became
     none), and what is a default may be left out. So what counts is what transformers reads in each of the two; where it cannot
@@ -34,16 +51,17 @@ def disagreement(one: Config, two: Config, keys: Iterable[str]) -> Difference | 
     """
     one, two = _plain(one), _plain(two)
     if all(one.get(key) == two.get(key) for key in (set(one) | set(two)) - ASIDE):
-        return None
+        return []
     read = [as_transformers_reads(config) for config in (one, two)]
     if (first := read[0]) is not None and (second := read[1]) is not None:
         one, two = first, second
+    found = []
     for key in keys:
         mine, theirs = config_value(one, key), config_value(two, key)
         known = key.rpartition(".")[2] == "rope" or (has_key(one, key) and has_key(two, key))
         if known and mine != theirs:
-            return Difference(key, mine, theirs)
-    return None
+            found.append(Difference(key, mine, theirs))
+    return found
 
 
 def as_transformers_reads(config: Config) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from isomerge.checkpoint.agreement import disagreement
+from isomerge.checkpoint.agreement import Difference, disagreements
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
@@ -14,15 +14,26 @@ LABELS = "labels"
 """The axis of a classifier's classes."""
 
 
-def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collection[str] = ()) -> None:
+def check_compatible(
+    anchor: Model, others: Sequence[Model], *, apart: Collection[str] = (), stored: bool = False
+) -> list[str]:
     """Refuse models that cannot become one, before anything is computed.
 
-    ``apart`` are the names of lines that are not compared: heads that are not merged, of any number of labels.
+    Args:
+        anchor: whose config the result has.
+        others: what is compared with it.
+        apart: the names of lines that are not compared: heads that are not merged, of any number of labels.
+        stored: whether weights are merged as they are stored, as mergekit does: what fine-tunes set anew
+            (`isomerge.checkpoint.agreement.RETUNED`) may then differ.
+
+    Returns:
+        A note for every setting that differs all the same.
 
     Raises:
         IsomergeError: different architectures, sizes, vocabularies, rotary positions, activation functions, or a
             tensor that one lacks.
     """
+    notes: list[str] = []
     for other in others:
         pair = f"{anchor.ref} and {other.ref}"
         if anchor.spec.origin != other.spec.origin:
@@ -39,13 +50,24 @@ def check_compatible(anchor: Model, others: Sequence[Model], *, apart: Collectio
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
                 )
         keys = (*anchor.spec.config_keys, "tie_word_embeddings")
-        if (found := disagreement(anchor.config, other.config, keys)) is not None:
-            hint = "; --untie gives a tied head weights of its own" if found.key == "tie_word_embeddings" else ""
-            raise IsomergeError(
-                f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; models that compute "
-                f"different functions of equal weights cannot be averaged{hint}"
-            )
+        for found in disagreements(anchor.config, other.config, keys):
+            said = f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}"
+            if not (stored and found.retuned):
+                raise IsomergeError(
+                    f"{said}; models that compute different functions of equal weights cannot be averaged{_way_out(found)}"
+                )
+            notes.append(f"{said}: what is written has that of {anchor.ref}")
         _check_tensors(anchor, other, apart)
+    return notes
+
+
+def _way_out(found: Difference) -> str:
+    """What to do about a setting in which models differ, where there is something."""
+    if found.key == "tie_word_embeddings":
+        return "; --untie gives a tied head weights of its own"
+    if found.retuned:
+        return "; where nothing is aligned (--no-align), merge takes them as they are stored, with the first one's"
+    return ""
 
 
 def _lacking(one: Model, two: Model, canonical: str) -> str:

@@ -43,7 +43,7 @@ def misalignment(
     opening = {"spec_file": spec, "allow_pickle": allow_pickle, "untie": untie, "unmoved": True}
     anchor, *others = [recognise(m, **opening) for m in models]
     chosen = heads_of(heads, [anchor, *others])
-    check_compatible(anchor, others, apart=head_lines(anchor.spec) if chosen.apart else ())
+    check_compatible(anchor, others, apart=head_lines(anchor.spec) if chosen.apart else (), stored=True)
     found = []
     for other in others:
         plan = make_plan(anchor, [other], "default")

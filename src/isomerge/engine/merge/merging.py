@@ -70,10 +70,12 @@ class MergePlan:
         self._check_options()
         self.heads = heads_of(options.heads, models)
         apart = head_lines(self.donor.spec) if self.heads.apart else ()
-        check_compatible(self.donor, models[1:], apart=apart)
+        looks = options.align or fusion.method.forward or fusion.method.statistics or options.repair is not None
+        notes = check_compatible(self.donor, models[1:], apart=apart, stored=not looks)
         plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
         if not self.heads.apart and (note := unlike_heads(models)):
-            plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, note)))
+            notes.append(note)
+        plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
         self.template, self.plan = arrange(self.heads, models, plan)
         check_framed(options.source_bases, self.plan, options.spaces)
         check_aligned(options.align, matching, fusion, len(models), options.anchor)

@@ -12,7 +12,11 @@ from isomerge.errors import OPTION, IsomergeError
 
 KEYS = {"learn-permutations": "permutations", "stats-src": "stats", "stats-anchor": "stats", "no-align": "enabled"}
 """A key of ``align`` where it is not the option's name."""
-ADVICE = {"--tokenizer-source union": "`tokenizer_source: union`", "--untie": "`align: {untie: true}`"}
+ADVICE = {
+    "--tokenizer-source union": "`tokenizer_source: union`",
+    "--untie": "`align: {untie: true}`",
+    "(--no-align)": "(`align: false`)",
+}
 """What a sentence tells to add, where a recipe alone may say it."""
 COMMAND = re.compile(r"isomerge [a-z-]+ [^,;:]*")
 """A command that a sentence tells to run: its options stay."""
@@ -48,7 +52,9 @@ def in_keys(sentence: str, block: AlignBlock, given: Mapping[str, Any]) -> str:
 
     for option, said in ADVICE.items():
         if option != "--untie" or "untie" not in block.model_fields_set:
-            sentence = sentence.replace(option, said)
+            # a block alone would align a recipe that aligns nothing
+            still = said if block.enabled else said.replace("{untie", "{enabled: false, untie")
+            sentence = sentence.replace(option, still)
     commands = [match.span() for match in COMMAND.finditer(sentence)]
     return OPTION.sub(
         lambda match: match[0] if any(a <= match.start() < b for a, b in commands) else key(match), sentence
