@@ -49,8 +49,10 @@ def recognised(
         for model in models:
             name = None
             if hasattr(model, "save_pretrained"):
+                from isomerge.engine.live.saving import save_module
+
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
-                model.save_pretrained(folder)
+                save_module(model, folder)
                 name, model = type(model).__name__, folder
             else:
                 model = as_reference(model)

@@ -56,12 +56,12 @@ def _module(checkpoint: Checkpoint) -> nn.Module:
     import torch
     import transformers
 
-    from isomerge.engine.live.modules import _class_of, _silent
+    from isomerge.engine.live.modules import _class_of, silent
 
     config = {key: value for key, value in checkpoint.config.items() if key not in ("dtype", "torch_dtype")}
     kind: Any = _class_of(checkpoint)
     state = {name: checkpoint.read(name) for name in checkpoint.tensors}
-    with _silent():
+    with silent():
         try:
             found = transformers.AutoConfig.for_model(**config)
             if not issubclass(kind, transformers.PreTrainedModel):  # an auto class needs a folder

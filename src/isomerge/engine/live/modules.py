@@ -49,7 +49,7 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
 
     checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
     config, where, kind = checkpoint.config, check_device(device), _class_of(checkpoint)
-    with _silent(), on_disk(checkpoint) as folder:
+    with silent(), on_disk(checkpoint) as folder:
         # pickles were opened, so the user has allowed them; what is written for transformers to read is none
         files = [info.file for info in checkpoint.tensors.values()] if checkpoint.in_folder else []
         pickled = any(file.suffix != ".safetensors" for file in files)
@@ -131,7 +131,7 @@ def _check_complete(folder: Path, kind: str, info: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """Without the bars and reports of transformers: what they say becomes one sentence here."""
     from transformers.utils import logging
 
