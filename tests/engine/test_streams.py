@@ -244,7 +244,7 @@ def test_heads_that_the_anchor_lacks_are_turned(name: str, head: str, tmp_path: 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_apply_replays_the_bytes(name: str, tmp_path: Path) -> None:
-    """A saved alignment with stages, on the source: the same weights, bit for bit."""
+    """A saved alignment with stages, on the source: the same weights, bit for bit; a model of other gains is refused."""
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)
     untie = name == "gpt2"
     alignment, _ = isomerge.align(b, onto=a, out=tmp_path / "out", spaces="all", untie=untie)
@@ -255,6 +255,10 @@ def test_apply_replays_the_bytes(name: str, tmp_path: Path) -> None:
     one = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert one == (tmp_path / "again" / "model.safetensors").read_bytes()
     assert one == (tmp_path / "object" / "model.safetensors").read_bytes()
+    with pytest.raises(
+        IsomergeError, match=r"a: the alignment .*patch.safetensors .* norms' gains .*--spaces default"
+    ):
+        isomerge.apply(tmp_path / "patch.safetensors", a, out=tmp_path / "other", untie=untie)
     back = isomerge.apply(alignment.inverse(), tmp_path / "out", out=tmp_path / "back")
     assert back["distance"]["after"] > 1
     mine, theirs = tensors(tmp_path / "back"), tensors(b)

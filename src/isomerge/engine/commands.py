@@ -132,7 +132,7 @@ def run_apply(
             output.observer(unit.key, number * total // len(units), total)
             record = stream.done(unit.key)
             if record is None:
-                record = {"rows": _apply_unit(alignment, model, unit, stream, dtype)}
+                record = {"rows": _apply_unit(alignment, model, unit, stream, dtype, name)}
                 stream.writer.commit(unit.key, record)
             rows += record["rows"]
         report = {**report_of(command, [model], []), "distance": summarise(rows), **(more or {})}
@@ -157,12 +157,20 @@ def _check_moves(alignment: Alignment, model: Model, name: str) -> None:
 
 
 def _apply_unit(
-    alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, dtype: torch.dtype
+    alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, dtype: torch.dtype, name: str
 ) -> list[dict[str, Any]]:
     """Move and write one unit; returns its rows of the report: how far every tensor moved."""
     old = {block: model.assemble(block, dtype) for block in unit.blocks}
+    try:
+        moved = alignment.applied(old)
+    except IsomergeError as error:  # of a gain that its folds did not make constant
+        raise IsomergeError(
+            f"{model.ref}: the alignment {name} turns the residual stream between norms' gains of the model that it was made for, and "
+            f"this model has others ({error.sentence.partition(':')[0]}): align it by itself, or make an alignment that leaves the "
+            "stream alone (--spaces default)"
+        ) from None
     rows = []
-    for block, tensor in alignment.applied(old).items():
+    for block, tensor in moved.items():
         stream.put(block, tensor)
         figures = {"norm": squared_norm(tensor), "before": 0.0, "after": squared_distance(tensor, old[block])}
         rows.append({"tensor": block.key, "spaces": [], "layer": unit_layer(unit), **figures})
