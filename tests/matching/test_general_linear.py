@@ -256,3 +256,17 @@ def test_the_guarded_path_uses_it(noise: float | None) -> None:
         small = {key: torch.linalg.matrix_exp(1e-3 * (g - eye)) for key, g in drawn.items()}
         assert set(small) == {"qk[0]", "ov[0]"}
         assert distance(a, moved(Alignment(selection.spec, small), found)) >= distance(a, found) * (1 - 1e-9)
+
+
+def test_a_key_bias_that_softmax_ignores_holds_no_map_back() -> None:
+    """The map of queries and keys is that of heads without a key bias, and the bias is then the anchor's."""
+    spec = small_spec("bert", **PLAIN)
+    whole, bare = spec.restrict(["qk", "kb"]), spec.restrict(["qk"])
+    a, b = (draw(whole, s, "attention.self.query", "attention.self.key") for s in (0, 1))
+    key = next(block for block in a if block.line.name.endswith("key.bias"))
+    ours = {k: t.clone() for k, t in b.items()}
+    g = refine(whole, a, ours)
+    without = [{k: t.clone() for k, t in blocks.items() if k != key} for blocks in (a, b)]
+    assert torch.allclose(g["qk[0]"], refine(bare, *without)["qk[0]"], rtol=1e-9, atol=1e-12)
+    assert torch.allclose(ours[key], a[key], rtol=0, atol=1e-12)
+    assert distance(ours, moved(g, b)) <= 1e-16 * distance(a, b)

@@ -45,11 +45,17 @@ def refine(
             global) in place of the factor alone.
     """
     found = Alignment(spec)
+    if shift:  # what is moved for nothing is brought close whatever the spaces do, so they need not keep it close
+        step = _dropped(spec, moved)
+        step.act(moved)
+        found, target = step @ found, _dropped(spec, anchor).applied(anchor)
+    else:
+        target = anchor
     keys = {key: space for block in anchor for key, space in elements_of(spec, block).items()}
     for key, space in keys.items():
         if space.group.dimension(spec.sizes[space.name]) == 0:
             continue
-        g = _step(space, _sides(spec, space, anchor, moved), rotate, linear, joint)
+        g = _step(space, _sides(spec, space, target, moved), rotate, linear, joint)
         if g is None:
             continue
         step = Alignment(spec, {key: g})
@@ -115,6 +121,16 @@ def _sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
         for grams, (left, right) in zip(total[dual], ((u, v), (v, v), (u, u)), strict=True):
             grams += left @ right.mT
     return Sides(*(grams for pair in zip(total[False], total[True], strict=True) for grams in pair))
+
+
+def _dropped(spec: Spec, tensors: Blocks) -> Alignment:
+    """The shifts that leave nothing of the free biases, for which no output pays."""
+    elements = {}
+    for shift, key, blocks in find_shifts(spec, list(tensors)):
+        if shift.into is None:
+            bias = blocks[shift.bias]
+            elements[key] = -bias_view(spec, shift, bias, tensors[bias])[0].double()
+    return Alignment(spec, elements)
 
 
 def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
