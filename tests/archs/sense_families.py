@@ -53,7 +53,8 @@ WITHOUT_GAINS = {
 """Streams between linear maps, which no norm reads: there is nothing to fold before they are turned."""
 SENSE_STREAMS: dict[str, dict[str, str]] = {
     **{name: {"res": "O", "sound_res": "Perm"} for name in ("qwen2_audio", "voxtral", "audioflamingo3")},
-    **{name: {"res": "SignedPerm", "vision_res": "Perm"} for name in ("lfm2_vl", "lfm2_vl-plain", "shieldgemma2")},
+    **{name: {"res": "SignedPerm", "vision_res": "Perm"} for name in ("lfm2_vl", "shieldgemma2")},
+    "lfm2_vl-plain": {"res": "SignedPerm", "vision_res": "OFixingOnes"},
     "lighton_ocr": {"res": "O", "vision_res": "SignedPerm", "merged": "O"},
     **{name: {"res": "O", "vision_res": "OFixingOnes"} for name in ("deepseek_vl", "colpali", "video_llama_3")},
     **{name: {"res": "Perm", "vision_res": "OFixingOnes"} for name in ("modernvbert", "colmodernvbert")},
