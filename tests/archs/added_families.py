@@ -106,7 +106,7 @@ ADDED_MUTANTS = [
     mutant("qwen3_omni_moe", "the predictor's sign per coordinate", "talk_csg", "Sign[p, ckv, cpair] => Sign[p, ckv, cc, cpair]", part="qwen3_omni_moe_talker"),
     mutant("qwen3_omni_moe", "the shared expert's gate in other coordinates", "talk_n2", "shared_expert_gate.weight 1 (res n2)' => shared_expert_gate.weight 1 res'", part="qwen3_omni_moe_talker_text"),
     mutant("qwen3_omni_moe_thinker", "channels of sound not permuted back", "sound_c2", "c3 c2' row column => c3 other row column", part="qwen3_omni_moe_audio_encoder"),
-    mutant("qwen3_omni_moe_thinker", "frequencies slow", "sound_c3", "res (c3' frequency) => res (frequency c3')", part="qwen3_omni_moe_audio_encoder"),
+    mutant("qwen3_omni_moe_thinker", "the last convolution's bias forgotten", "sound_c3", "conv2d3.bias c3 => conv2d3.bias rows", part="qwen3_omni_moe_audio_encoder"),
     mutant("qwen3_omni_moe_thinker", "permuted under computed positions", "sound_res", "residual res: Perm if not computed => residual res: Perm", part="qwen3_omni_moe_audio_encoder"),
     mutant("qwen3_omni_moe_thinker", "neurons behind what is heard forgotten", "sound_project", "audio_tower.proj2.weight res (sound_project' sound_pu') => audio_tower.proj2.weight res other"),
     mutant("qwen3_omni_moe_thinker", "a layer that is read forgotten", "deep", "res deep' if stacked => res other if stacked"),
