@@ -11,6 +11,7 @@ from toy_added import ADDED_INPUTS
 from toy_finders import FINDER_INPUTS
 from toy_gemmas import gemma3n_inputs, gemma4_inputs, gemma4_unified_inputs
 from toy_giants import GIANT_INPUTS
+from toy_hearing import HEARING_INPUTS
 from toy_pairs import PAIR_INPUTS
 from toy_pictures import PICTURE_INPUTS
 from toy_recent import RECENT_INPUTS
@@ -162,6 +163,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     **RECENT_INPUTS,
     **GIANT_INPUTS,
     **SPARSE_INPUTS,
+    **HEARING_INPUTS,
     "siglip2": _patches,
     "layoutlm": _boxes,
     "git": _captioned,

@@ -95,6 +95,7 @@ MERGED = (
     "Mistral3",
     "InternVL",
     "Exaone4_5_",
+    "Cosmos3Omni",
 )
 PIECES = 4
 """Tokens that stand for one image in each of these toys: 16 patches, four at once."""

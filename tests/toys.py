@@ -32,6 +32,7 @@ from toy_experts import ROUTED
 from toy_finders import FINDERS
 from toy_gemmas import GEMMAS, in_double
 from toy_giants import GIANTS
+from toy_hearing import HEARING
 from toy_hybrids import HYBRIDS
 from toy_inputs import OWN_INPUTS
 from toy_languages import LANGUAGES
@@ -111,6 +112,7 @@ LATEST = {
     **ADDED,
     **GIANTS,
     **SPARSE,
+    **HEARING,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes

@@ -10,6 +10,7 @@ import pytest
 from archs.added_families import ADDED_IDLE
 from archs.finder_families import FINDER_IDLE
 from archs.giant_families import GIANT_IDLE
+from archs.hearing_families import HEARING_IDLE
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE
@@ -50,6 +51,7 @@ IDLE = {
     *ADDED_IDLE,
     *GIANT_IDLE,
     *SPARSE_IDLE,
+    *HEARING_IDLE,
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from archs.encoder_mutants import ENCODER_MUTANTS
 from archs.finder_families import FINDER_MUTANTS
 from archs.gemma_mutants import GEMMA_MUTANTS
 from archs.giant_families import GIANT_MUTANTS
+from archs.hearing_families import HEARING_MUTANTS
 from archs.hybrid_mutants import HYBRID_MUTANTS
 from archs.language_mutants import LANGUAGE_MUTANTS
 from archs.later_mutants import LATER_MUTANTS
@@ -54,8 +55,8 @@ COMPLEX_UNDER_NORMS = (
     "size c = 2\n => ",
     "space sg as qk: Sign[l, kv, pair] => space c as qk: Complex[l, kv, pair]",
     "space t as qk: Scale[l, pair] if not behind => ",
-    "q_norm.weight (c pair t) => q_norm.weight gain",
-    "k_norm.weight (c pair t') => k_norm.weight gain",
+    "(q_norm|norm_q).weight (c pair t) => (q_norm|norm_q).weight gain",
+    "(k_norm|norm_k).weight (c pair t') => (k_norm|norm_k).weight gain",
     "(kv g c pair sg) => (kv g c pair)",
     "(kv c pair sg') => (kv c' pair)",
 )
@@ -232,6 +233,7 @@ MUTANTS = [
     *ADDED_MUTANTS,
     *GIANT_MUTANTS,
     *SPARSE_MUTANTS,
+    *HEARING_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

@@ -14,6 +14,7 @@ from archs.encoder_families import ENCODER_FAMILIES, ENCODER_HALF
 from archs.finder_families import FINDER_FAMILIES
 from archs.gemma_families import GEMMA_FAMILIES
 from archs.giant_families import GIANT_FAMILIES
+from archs.hearing_families import HEARING_FAMILIES
 from archs.language_families import SPOKEN
 from archs.later_families import LATER
 from archs.newest_families import NEWEST_FAMILIES
@@ -152,6 +153,7 @@ ALL_FAMILIES = {
     **ADDED_FAMILIES,
     **GIANT_FAMILIES,
     **SPARSE_FAMILIES,
+    **HEARING_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text

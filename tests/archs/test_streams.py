@@ -14,6 +14,7 @@ from archs.added_families import ADDED_STREAMS, ADDED_WITHOUT_GAINS
 from archs.finder_families import FINDER_STREAMS
 from archs.gemma_families import GEMMA_STREAMS
 from archs.giant_families import GIANT_STREAMS
+from archs.hearing_families import HEARING_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
 from archs.pair_families import PAIR_STREAMS
@@ -115,6 +116,7 @@ STREAMS = {
     **ADDED_STREAMS,
     **GIANT_STREAMS,
     **SPARSE_STREAMS,
+    **HEARING_STREAMS,
 }
 
 

@@ -21,6 +21,7 @@ from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from toy_added import CONVERTED_ADDED
 from toy_giants import CONVERTED_GIANTS
+from toy_hearing import CONVERTED_HEARING
 from toy_languages import CONVERTED_LANGUAGES
 from toy_newest import CONVERTED_NEWEST
 from toy_plain import PLAIN
@@ -32,7 +33,7 @@ from toys import TRIED, inputs
 CONVERTED = [
     "mixtral", "dinov2-swiglu", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v2-lite", "deepseek_v3",
     "deepseek_v3-halves", "phimoe", "olmoe", "nomic_bert", "beit", "beit-shared",
-    *CONVERTED_ADDED, *CONVERTED_GIANTS, *CONVERTED_SPARSE, *CONVERTED_LANGUAGES, *CONVERTED_NEWEST, *CONVERTED_RECENT, *CONVERTED_TEXTS, "gte", "gte-labels", "jina_embeddings_v3",
+    *CONVERTED_ADDED, *CONVERTED_GIANTS, *CONVERTED_SPARSE, *CONVERTED_HEARING, *CONVERTED_LANGUAGES, *CONVERTED_NEWEST, *CONVERTED_RECENT, *CONVERTED_TEXTS, "gte", "gte-labels", "jina_embeddings_v3",
     "jamba", "lfm2_moe", "qwen3_next", "nemotron_h", "glm4_moe", "glm4_moe-plain", "glm4v_moe", "segformer",
     "segformer-labels", "detr", "detr-learned", "detr-masks",
 ]  # fmt: skip

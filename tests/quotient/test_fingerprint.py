@@ -24,8 +24,8 @@ from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
 from toys import SAMPLE, config_of, save_toy, tensors
 
-# Kinship is told by circuits that meet anchors in a stream: Mamba has none.
-NO_KIN = {"mamba", "falcon_mamba", "mamba2"}
+# Kinship is told by circuits that meet anchors in a stream: Mamba has none, and Parakeet's stream begins behind channels that may change places.
+NO_KIN = {"mamba", "falcon_mamba", "mamba2", "parakeet_ctc", "parakeet_tdt", "parakeet_rnnt"}
 
 
 HEADS = ("qk", "c", "pair", "h", "kv", "ff")

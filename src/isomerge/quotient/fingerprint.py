@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,9 @@ from isomerge.progress import Observer, quiet
 from isomerge.quotient.anchors import anchors_of
 from isomerge.quotient.relations import Related, relations
 from isomerge.quotient.spectra import spectra
+from isomerge.symmetry.axes import leaf_atoms
 from isomerge.symmetry.blocks import Block, layer_of
+from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,7 +181,7 @@ def fingerprint(model: Model, observer: Observer = quiet) -> Fingerprint:
         tensors = {block: read_moved(model, block, dtype, fold) for block in unit.blocks}
         floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
         meet = trees(shifts, floats)
-        (canonical_gauge if meet else fold_biases)(shifts, floats)
+        (canonical_gauge if meet or _chained(shifts, floats) else fold_biases)(shifts, floats)
         first = {block.key: block for block in unit.blocks}
         related += [(first[key], kind, x) for (key, kind), x in relations(spec, floats, anchors).items()]
         here = spectra(shifts, floats)
@@ -202,6 +204,13 @@ def fingerprint(model: Model, observer: Observer = quiet) -> Fingerprint:
         {key: x.float() for key, x in told.items()},
         model.ref,
     )
+
+
+def _chained(spec: Spec, blocks: Iterable[Block]) -> bool:
+    """Whether factors, or bases, meet over one axis of a tensor: in front of a convolution and behind it, say. The spectrum of each then
+    depends on the gauge of the other."""
+    loose = {name for name, space in spec.spaces.items() if not space.keeps_lengths}
+    return any(len(loose & {a.name for a in leaf}) > 1 for block in blocks for leaf in leaf_atoms(block.axes or ()))
 
 
 def _halves(model: Model) -> bool:
