@@ -132,7 +132,7 @@ MEASUREMENTS = (
     lines("vit-digits", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled")), width=32),
     lines("vit-digits", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled")), width=128),
     lines("vit-digits", (ALL_PAIRS, (*WEIGHTS_TO_ACTIVATIONS, "distilled", "generated")), width=256),
-    lines("vit-digits", (("0-1",), (*LOCAL, "learned", "distilled")), half=True),
+    lines("vit-digits", (("0-1",), (*LOCAL, "learned", "distilled", "thorough")), half=True),
     lines("vit-digits", (("0-1",), ("stored", "all", "activations", "distilled")), width=256, half=True),
     lines("vit-fashion", (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled", "thorough"))),
     lines("vit-fashion", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled-quick", "generated")), width=256),

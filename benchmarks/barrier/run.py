@@ -44,13 +44,8 @@ LEARN: dict[str, dict[str, Any]] = {
 # Wide models learn in fewer steps, of which each takes longer, and take their products in bfloat16.
 WIDE_FROM = 512
 WIDE: dict[str, Any] = {"steps": 600, "precision": "bfloat16"}
-# The reach: the kind of target that served the family best, many more steps.
-THOROUGH: dict[str, dict[str, Any]] = {
-    "vit-digits": {"steps": 3000, "learn_target": "distill"},
-    "vit-fashion": {"steps": 3000, "learn_target": "distill"},
-    "llama": {"steps": 6000, "learn_target": "labels"},
-    "gpt2": {"steps": 6000, "learn_target": "labels"},
-}
+# The reach: as long as `--learn-effort thorough`.
+THOROUGH: dict[str, Any] = {"steps": 3000, "learn_target": "distill"}
 ROWS = (
     "stored",
     "paper",
@@ -85,7 +80,7 @@ def options_of(row: str, family: str, width: int | None = None) -> dict[str, Any
         "learned-quick": {**learn, "learn_target": "labels", "steps": 300},
         "distilled-quick": {**learn, "learn_target": "distill", "steps": 300},
         "distilled": {**learn, "learn_target": "distill"},
-        "thorough": {**learn, **THOROUGH[family]},
+        "thorough": {**learn, **THOROUGH},
         "generated": {"limit": GENERATED // 4, "spaces": "all"},
         "generated-distilled": {**learn, "learn_target": "distill", "steps": 300},
     }

@@ -48,7 +48,7 @@ def _declared(
         float | None, _option("Search forward for so many SECONDS on --data, without gradients.")
     ] = None,
     learn: Annotated[str | None, _option(f"Learn the match by gradient on these examples. {DATA}")] = None,
-    learn_effort: Annotated[str, _option("How long to learn: quick (300 steps) or thorough (2000).")] = "quick",
+    learn_effort: Annotated[str, _option("How long to learn: quick (300 steps) or thorough (3000).")] = "quick",
     learn_target: Annotated[
         str,
         _option(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from isomerge.data.examples import Examples
 
-EFFORTS = {"quick": 300, "thorough": 2000}
+EFFORTS = {"quick": 300, "thorough": 3000}
 
 
 @dataclass(frozen=True)
