@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import isomerge
 from depth import more
 from isomerge.api.opening import pair_solver
 from isomerge.archs import spec_for
@@ -26,6 +27,7 @@ from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from toys import TOYS, Toy, config_of, outputs, overwrite, relative, save_toy, tensors
 
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 SAYINGS = ("as saved", "whole silent", "all silent", "whole True", "whole False", "parts True", "parts False")
 """Who says what; the parts of a whole are silent where the whole speaks."""
 
@@ -135,6 +137,26 @@ def test_a_head_that_the_module_ties_all_the_same(tmp_path: Path) -> None:
     found = state_of(load_module(model, dtype=torch.float64), model)
     assert set(found) == set(tensors(folder))
     assert torch.equal(found["lm_head.weight"], stored["shared.weight"])
+
+
+def test_a_tied_head_that_is_stored_with_other_values(tmp_path: Path) -> None:
+    """transformers reads it from version 5 on; it counted as the embeddings, and two functions as one."""
+    folder, other = save_toy("llama-tied", tmp_path / "m"), save_toy("llama-tied", tmp_path / "other")
+    stored = tensors(folder)
+    overwrite(other, {**stored, HEAD: stored[EMBED].clone()})
+    assert isomerge.verify(folder, other)["same"]
+    overwrite(other, {**stored, HEAD: stored[EMBED] * 2})
+    for asked in (
+        lambda: isomerge.verify(folder, other),
+        lambda: isomerge.merge([folder, other], out=tmp_path / "out", align=False),
+    ):
+        with pytest.raises(
+            IsomergeError, match=rf"other: config.json ties {HEAD} to {EMBED}, .* set tie_word_embed"
+        ):
+            asked()
+    config = {**config_of(other), TIE: False}
+    (other / "config.json").write_text(json.dumps(config))
+    assert not isomerge.verify(folder, other)["same"]
 
 
 LATER = ("blenderbot", "bigbird_pegasus", "gemma3n-tied", "gemma4-clipped", "t5gemma2-tied", "lfm2_vl", "blip-2-t5")

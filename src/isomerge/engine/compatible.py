@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from isomerge.checkpoint.agreement import Difference, disagreements
+from isomerge.checkpoint.tied_head import is_tied
 from isomerge.engine.models import Model
+from isomerge.engine.ties import has_language_head
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import stacks_of
@@ -34,6 +36,8 @@ def check_compatible(
             tensor that one lacks.
     """
     notes: list[str] = []
+    for model in (anchor, *others):
+        _check_tie(model)
     for other in others:
         pair = f"{anchor.ref} and {other.ref}"
         if anchor.spec.origin != other.spec.origin:
@@ -59,6 +63,28 @@ def check_compatible(
             notes.append(f"{said}: what is written has that of {anchor.ref}")
         _check_tensors(anchor, other, apart)
     return notes
+
+
+def _check_tie(model: Model) -> None:
+    """Refuse a head that the config ties to the embeddings and that is stored with other values: transformers reads it from version 5
+    on, and reads the embeddings before that."""
+    import torch
+
+    stored = {
+        name: match.line for name, match in model.matches.items() if match.line.tied and not match.line.indices
+    }
+    if not stored or not has_language_head(model.config) or not is_tied(model.config, stored=True):
+        return
+    for name, line in stored.items():
+        home = model.names.get(str(line.tied), name)
+        one, two = (model.checkpoint.tensors[n] for n in (name, home))
+        if len(one.shape) < 2 or (one.shape, one.dtype) != (two.shape, two.dtype):
+            continue
+        if not torch.equal(model.read(name, None, mapped=True), model.read(home, None, mapped=True)):
+            raise IsomergeError(
+                f"{model.ref}: config.json ties {name} to {home}, but it is stored with other values, which some versions of "
+                "transformers read and others do not: set tie_word_embeddings to false, or save the model without this tensor"
+            )
 
 
 def _way_out(found: Difference) -> str:
