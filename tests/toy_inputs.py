@@ -14,6 +14,7 @@ from toy_giants import GIANT_INPUTS
 from toy_hearing import HEARING_INPUTS
 from toy_pairs import PAIR_INPUTS
 from toy_pictures import PICTURE_INPUTS
+from toy_reading import READING_INPUTS
 from toy_recent import RECENT_INPUTS
 from toy_seeing import IMAGE
 from toy_sense_inputs import SENSE_INPUTS
@@ -164,6 +165,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     **GIANT_INPUTS,
     **SPARSE_INPUTS,
     **HEARING_INPUTS,
+    **READING_INPUTS,
     "siglip2": _patches,
     "layoutlm": _boxes,
     "git": _captioned,

@@ -41,6 +41,7 @@ from toy_newest import NEWEST
 from toy_pairs import PAIRS
 from toy_pictures import PICTURES, seen_outputs
 from toy_plain import PLAIN, load_plain, plain_outputs
+from toy_reading import READING, translates
 from toy_recent import RECENT
 from toy_seeing import SEEING, is_seeing, seen_inputs
 from toy_senses import SENSES
@@ -113,6 +114,7 @@ LATEST = {
     **GIANTS,
     **SPARSE,
     **HEARING,
+    **READING,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes
@@ -276,7 +278,7 @@ def outputs(folder: Path) -> torch.Tensor:
         else {}
     )
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs(config).items()}
-    for speaking in (speaks, says):
+    for speaking in (speaks, says, translates):
         if (said := speaking(folder, config, dtype, given)) is not None:
             return said
     model = in_width(kind.from_pretrained(folder, dtype=dtype, **experts), dtype).eval()

@@ -14,6 +14,7 @@ from archs.hearing_families import HEARING_IDLE
 from archs.language_families import UNBIASED
 from archs.newest_families import UNBIASED_NEWEST
 from archs.pair_families import PAIR_IDLE
+from archs.reading_families import READING_IDLE
 from archs.recent_families import RECENT_IDLE
 from archs.sense_families import SENSE_IDLE
 from archs.signal_families import SIGNAL_IDLE
@@ -52,6 +53,7 @@ IDLE = {
     *GIANT_IDLE,
     *SPARSE_IDLE,
     *HEARING_IDLE,
+    *READING_IDLE,
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from archs.mutants import FAMILY_MUTANTS, Mutant, mutant
 from archs.newest_families import NEWEST_MUTANTS
 from archs.pair_mutants import PAIR_MUTANTS
 from archs.picture_mutants import PICTURE_MUTANTS
+from archs.reading_families import READING_MUTANTS
 from archs.recent_families import RECENT_MUTANTS
 from archs.sense_mutants import SENSE_MUTANTS
 from archs.signal_families import SIGNAL_MUTANTS
@@ -234,6 +235,7 @@ MUTANTS = [
     *GIANT_MUTANTS,
     *SPARSE_MUTANTS,
     *HEARING_MUTANTS,
+    *READING_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

@@ -18,6 +18,7 @@ from archs.hearing_families import HEARING_FAMILIES
 from archs.language_families import SPOKEN
 from archs.later_families import LATER
 from archs.newest_families import NEWEST_FAMILIES
+from archs.reading_families import READING_FAMILIES
 from archs.recent_families import RECENT_FAMILIES
 from archs.sense_families import SENSE_FAMILIES
 from archs.signal_families import SIGNAL_FAMILIES
@@ -154,12 +155,20 @@ ALL_FAMILIES = {
     **GIANT_FAMILIES,
     **SPARSE_FAMILIES,
     **HEARING_FAMILIES,
+    **READING_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text
 HALF = {
     **dict.fromkeys(
-        ["T5EncoderModel", "MT5EncoderModel", "T5ForTokenClassification", "MT5ForTokenClassification"], "dx"
+        [
+            "T5EncoderModel",
+            "MT5EncoderModel",
+            "UdopEncoderModel",
+            "T5ForTokenClassification",
+            "MT5ForTokenClassification",
+        ],
+        "dx",
     ),
     "WhisperForAudioClassification": "dx",
     "WhisperForCausalLM": "ec",

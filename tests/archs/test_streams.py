@@ -18,6 +18,7 @@ from archs.hearing_families import HEARING_STREAMS
 from archs.language_families import SEEN_STREAMS, SPOKEN_STREAMS, STREAMS_WITHOUT_GAINS
 from archs.newest_families import NEWEST_STREAMS, STILL_STREAMS
 from archs.pair_families import PAIR_STREAMS
+from archs.reading_families import READING_STREAMS
 from archs.recent_families import RECENT_STREAMS
 from archs.sense_families import SENSE_STREAMS, WITHOUT_GAINS
 from archs.signal_families import SIGNAL_STREAMS
@@ -117,6 +118,7 @@ STREAMS = {
     **GIANT_STREAMS,
     **SPARSE_STREAMS,
     **HEARING_STREAMS,
+    **READING_STREAMS,
 }
 
 

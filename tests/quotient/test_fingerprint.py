@@ -28,7 +28,7 @@ from toys import SAMPLE, config_of, save_toy, tensors
 NO_KIN = {"mamba", "falcon_mamba", "mamba2", "parakeet_ctc", "parakeet_tdt", "parakeet_rnnt"}
 
 
-HEADS = ("qk", "c", "pair", "h", "kv", "ff")
+HEADS = ("qk", "c", "pair", "h", "kv", "ff", "dqk", "qk0")
 """How the names of axes end that queries and keys have in one text or another; heads, or neurons, where norms take these."""
 
 
