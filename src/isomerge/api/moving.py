@@ -80,6 +80,7 @@ def apply(
     model: Any,
     *,
     out: str | Path,
+    inverse: bool = False,
     untie: bool = False,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
@@ -90,7 +91,8 @@ def apply(
 ) -> dict[str, Any]:
     """Write ``model`` moved by an alignment (an object or a patch file): the same function in other weights.
 
-    An alignment that was made with ``untie`` is applied with it.
+    An alignment that was made with ``untie`` is applied with it. ``inverse`` undoes it: what was aligned, and perhaps trained
+    on, comes back to the coordinates that it had before.
 
     Raises:
         IsomergeError: the alignment was made for another architecture or other sizes.
@@ -102,7 +104,7 @@ def apply(
     with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options, *reads) as output:
         name = "given" if isinstance(alignment, Alignment) else str(alignment)
         patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.declared)
-        return Report(run_apply(patch, found, output, name=name))
+        return Report(run_apply(patch.inverse() if inverse else patch, found, output, name=name))
 
 
 @checked()

@@ -14,6 +14,9 @@ def apply(
     patch: Annotated[Path, typer.Argument(help="An alignment file (alignment.safetensors).")],
     model: Annotated[str, typer.Argument(help="The model to move: a folder or hub id.")],
     out: o.Out,
+    inverse: Annotated[
+        bool, typer.Option("--inverse", help="Undo the alignment: back to the coordinates from before it.")
+    ] = False,
     untie: o.Untie = False,
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
@@ -31,7 +34,7 @@ def apply(
     voice = Voice(quiet, verbose)
     with voice.progress("applying") as observer:
         report = isomerge.apply(
-            patch, model, out=out, untie=untie, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
+            patch, model, out=out, inverse=inverse, untie=untie, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
             force=overwrite, observer=observer,
         )  # fmt: skip
     if verbose:
