@@ -181,13 +181,13 @@ def test_parts_must_agree(toy: Callable[..., Toy], tmp_path: Path) -> None:
 def test_a_part_without_a_spec() -> None:
     """The sentence says which part, and nothing is guessed."""
     with pytest.raises(
-        IsomergeError, match=r"llava.spec, line \d+: config.json: vision_config is a 'hiera', for which"
+        IsomergeError, match=r"llava.spec, line \d+: config.json: vision_config is a 'swiftformer', for which"
     ):
         spec_for(
             {
                 "model_type": "llava",
                 "text_config": {"model_type": "llama"},
-                "vision_config": {"model_type": "hiera"},
+                "vision_config": {"model_type": "swiftformer"},
             }
         )
 

@@ -80,6 +80,7 @@ MOVED = (
     "encoder.conv", "subsample_conv", "lconv1d", "self.conv", "adapter.layers", "conv_layers", "pos_conv_embed", "tower.convs",
     "post_attention.conv1d", "intermediate.conv1d", "output.conv1d", "head.conv",
     "encoder.layers.{l}.conv.", "embed.conv.", "encoders.{l}.conv.", "{l:ruled}.self_attn.",
+    "conv.pointwise_conv", "conv.depthwise_conv", "conv.norm.",
 )  # fmt: skip
 """Convolutions over patches, sound or heads, whose axes have types as those of matrices have, and the delta rules of GLM-5.3."""
 
