@@ -148,7 +148,7 @@ MEASUREMENTS = (
     lines(
         "gpt2",
         (ALL_PAIRS, ("stored", "paper", "default", "all", "activations", "distilled-quick")),
-        (ALL_PAIRS, ("distilled",)),
+        (("0-1", "0-2"), ("distilled",)),
         width=256,
     ),
     several(),

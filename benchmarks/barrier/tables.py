@@ -32,7 +32,7 @@ NAMES = {
     "learned": "learned, labels",
     "distilled-quick": "learned, no labels",
     "distilled": "learned, no labels",
-    "thorough": "learned longer",
+    "thorough": "learned, no labels",
     "generated": "no data: activations on generated examples",
     "generated-distilled": "no data: learned from generated examples",
 }
