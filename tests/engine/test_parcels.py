@@ -24,6 +24,7 @@ from isomerge.checkpoint import checksums
 from isomerge.engine.cluster import connection
 from isomerge.engine.cluster import parcel as parcels
 from isomerge.engine.cluster.parcel import Parcel, pack, unpack
+from isomerge.engine.cluster.ray_engine import remove_at_once
 from isomerge.engine.cluster.worker import SolvedUnit, solve_unit, take_unit
 from isomerge.engine.engines import engine_of
 from isomerge.engine.local_engine import Demand, LocalEngine
@@ -368,3 +369,20 @@ def test_what_workers_have_read_is_not_read_again(tmp_path: Path, monkeypatch: p
     assert set(again) == {0}
     rows = {(row["model"], row["file"]): row for row in report["inputs"]}
     assert rows[str(b), "model.safetensors"]["crc32"] == f"{zlib.crc32((b / 'model.safetensors').read_bytes()):08x}"
+
+
+def test_no_worker_writes_to_a_folder_that_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is made while a folder is emptied would keep it; it is gone before, and one that was never there is no error."""
+    folder, emptied = tmp_path / "units", shutil.rmtree
+    folder.mkdir()
+    (folder / "1.safetensors").touch()
+
+    def late(path: Path, **options: Any) -> None:
+        with pytest.raises(FileNotFoundError):
+            (folder / "2.safetensors").touch()
+        emptied(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", late)
+    remove_at_once(folder)
+    assert not list(tmp_path.iterdir())
+    remove_at_once(folder)

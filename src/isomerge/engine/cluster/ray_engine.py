@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shutil
 import time
+import uuid
 from collections.abc import Generator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from isomerge.engine.accelerator import CPU
@@ -71,7 +73,7 @@ class RayEngine:
             connection.check_gpus(work.device)
         folder = demand.folder / FOLDER
         with disk_errors(folder):
-            shutil.rmtree(folder, ignore_errors=True)  # what workers of a killed run have left
+            remove_at_once(folder)  # what workers of a killed run have left
             folder.mkdir()
         tasks = _Tasks(work, demand, pack(work, folder), patience=PATIENCE if self.address else 0.0)
         try:
@@ -79,7 +81,19 @@ class RayEngine:
         finally:
             # without their parcel units that wait end at once. They are not cancelled: Ray ends this process with a failed check where
             # a task that it has begun again after a worker's death is cancelled and then answers (task_manager.cc)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_at_once(folder)
+
+
+def remove_at_once(folder: Path) -> None:
+    """Remove a folder that workers may still write to: under another name first, so that no file is made while it is emptied."""
+    aside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:
+        return
+    except OSError:  # a file system that does not rename it now
+        aside = folder
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 class _Tasks:
