@@ -282,6 +282,10 @@ def test_few_examples(tokens: torch.Tensor, tmp_path: Path) -> None:
         learner(a, b, tokens[:1], tmp_path / "other.safetensors")
 
 
+STILL = {"before": 1.0, "after": 1.0}
+"""Distances that do not grow."""
+
+
 def test_a_gradient_without_bounds(tokens: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was best before is kept, with finite elements; where nothing was better than the start, a sentence says so."""
     a, b = single("llama", tmp_path / "a", 0), single("llama", tmp_path / "b", 1)
@@ -307,9 +311,6 @@ def test_a_gradient_without_bounds(tokens: torch.Tensor, tmp_path: Path, monkeyp
     assert "diverged at step 7" in evidence_lines({"streams": [{"learned": found.report}], "distance": STILL})[0]
     with pytest.raises(IsomergeError, match="learning diverged at step 1 "):
         diverging(1).run()
-
-
-STILL = {"before": 1.0, "after": 1.0}
 
 
 def test_no_memory_for_the_backward_pass() -> None:

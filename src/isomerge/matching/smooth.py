@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from isomerge.symmetry.groups.discrete import assign
+from isomerge.symmetry.groups.polar import nearer_orthogonal
 from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
@@ -201,10 +202,8 @@ class RiemannianAdam:
                     skew = skew - skew.mean(-1, keepdim=True)
                     skew = skew - skew.mean(-2, keepdim=True)
                 r.copy_(torch.linalg.matrix_exp(-skew) @ r)
-                if (
-                    self.step_number % 50 == 0
-                ):  # float32 drifts off the group, by 1e-5: one Newton-Schulz step squares that
-                    r.copy_(1.5 * r - 0.5 * r @ (r.mT @ r))
+                if self.step_number % 50 == 0:  # float32 drifts off the group, by 1e-5
+                    r.copy_(nearer_orthogonal(r))
                 r.grad = None
             slow = dict.fromkeys(self.elements.scores, self.SCORE_RATE)
             for key, x in (*self.elements.gauges.items(), *self.elements.scores.items()):

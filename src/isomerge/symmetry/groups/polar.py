@@ -31,11 +31,14 @@ def polar_factor(m: Tensor) -> tuple[Tensor, Tensor]:
     )
     roots = values.clamp_min(torch.finfo(m.dtype).tiny).sqrt()
     factor = flat @ ((vectors / roots.unsqueeze(-2)) @ vectors.mT)
-    factor = 1.5 * factor - 0.5 * (
-        factor @ (factor.mT @ factor)
-    )  # Newton and Schulz: the gap to orthogonal is squared
+    factor = nearer_orthogonal(factor)
     score = roots.sum(-1)
     if not bool(regular.all()):
         u, s, vh = singular_values_and_vectors(flat[~regular])
         factor[~regular], score[~regular] = u @ vh, s.sum(-1)
     return factor.reshape(m.shape), score.reshape(m.shape[:-2])
+
+
+def nearer_orthogonal(m: Tensor) -> Tensor:
+    """Matrices m [*b, n, n] that are nearly orthogonal after one step of Newton and Schulz, which squares the gap."""
+    return 1.5 * m - 0.5 * (m @ (m.mT @ m))
