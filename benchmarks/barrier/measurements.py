@@ -147,8 +147,7 @@ MEASUREMENTS = (
     lines("gpt2", (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled-quick"))),
     lines(
         "gpt2",
-        (ALL_PAIRS, ("stored", "paper", "default", "all", "activations", "distilled-quick")),
-        (("0-1", "0-2"), ("distilled",)),
+        (ALL_PAIRS, ("stored", "paper", "default", "all", "activations", "distilled-quick", "distilled")),
         width=256,
     ),
     several(),

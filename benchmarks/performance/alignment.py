@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -41,19 +42,29 @@ MARKS = "<!-- performance-alignment: begin -->", "<!-- performance-alignment: en
 def ours(
     source: dict[str, Tensor], anchor: dict[str, Tensor], config: dict[str, Any], spaces: str
 ) -> dict[str, Tensor]:
-    """Every unit read, matched, moved and measured as `isomerge align` does it; the moved tensors by name."""
-    from isomerge.checkpoint.memory import in_memory
+    """Every unit read, matched, moved and measured as `isomerge align` does it; the moved tensors by name.
+
+    As there, what is read is not copied (a command reads pages of its files) and the libraries' objects are not looked at by the
+    garbage collector.
+    """
+    from isomerge.checkpoint.memory import MemoryCheckpoint, in_memory
     from isomerge.engine.models import recognise, working_dtype
     from isomerge.engine.pairs.pair import PairSolver
+    from isomerge.engine.pipeline import libraries_frozen
     from isomerge.engine.plan import make_plan
 
     a, b = (recognise(in_memory(tensors, config)) for tensors in (anchor, source))
     plan = make_plan(b, [a], spaces)
     solver = PairSolver(a, b, plan, working_dtype([a, b]), guard=True)
+    given = {id(model.checkpoint): tensors for model, tensors in ((a, anchor), (b, source))}
     found: dict[str, Tensor] = {}
-    for unit in plan.units:
-        _, moved = solver.solve(unit, solver.load(a, unit), solver.load(b, unit))
-        found |= {b.names[name]: part for block, t in moved.items() for name, part in block.split(t)}
+    with (
+        patch.object(MemoryCheckpoint, "_read", lambda self, info: given[id(self)][info.name]),
+        libraries_frozen(),
+    ):
+        for unit in plan.units:
+            _, moved = solver.solve(unit, solver.load(a, unit), solver.load(b, unit))
+            found |= {b.names[name]: part for block, t in moved.items() for name, part in block.split(t)}
     return found
 
 

@@ -8,9 +8,8 @@ add up. Activation statistics enter here as well: they are other cross-Grams of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 from isomerge.pieces import PIECE
@@ -166,28 +165,37 @@ def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[
         if atom.dual not in sides:
             shape = (*x.shape[: depth + 1], x.shape[depth])
             sides[atom.dual] = torch.zeros(shape, dtype=torch.float64, device=x.device)
-        _add_gram(sides[atom.dual], x, depth)
+        add_products({(0, 0): sides[atom.dual]}, [x], depth)
     return (sides[False], sides[True]) if len(sides) == 2 else None
 
 
-def _add_gram(gram: Tensor, x: Tensor, depth: int) -> None:
-    """Add the products of the rows of x [*batch, n, *others] to a Gram [*batch, n, n], ``depth`` being the number of batch axes.
+def add_products(grams: Mapping[tuple[int, int], Tensor], parts: Sequence[Tensor], depth: int) -> None:
+    """Add products of the rows of tensors [*batch, n, *others] of one shape to Grams [*batch, n, n], by the numbers of both sides.
 
     Piece by piece in the order of memory, so that what is made of a piece in float64 stays in the cache: the whole in float64 is
-    twice the tensor in memory that the system clears first, and took more time than the products.
+    twice the tensor in memory that the system clears first, and took more time than the products. ``depth`` is the number of
+    batch axes.
     """
+    x = parts[0]
     n = x.shape[depth]
     # half a piece: in float64 the whole of one would be mapped afresh. Adding a Gram [n, n] is not to take longer than making it
     largest = max(PIECE // 2, FEWEST * n)
     if x.numel() <= largest:
-        rows = x.double().flatten(depth + 1) if x.ndim > depth + 1 else x.double().unsqueeze(-1)
-        gram += rows.square().sum(-1, keepdim=True) if n == 1 else rows @ rows.mT
+        rows = [_rows(part, depth) for part in parts]
+        for (i, j), gram in grams.items():
+            gram += (rows[i] * rows[j]).sum(-1, keepdim=True) if n == 1 else rows[i] @ rows[j].mT
         return
     axis = max((k for k in range(x.ndim) if k != depth and x.shape[k] > 1), key=x.stride)
     size = max(1, largest * x.shape[axis] // x.numel())
-    grams = gram.split(size, axis) if axis < depth else repeat(gram)
-    for here, part in zip(grams, x.split(size, axis), strict=False):
-        _add_gram(here, part, depth)
+    batches = {pair: gram.split(size, axis) for pair, gram in grams.items()} if axis < depth else None
+    for at, pieces in enumerate(zip(*(part.split(size, axis) for part in parts), strict=True)):
+        here = grams if batches is None else {pair: some[at] for pair, some in batches.items()}
+        add_products(here, pieces, depth)
+
+
+def _rows(x: Tensor, depth: int) -> Tensor:
+    """[*batch, n, *others] as [*batch, n, all others] in float64."""
+    return x.double().flatten(depth + 1) if x.ndim > depth + 1 else x.double().unsqueeze(-1)
 
 
 def sides(

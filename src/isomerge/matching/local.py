@@ -15,12 +15,13 @@ from isomerge.matching.gram import Leaf, cross_grams, in_order, paired_leaves
 from isomerge.matching.nested import NestedSolver
 from isomerge.matching.neuron_scale import neuron_candidate
 from isomerge.matching.refine import refine
+from isomerge.matching.related_neurons import related_neurons
 from isomerge.matching.rotations import rotations_and_factors
 from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.shifts import find_shifts
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ def move_unit(
     if not any(elements_of(spec, block) for block in anchor) and not spec.shifts:
         return Moved(Alignment(spec), dict(source), [])
     found, dead = None, []
+    if guard and selection.gauge and not votes and (proven := related_neurons(spec, anchor, source)) is not None:
+        bar = (distance(anchor, source) if apart is None else apart) * (1 - GAIN)
+        return _nearer(anchor, source, Moved(proven, source, []), Moved(Alignment(spec), dict(source), []), bar)
     if selection.rescale and not votes:
         found = rotations_and_factors(spec, anchor, source, joint=selection.joint)
     if found is None:
@@ -104,34 +108,68 @@ def _best(
     """The best of several candidates by the distance itself; the identity where nothing gains."""
     spec = selection.spec
     fixed = Alignment(spec, {k: g for k, g in found.alignment.items() if k.partition("[")[0] in votes})
-    stay = fixed.applied(source)
-    bar = (apart if apart is not None and not fixed else distance(anchor, stay)) * (1 - GAIN)
+    stay = Moved(fixed, fixed.applied(source), found.dead)
+    bar = (apart if apart is not None and not fixed else distance(anchor, stay.blocks)) * (1 - GAIN)
     best = found.alignment
     if selection.gauge and _gauged(spec, anchor):
         plain, _ = _solve(selection, anchor, source, votes, gauge=False)
         scaled = neuron_candidate(spec, anchor, source, best)
-        starts = [best, plain, fixed, *([scaled] if scaled is not None else [])]
+        starts = _different(spec, anchor, [best, plain, fixed, *([scaled] if scaled is not None else [])])
         trials = [_refined(spec, anchor, source, g, linear=False) for g in starts]
-        # general linear spaces are solved once, from the best permutations
-        trials.append(_refined(spec, anchor, source, min(trials, key=lambda trial: trial[1])[0]))
+        if any(space.group_name == "GL" for space in _continuous(spec, anchor)):
+            # general linear spaces are solved once, from the best permutations
+            trials.append(_refined(spec, anchor, source, min(trials, key=lambda trial: trial[1])[0]))
         best, reached = min(trials, key=lambda trial: trial[1])
-        return Moved(best, best.applied(source), found.dead) if reached < bar else Moved(fixed, stay, found.dead)
+        return Moved(best, best.applied(source), found.dead) if reached < bar else stay
     # the assignment of permutations alone is optimal as it stands, and so are the paper's two steps
-    moved = best.applied(source)
+    return _nearer(anchor, source, found, stay, bar)
+
+
+def _nearer(anchor: Blocks, source: Blocks, found: Moved, stay: Moved, bar: float) -> Moved:
+    """What was found, moved and measured, where it is nearer than the bar; else what stays."""
+    moved = found.alignment.applied(source)
     gaps = {block: squared_distance(t, moved[block]) for block, t in anchor.items()}
-    return Moved(best, moved, found.dead, gaps) if sum(gaps.values()) < bar else Moved(fixed, stay, found.dead)
+    return Moved(found.alignment, moved, found.dead, gaps) if sum(gaps.values()) < bar else stay
 
 
 def _gauged(spec: Spec, blocks: Blocks) -> bool:
     """Whether continuous spaces or shifts act on a unit, so that the gauge matters."""
-    spaces = (space for block in blocks for space in elements_of(spec, block).values())
-    return any(s.group.dimension(spec.sizes[s.name]) for s in spaces) or bool(find_shifts(spec, list(blocks)))
+    return bool(_continuous(spec, blocks)) or bool(find_shifts(spec, list(blocks)))
+
+
+def _continuous(spec: Spec, blocks: Blocks) -> list[Space]:
+    """The continuous spaces that act on a unit."""
+    spaces = {space.name: space for block in blocks for space in elements_of(spec, block).values()}
+    return [space for space in spaces.values() if space.group.dimension(spec.sizes[space.name])]
+
+
+def _different(spec: Spec, blocks: Blocks, starts: Sequence[Alignment]) -> list[Alignment]:
+    """Those of the starts that refining tells apart; the first one comes from between canonical gauges.
+
+    Where one factor per neuron is all that is continuous, its exact optimum follows from the permutations. Elsewhere what was found
+    in the anchor's own coordinates follows from them: refining begins with rotations, phases and factors of the whole.
+    """
+    spaces = {key: space for block in blocks for key, space in elements_of(spec, block).items()}
+    continuous = _continuous(spec, blocks)
+    if any(space.group.name in ("Scale", "PositiveScale") and spec.sizes[space.name] > 1 for space in continuous):
+        return list(starts)  # signs of coordinates are not solved again
+    factors = all(space.group_name in ("Scale", "PositiveScale") for space in continuous)
+    exact = factors and len(continuous) == 1 and not find_shifts(spec, list(blocks))
+    found: dict[tuple[bytes, ...], Alignment] = {}
+    for g in starts if exact else starts[1:]:
+        told = []
+        for key, space in spaces.items():
+            if space not in continuous:
+                batch = tuple(spec.sizes[i] for i in spec.batch(space))
+                element = g[key] if key in g else space.group.identity(batch, spec.sizes[space.name])
+                told.append(element.contiguous().numpy().tobytes())
+        found.setdefault(tuple(told), g)
+    return [*([] if exact else starts[:1]), *found.values()]
 
 
 def _refined(spec: Spec, anchor: Blocks, source: Blocks, g: Alignment, **how: bool) -> tuple[Alignment, float]:
     """A solution refined in the anchor's coordinates (see `refine` for how), and the distance that it reaches."""
-    moved = {block: tensor.clone() for block, tensor in source.items()}
-    g.act(moved)
+    moved = {block: t.clone() if t is source[block] else t for block, t in g.applied(source).items()}
     g = refine(spec, anchor, moved, **how) @ g
     return g, distance(anchor, moved)
 

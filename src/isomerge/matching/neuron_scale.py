@@ -5,10 +5,15 @@ positive one. In the anchor's own coordinates the cost of sending neuron j to pl
 ``min_s |s u_j - u_i|^2 + |w_j / s - w_i|^2 + |g_j - g_i|^2`` (g: gate rows and whatever else no factor reaches; biases
 count on the side that they belong to). It separates over pairs, so one linear assignment over the exact minima is the
 exact optimum over permutations and factors together.
+
+Related models need no assignment. With a factor of its own for each side a pair costs no more than with one for both, and
+that cost is ``|u_i|^2 (1 - cos^2) + |w_i|^2 (1 - cos^2) + |g_j - g_i|^2``. Where every place has one neuron whose exact cost is below
+this bound for all others, and no two places have the same, these are the optimum.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,11 +32,13 @@ if TYPE_CHECKING:
 BUDGET, PAIR = 6e10, 1e3
 # Numbers of one chunk of pairs; a dozen such arrays of float64 are alive at once.
 CHUNK = 1 << 17
+# Of the squares of both neurons: by how much a bound must be above a cost. Rounding in float32 is below a hundredth of it.
+MARGIN = 1e-4
 
 
 @dataclass
-class _Neurons:
-    """The rows of one unit's neurons, anchor and moved: float64 [blocks, n, features] each."""
+class Neurons:
+    """The rows of one unit's neurons, anchor and moved: [blocks, n, features] each."""
 
     plain: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     dual: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -95,13 +102,14 @@ def neuron_optimum(spec: Spec, anchor: Blocks, moved: Blocks, *, budget: float =
     elements: dict[str, Tensor] = {}
     for base_key, fibre_key in scaled_pairs(spec, moved):
         base, fibre = (spec.spaces[key.partition("[")[0]] for key in (base_key, fibre_key))
-        if _cost(spec, fibre.name, moved) > budget:
+        if _flops(spec, fibre.name, moved) > budget:
             continue
-        rows = _rows(spec, fibre.name, anchor, moved)
+        rows = neurons_of(spec, fibre.name, anchor, moved)
         signed, found = fibre.group_name == "Scale", []
         for at in range(len((rows.plain or rows.dual or rows.free)[0][0])):
-            profit = _profit(rows, at, signed)
-            p, _ = base.group.solve(profit)
+            p = _proven(rows, at, signed)
+            if p is None:
+                p, _ = base.group.solve(_profit(rows, at, signed))
             found.append((p, _factors(rows, at, p, signed)))
         shape = tuple(spec.sizes[i] for i in spec.batch(fibre))
         elements[base_key] = torch.stack([p for p, _ in found]).reshape(shape)
@@ -109,8 +117,8 @@ def neuron_optimum(spec: Spec, anchor: Blocks, moved: Blocks, *, budget: float =
     return Alignment(spec, elements) if elements else None
 
 
-def _cost(spec: Spec, fibre: str, blocks: Blocks) -> float:
-    """Flops of all blocks of neurons."""
+def _flops(spec: Spec, fibre: str, blocks: Blocks) -> float:
+    """What all blocks of neurons cost."""
     base = spec.batch(spec.spaces[fibre])[-1]
     n, held = spec.sizes[base], 0
     for block, tensor in blocks.items():
@@ -122,10 +130,10 @@ def _cost(spec: Spec, fibre: str, blocks: Blocks) -> float:
     return 2.0 * n * held + PAIR * n * n * count
 
 
-def _rows(spec: Spec, fibre: str, anchor: Blocks, moved: Blocks) -> _Neurons:
+def neurons_of(spec: Spec, fibre: str, anchor: Blocks, moved: Blocks) -> Neurons:
     """Sort the leaves of a unit by what a factor does to them."""
     batch = spec.batch(spec.spaces[fibre])
-    found = _Neurons()
+    found = Neurons()
     for block, a in anchor.items():
         for (x, y), atoms, _ in leaves(spec, block, a, moved[block]):
             names = [atom.name for atom in atoms]
@@ -151,37 +159,78 @@ def _block(tensor: Tensor, order: list[int]) -> int:
 
 def _squares(side: list[tuple[Tensor, Tensor]], at: int, n: int) -> Tensor:
     """The moved neurons' squares [n]."""
+    return _lengths((y[at] for _, y in side), n)
+
+
+def _lengths(parts: Iterable[Tensor], n: int) -> Tensor:
+    """The squares [n] of neurons [n, features] in parts, float64."""
     import torch
 
-    return sum((y[at].double().square().sum(-1) for _, y in side), torch.zeros(n, dtype=torch.float64))
+    return sum((x.double().square().sum(-1) for x in parts), torch.zeros(n, dtype=torch.float64))
 
 
 def _overlaps(side: list[tuple[Tensor, Tensor]], at: int, chunk: slice, n: int) -> Tensor:
-    """Inner products [rows, n] of some of the anchor's neurons with all moved ones."""
+    """Inner products [rows, n] of some of the anchor's neurons with all moved ones, float64.
+
+    Products are summed in the dtype of the weights: a copy of all moved neurons in float64 for every chunk took longer than all
+    else, and float32 leaves 1e-7 of what is compared.
+    """
     import torch
 
     total = torch.zeros(len(range(n)[chunk]), n, dtype=torch.float64)
     for x, y in side:
-        total += x[at, chunk].double() @ y[at].double().mT
+        total += x[at, chunk] @ y[at].mT
     return total
 
 
-def _profit(rows: _Neurons, at: int, signed: bool) -> Tensor:
+def _count(rows: Neurons) -> int:
+    """How many neurons a block has."""
+    return (rows.plain or rows.dual or rows.free)[0][0].shape[1]
+
+
+def _chunks(n: int) -> Iterator[slice]:
+    """Some rows at a time of all pairs [n, n]."""
+    step = max(1, CHUNK // n)
+    return (slice(low, min(n, low + step)) for low in range(0, n, step))
+
+
+def _profit(rows: Neurons, at: int, signed: bool) -> Tensor:
     """What the assignment maximises [n, n]: minus half the cost, up to terms of one neuron each."""
     import torch
 
-    n = (rows.plain or rows.dual or rows.free)[0][0].shape[1]
+    n = _count(rows)
     alpha, beta = _squares(rows.plain, at, n), _squares(rows.dual, at, n)
     profit = torch.empty(n, n, dtype=torch.float64)
-    step = max(1, CHUNK // n)
-    for low in range(0, n, step):
-        chunk = slice(low, low + step)
+    for chunk in _chunks(n):
         plus, minus, free = (_overlaps(side, at, chunk, n) for side in (rows.plain, rows.dual, rows.free))
         profit[chunk] = free - quartic_value(alpha, beta, plus, minus, signed=signed) / 2
     return profit
 
 
-def _factors(rows: _Neurons, at: int, p: Tensor, signed: bool) -> Tensor:
+def _proven(rows: Neurons, at: int, signed: bool) -> Tensor | None:
+    """For every place the neuron that the optimum has there, int64 [n], where bounds prove it; None as soon as they do not."""
+    import torch
+
+    n = _count(rows)
+    alpha, beta, gamma = (_squares(side, at, n) for side in (rows.plain, rows.dual, rows.free))
+    here = _lengths((x[at] for side in (rows.plain, rows.dual, rows.free) for x, _ in side), n)
+    tiny = torch.finfo(torch.float32).tiny
+    found = torch.empty(n, dtype=torch.int64)
+    for chunk in _chunks(n):
+        plus, minus, free = (_overlaps(side, at, chunk, n) for side in (rows.plain, rows.dual, rows.free))
+        bound = gamma - 2 * free - plus.square() / alpha.clamp_min(tiny) - minus.square() / beta.clamp_min(tiny)
+        best = bound.argmin(1)
+        up, down, rest = (t.gather(1, best[:, None]).squeeze(1) for t in (plus, minus, free))
+        cost = gamma[best] - 2 * rest + quartic_value(alpha[best], beta[best], up, down, signed=signed)
+        others = bound.scatter(1, best[:, None], torch.inf).amin(1)
+        margin = MARGIN * (here[chunk] + (alpha + beta + gamma).max())
+        if not bool((others > cost + margin).all()):
+            return None
+        found[chunk] = best
+    return found if len(found.unique()) == n else None
+
+
+def _factors(rows: Neurons, at: int, p: Tensor, signed: bool) -> Tensor:
     """The best factor of every moved neuron [n], given where it goes."""
     import torch
 

@@ -75,17 +75,17 @@ def exact_distances(anchor: Points, source: Points, pairs: Tensor) -> tuple[Tens
 
     fixed, near, far = source.parts[0].new_zeros(3, len(pairs)).unbind(0)
     for x, y in zip(anchor.fixed, source.fixed, strict=True):
-        for some, a, b in _paired(x, y, pairs):
+        for some, a, b in paired(x, y, pairs):
             fixed[some] += a.sub_(b).square_().sum(1)
     for x, y in zip(anchor.signed, source.signed, strict=True):
-        for some, a, b in _paired(x, y, pairs):
+        for some, a, b in paired(x, y, pairs):
             near[some] += (a - b).square_().sum(1)
             far[some] += a.add_(b).square_().sum(1)
     flipped = far < near
     return fixed.add_(torch.where(flipped, far, near)), torch.where(flipped, -1.0, 1.0).to(fixed.dtype)
 
 
-def _paired(x: Tensor, y: Tensor, pairs: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def paired(x: Tensor, y: Tensor, pairs: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Which points, rows of x by the numbers ``pairs``, and the rows of y, in pieces: some points, or some features of all where
     these are what lies apart in memory. What is gathered is new memory, which stays in the cache."""
     if x.mT.is_contiguous():

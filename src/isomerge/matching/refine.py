@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isomerge.matching.general_linear import Sides, linear_optimum, sequential
-from isomerge.matching.gram import sides
+from isomerge.matching.gram import add_products, sides
 from isomerge.matching.joint import joint_optimum
 from isomerge.matching.rescale import complex_scale, quartic_scale
 from isomerge.symmetry.alignment import Alignment
@@ -115,12 +115,13 @@ def _sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
     n = spec.sizes[space.name]
     batch = spec.batch(space)
     shape = tuple(spec.sizes[i] for i in batch)
-    total = {side: torch.zeros(3, *shape, n, n, dtype=torch.float64) for side in (False, True)}
+    kinds = ((0, 1), (1, 1), (0, 0))  # anchor times moved, moved, anchor
+    total = {
+        side: {kind: torch.zeros(*shape, n, n, dtype=torch.float64) for kind in kinds} for side in (False, True)
+    }
     for dual, pair, order in sides(spec, space, anchor, moved):
-        u, v = (t.permute(order).double().reshape(*shape, n, -1) for t in pair)
-        for grams, (left, right) in zip(total[dual], ((u, v), (v, v), (u, u)), strict=True):
-            grams += left @ right.mT
-    return Sides(*(grams for pair in zip(total[False], total[True], strict=True) for grams in pair))
+        add_products(total[dual], [t.permute(order) for t in pair], len(batch))
+    return Sides(*(total[side][kind] for kind in kinds for side in (False, True)))
 
 
 def _dropped(spec: Spec, tensors: Blocks) -> Alignment:

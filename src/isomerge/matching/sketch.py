@@ -202,7 +202,14 @@ def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> i
     points = source.take(some)
     exact, _ = exact_distances(anchor, points, best)
     apart, _ = exact_distances(anchor, points, best.roll(1))
-    ratio = float((exact / apart.clamp_min(torch.finfo(apart.dtype).tiny)).max())
+    return directions_for(exact, apart, width)
+
+
+def directions_for(cost: Tensor, apart: Tensor, width: int) -> int | None:
+    """How many directions of ``width`` will tell pairs of these costs from others that lie ``apart``, squared; None where too many."""
+    import torch
+
+    ratio = float((cost / apart.clamp_min(torch.finfo(apart.dtype).tiny)).max())
     if not ratio <= 1:  # NaN as well
         return None
     found = STEP * round(BESIDE + ENOUGH * ratio * width / STEP)

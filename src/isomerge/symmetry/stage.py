@@ -10,6 +10,7 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.axes import atoms as every_atom
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.groups.discrete import Sign
 from isomerge.symmetry.spec import Space, Spec
 
 if TYPE_CHECKING:
@@ -130,23 +131,39 @@ class Stage(Mapping[str, "Tensor"]):
     def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
         """Apply the spaces to one tensor whose axes are atoms, in place: fibres first, then their bases."""
         for axis in self._acting(atoms, scope):
-            view.copy_(self._acted(view, atoms, axis, scope))
+            if not self._multiplied(view, atoms, axis, scope):
+                view.copy_(self._acted(view, atoms, axis, scope))
 
     def _acting(self, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> list[int]:
         """The axes that something acts on, in the order of action."""
         moved = [i for i, a in enumerate(atoms) if self.element(a.name, scope) is not None]
         return sorted(moved, key=lambda i: -self.spec.depth(atoms[i].name))
 
-    def _acted(self, view: Tensor, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]) -> Tensor:
-        """A view with one axis acted on, a new tensor of its shape."""
-        atom = atoms[axis]
-        space = self.spec.spaces[atom.name]
-        g = self.element(atom.name, scope)
+    def _multiplied(self, view: Tensor, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]) -> bool:
+        """Multiply in place where the element is factors: a new tensor of a layer's size takes longer than the arithmetic."""
+        space, g, order = self._there(atoms, axis, scope)
+        if not isinstance(space.group, Sign) or g.requires_grad:
+            return False
+        factors = space.group.factors(g, atoms[axis].dual).to(view.dtype)
+        rest = view.ndim - factors.ndim
+        view.permute(order).mul_(factors.reshape(*factors.shape[:-1], *[1] * rest, factors.shape[-1]))
+        return True
+
+    def _there(
+        self, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]
+    ) -> tuple[Space, Tensor, tuple[int, ...]]:
+        """The space of an axis that something acts on, its element, and the axes in order: its batch, all others, itself."""
+        space = self.spec.spaces[atoms[axis].name]
+        g = self.element(space.name, scope)
         assert g is not None
         names = [a.name for a in atoms]
         batch = [names.index(i) for i in self.spec.batch(space)]
-        rest = [k for k in range(view.ndim) if k not in batch and k != axis]
-        order = (*batch, *rest, axis)
+        return space, g, (*batch, *(k for k in range(len(atoms)) if k not in batch and k != axis), axis)
+
+    def _acted(self, view: Tensor, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]) -> Tensor:
+        """A view with one axis acted on, a new tensor of its shape."""
+        space, g, order = self._there(atoms, axis, scope)
+        batch, atom = self.spec.batch(space), atoms[axis]
         x = view.permute(order)
         flat = x.reshape(*x.shape[: len(batch)], -1, x.shape[-1])
         if g.requires_grad:  # the gradient needs what the result overwrites

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STEPS = (0.1, 0.01, 0.001)
 """Epsilons, in deviations of the profits; every auction starts from the prices of the one before."""
-LEFT = 0.002
+LEFT = 0.005
 """Share of rows that an auction leaves without a column."""
 WORK = 16
 """Bids per row after which an auction ends as it is: related and unrelated neurons take 3 to 8."""

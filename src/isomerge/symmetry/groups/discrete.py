@@ -122,8 +122,12 @@ class Sign:
 
         return torch.randint(0, 2, (*batch, n), generator=rng).double() * 2 - 1
 
+    def factors(self, g: Tensor, dual: bool) -> Tensor:
+        """What the coordinates of a side are multiplied by [*b, n]."""
+        return g
+
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        return x * g.to(x.dtype).unsqueeze(-2)
+        return x * self.factors(g, dual).to(x.dtype).unsqueeze(-2)
 
     def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
         return self.act(g, x, dual)

@@ -23,9 +23,8 @@ class Scale(Sign):
         size = ((torch.rand(*batch, n, generator=rng, dtype=torch.float64) * 2 - 1) * half).exp()
         return size * Sign().sample(batch, n, rng)
 
-    def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        factor = (g.reciprocal() if dual else g).to(x.dtype)
-        return x * factor.unsqueeze(-2)
+    def factors(self, g: Tensor, dual: bool) -> Tensor:
+        return g.reciprocal() if dual else g
 
     def inverse(self, g: Tensor) -> Tensor:
         return g.reciprocal()
