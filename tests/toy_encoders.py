@@ -181,7 +181,7 @@ WIDER: dict[str, tuple[Callable[[], Any], float]] = {
     "llava_onevision": (_made("LlavaOnevision", "ForConditionalGeneration", **ONE), 1e-5),
     "git": (_made("Git", "ForCausalLM", **GIT, tie_word_embeddings=True), 1e-5),
     "luke": (_made("Luke", "ForTokenClassification", **LUKE), 1e-9),
-    "luke-inside": (_made("Luke", "ForMaskedLM", **{**LUKE, "entity_emb_size": 48}), 1e-9),
+    "luke-inside": (_made("Luke", "ForMaskedLM", **{**LUKE, "entity_emb_size": 48, "tie_word_embeddings": False}), 1e-9),
     "blip-2": (_made("Blip2", "ForConditionalGeneration", **QUERIED), 1e-9),
     "blip-2-t5": (_made("Blip2", "ForConditionalGeneration", **SUMMED), 1e-5),
     "instructblip": (_made("InstructBlip", "ForConditionalGeneration", **QUERIED), 1e-9),

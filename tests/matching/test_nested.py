@@ -18,6 +18,7 @@ from isomerge.matching.distances import distance
 from isomerge.matching.gram import Cross, Crosses, cross_grams, paired_leaves
 from isomerge.matching.local import compact_solution
 from isomerge.matching.nested import NestedSolver
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import gather_blocks
 from isomerge.symmetry.groups.discrete import Permutation
 from isomerge.symmetry.spec import Spec, coverage
@@ -79,6 +80,19 @@ def test_related_heads_are_not_all_compared(name: str, monkeypatch: pytest.Monke
     assert len(fast.elements) >= 2
     assert all(torch.equal(fast.elements[k].data, slow.elements[k].data) for k in slow.elements)
     assert float(fast.score.data) == pytest.approx(float(slow.score.data), rel=1e-9)
+
+
+def test_signs_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sign a bound is the score: for the neurons of a layer it would be all pairs once more, in float64."""
+    spec = small_spec("llama", hidden_size=6, num_attention_heads=1, head_dim=2, intermediate_size=5)
+    spec = spec.restrict([n for n, s in spec.spaces.items() if s.role in ("ff", "scale")])
+    a = draw(spec, 0, "mlp.")
+    order = torch.tensor([3, 0, 4, 1, 2])
+    g = Alignment(spec, {"ff[0]": order, "u[0]": torch.tensor([[1.0], [-1.0], [1.0], [1.0], [-1.0]]).double()})
+    monkeypatch.setattr(NestedSolver, "_bound", lambda *_: pytest.fail("all pairs were bounded"))
+    found = compact_solution(spec, a, moved(g, a), {})
+    assert torch.equal(found["ff[0]"], order.argsort())
+    assert distance(a, moved(found @ g, a)) == 0
 
 
 @pytest.mark.parametrize("second", [0.9, 1.1])

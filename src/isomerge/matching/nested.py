@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+ROUNDED = 1 + 1e-5
+"""Norms are summed in the dtype of cross-Grams, since a copy in float64 is twice a layer's: a bound is that much higher than what
+float32 may have lost."""
+
+
 class NestedSolver:
     """Solves ``max <A, g B>`` from cross-Grams for the spaces of one unit."""
 
@@ -116,6 +121,8 @@ class NestedSolver:
 
         if name in self.given or self.spec.spaces[name].group.compact != "Perm":
             return None
+        if all(self.spec.sizes[space] == 1 for sig in crosses for space in sig[1:]):
+            return None  # of signs a bound is the score, which the assignment looks at by itself
         bound = self._bound(name, crosses, batch)
         p = bound.argmax(-1)
         n = bound.shape[-1]
@@ -134,17 +141,19 @@ class NestedSolver:
 
         Compact elements are orthogonal matrices, so that ``<C, g>`` is at most ``|C|_F`` times the root of their size.
         """
+        import torch
+
         pair = (*batch, f"{name}+", f"{name}-")
         total = None
         for sig, cross in crosses.items():
             sides = [f"{space}{end}" for space in sig[1:] for end in "+-"]
             rest = [dim for dim in cross.dims if dim not in pair and dim not in sides]
-            data = cross.arrange((*pair, *rest, *sides)).double()
+            data = cross.arrange((*pair, *rest, *sides))
             if sides:
                 size = prod(data.shape[-len(sides) :: 2])
-                data = data.flatten(-len(sides)).norm(dim=-1) * size**0.5
+                data = torch.linalg.vector_norm(data.flatten(-len(sides)), dim=-1).double() * (size**0.5 * ROUNDED)
                 data = data.flatten(len(pair)).sum(-1) if rest else data
-            total = data if total is None else total + data
+            total = data.double() if total is None else total + data
         assert total is not None
         return total
 
