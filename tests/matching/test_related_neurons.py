@@ -158,3 +158,17 @@ def test_starts_that_refining_cannot_tell_apart_are_tried_once(monkeypatch: pyte
     many, _ = match_unit(selection, a, b, guard=True)
     assert count < len(tried) - count
     assert distance(a, moved(few, b)) == pytest.approx(distance(a, moved(many, b)), rel=1e-12)
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("spaces", ["default", "paper"])
+@pytest.mark.parametrize("word", ["mlp.", "self_attn"])
+def test_nothing_that_is_given_is_changed(word: str, spaces: str, guard: bool) -> None:
+    """Refining is in place, on tensors of its own: also on those that nothing has moved before."""
+    spec = small_spec("llama", hidden_size=8, num_attention_heads=2, head_dim=4, intermediate_size=6)
+    a, b = draw(spec, 0, word), draw(spec, 1, word)
+    kept = [{block: t.clone() for block, t in side.items()} for side in (a, b)]
+    found = move_unit(select_spaces(spec, spaces), a, b, guard=guard)
+    assert any(not torch.equal(t, b[block]) for block, t in found.blocks.items())
+    for side, before in zip((a, b), kept, strict=True):
+        assert all(torch.equal(t, before[block]) for block, t in side.items())

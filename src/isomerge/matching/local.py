@@ -162,14 +162,17 @@ def _different(spec: Spec, blocks: Blocks, starts: Sequence[Alignment]) -> list[
             if space not in continuous:
                 batch = tuple(spec.sizes[i] for i in spec.batch(space))
                 element = g[key] if key in g else space.group.identity(batch, spec.sizes[space.name])
-                told.append(element.contiguous().numpy().tobytes())
+                told.append(element.contiguous().cpu().numpy().tobytes())
         found.setdefault(tuple(told), g)
     return [*([] if exact else starts[:1]), *found.values()]
 
 
 def _refined(spec: Spec, anchor: Blocks, source: Blocks, g: Alignment, **how: bool) -> tuple[Alignment, float]:
     """A solution refined in the anchor's coordinates (see `refine` for how), and the distance that it reaches."""
-    moved = {block: t.clone() if t is source[block] else t for block, t in g.applied(source).items()}
+    moved = g.applied(source)
+    for block, given in source.items():  # refining is in place: what nothing has moved is still the source's memory
+        if moved[block].data_ptr() == given.data_ptr():
+            moved[block] = given.clone()
     g = refine(spec, anchor, moved, **how) @ g
     return g, distance(anchor, moved)
 
