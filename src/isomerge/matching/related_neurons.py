@@ -46,10 +46,10 @@ def related_neurons(spec: Spec, anchor: Blocks, source: Blocks) -> Alignment | N
     base_key, fibre_key = pairs[0]
     fibre = spec.spaces[fibre_key.partition("[")[0]]
     batch = spec.batch(fibre)
-    rows = neurons_of(spec, fibre.name, anchor, source)
-    if len(batch) != 1 or not rows.free or spec.sizes[batch[-1]] < SMALLEST:
+    if len(batch) != 1 or spec.sizes[batch[0]] < SMALLEST:
         return None
-    found = _nearest(rows, signed=fibre.group_name == "Scale")
+    rows = neurons_of(spec, fibre.name, anchor, source)
+    found = _nearest(rows, signed=fibre.group_name == "Scale") if rows.free else None
     if found is None:
         return None
     best, factors = found
