@@ -136,7 +136,8 @@ def cost(path: Path) -> list[str]:
         f"included: {settings['sweeps']} sweeps, {settings['rows']} rows of activations of 64 windows, "
         f"{settings['learning_steps']} learning steps of {settings['batch']} (which start from activations, and judge the "
         f"path before and after). *search* is activations and the first {settings['moves']} moves that `--search` tries (matching neurons by what they compute, "
-        "orders of heads), judged on half of the windows; where its seconds are given in place of moves, they are what it costs.",
+        "orders of heads), judged on half of the windows; where its seconds are given in place of moves, they are what it costs. "
+        "*none* to *all* were measured after the other columns (November 2026), while nothing else ran.",
         "",
         f"| model | parameters | {' | '.join(kinds)} |",
         f"|---|---|{'---|' * len(kinds)}",
