@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.matching.gram import signature
 from isomerge.matching.rescale import quartic_scale, quartic_value
+from isomerge.matching.sketch import MARGIN
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.spec import Spec
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 BUDGET, PAIR = 6e10, 1e3
 # Numbers of one chunk of pairs; a dozen such arrays of float64 are alive at once.
 CHUNK = 1 << 17
-# Of the squares of both neurons: by how much a bound must be above a cost. Rounding in float32 is below a hundredth of it.
-MARGIN = 1e-4
 
 
 @dataclass
@@ -158,7 +157,7 @@ def _block(tensor: Tensor, order: list[int]) -> int:
 
 
 def _squares(side: list[tuple[Tensor, Tensor]], at: int, n: int) -> Tensor:
-    """The moved neurons' squares [n]."""
+    """The moved neurons' squares [n], float64."""
     return _lengths((y[at] for _, y in side), n)
 
 

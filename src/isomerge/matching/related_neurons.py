@@ -24,9 +24,6 @@ from isomerge.symmetry.units import elements_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-TINY = 1.2e-38
-"""The least normal number of float32: smaller squares are zeros, as `Scale.balance` has it."""
-
 
 def related_neurons(spec: Spec, anchor: Blocks, source: Blocks) -> Alignment | None:
     """The proven optimum of a unit that one permutation and a factor per neuron act on.
@@ -108,5 +105,6 @@ def _costs(rows: Neurons, places: Tensor, some: Tensor | None, *, signed: bool) 
     gate, up, down = (summed(side) for side in (rows.free, rows.plain, rows.dual))
     traces, size = (up[1], down[1], up[2], down[2]), gate[0] + up[0] + down[0]
     cost = size + gate[1] - 2 * gate[2] + quartic_value(*traces, signed=signed)
-    dead = ((up[:2] <= TINY) | (down[:2] <= TINY)).any(0)
+    tiny = torch.finfo(torch.float32).tiny  # smaller squares are zeros, as `Scale.balance` has it
+    dead = ((up[:2] <= tiny) | (down[:2] <= tiny)).any(0)
     return Costs(cost.masked_fill(dead, torch.nan), size, quartic_scale(*traces, signed=signed))
