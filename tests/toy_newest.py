@@ -68,7 +68,7 @@ FILTER: dict[str, Any] = {**LOCAL, "head_dim": 8, "sliding_window": 4, "pad_toke
 
 DELTA: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
 OLMO: dict[str, Any] = {
-    **HEADS, **DELTA, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 5, "linear_value_head_dim": 7,
+    **HEADS, **DELTA, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 3,
     "linear_conv_kernel_dim": 3, "attention_bias": True,
 }  # fmt: skip
 LING: dict[str, Any] = {
@@ -196,7 +196,7 @@ NEWEST: dict[str, tuple[Callable[[], Any], float]] = {
     "laguna-each": (lambda: _causal("Laguna", LAGUNA, gating="per-element"), 1e-5),
     "openai_privacy_filter": (lambda: tf.OpenAIPrivacyFilterForTokenClassification(tf.OpenAIPrivacyFilterConfig(**FILTER)), 1e-5),
     "olmo_hybrid": (lambda: _causal("OlmoHybrid", OLMO), 1e-5),
-    "olmo_hybrid-unturned": (lambda: _causal("OlmoHybrid", OLMO, rope_parameters={"rope_theta": None, "rope_type": "default"}), 1e-5),
+    "olmo_hybrid-unturned": (lambda: _causal("OlmoHybrid", OLMO, rope_parameters={"rope_theta": None, "rope_type": "default"}, linear_value_head_dim=5), 1e-5),
     "bailing_hybrid": (lambda: _causal("BailingHybrid", LING), 1e-5),
     "hrm_text": (lambda: _causal("HrmText", HRM), 1e-5),
     "bailing_hybrid-ahead": (lambda: _behind(_causal("BailingHybrid", LING)), 1e-5),

@@ -65,7 +65,7 @@ LANGUAGE_MUTANTS = [
     mutant("flex_olmo", "router forgotten", "e", "mlp.gate.weight e res' => mlp.gate.weight rows res'"),
     mutant("flex_olmo", "heads without their gains", "kv", "(kv g c pair t) if => rows if", "(kv c pair t') if => rows if", "space t as qk: Scale[l, kv, pair] if not shared => "),
     mutant("qwen3_5_text", "gates before queries", "rs", "[c pair sg | rest rs | ov] => [ov | c pair sg | rest rs]"),
-    mutant("qwen3_5_text", "the delta rule past the gain", "n1", "in_proj_z.weight inside (res n1)' => in_proj_z.weight inside res'"),
+    mutant("qwen3_5_text", "the delta rule past the gain", "n1", "in_proj_z.weight (dh dg dv) (res n1)' => in_proj_z.weight (dh dg dv) res'"),
     mutant("qwen3_5_moe_text", "values without their gates", "ov", "[c pair sg | rest rs | ov] => [c pair sg | rest rs | gates]", "size vocab => size gates = ov\nsize vocab"),
     mutant("qwen3_5_moe_text-fused", "gate and up mistaken", "u", "[ff | ff u] => [ff u | ff]"),
     mutant("qwen3_5_moe_text-fused", "fused neuron by neuron", "ff", "[ff | ff u] => (ff 2)", "space u as scale: Scale[l, e, ff] if e > 0 => ", "(ff u) => ff", "(ff u') => ff'"),

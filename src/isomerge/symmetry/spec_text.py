@@ -19,7 +19,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
-``fixed NAME ... : REASON``                     a part whose tensors no symmetry of a block moves, and why
+``fixed NAME ... : REASON [if E]``              a part whose tensors no symmetry of a block moves, and why
 ``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
 ==============================================  ==========================================================
 
@@ -264,7 +264,9 @@ class _Reader:
         self.headed += rest.split()
 
     def read_fixed(self, rest: str) -> None:
-        self.fixed.append(read_fixed(chosen(rest, self.value, self.layers)))
+        statement, _, condition = rest.partition(" if ")
+        if self.holds(condition or None):
+            self.fixed.append(read_fixed(chosen(statement, self.value, self.layers)))
 
     def tensor(self, line: str) -> None:
         optional = line.startswith("?")
