@@ -26,17 +26,56 @@ HELD: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("mpt", {"attn_config": {"alibi": True, "clip_qkv": 0.5}}, {"qk": "SignedPerm", "ov": "SignedPerm"}),
     ("t5-gated", {"is_gated_act": False}, {}),
     ("t5-relu", {"dense_act_fn": "gelu"}, {}),
-    *more(("sam", {"mask_decoder_config": {**SEGMENTED["mask_decoder_config"], "attention_downsample_rate": 1}}, {})),
+    ("imagegpt", {"tie_word_embeddings": True}, {}),  # the head is all embeddings but one
+    ("minimax_m2", {"rope_parameters": HALF | {"partial_rotary_factor": 1.0}}, {}),  # goes before an older rotary_dim
+    *more(
+        ("sam", {"mask_decoder_config": {**SEGMENTED["mask_decoder_config"], "attention_downsample_rate": 1}}, {}),
+        ("deepseek_v4", {"tie_word_embeddings": True}, {}),
+        ("gemma4_text", {"head_dim": 16}, {}),  # all heads are as wide, and per_layer_config is written empty
+        ("recurrent_gemma", {"head_dim": 16}, {}),
+        ("table-transformer", {"position_embedding_type": "learned"}, {}),
+        ("zaya", {"rope_parameters": {"hybrid": HALF, "hybrid_sliding": HALF}}, {}),
+    ),
 ]  # fmt: skip
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt_neox", {"head_dim": 6}, "head_dim is not hidden_size / num_attention_heads"),
+    ("deepseek_v3", {"topk_group": 1}, "num_experts_per_tok is more than topk_group groups have"),
+    (
+        "deepseek_v3",
+        {"n_shared_experts": 0},
+        r"is empty: the spec for deepseek_v3 .* does not describe models without this part",
+    ),
+    *more(
+        (
+            "gemma3n_text",
+            {"intermediate_size": [40, 41, 40, 40, 40, 40]},
+            "intermediate_size differs between layers",
+        ),
+        ("beit-shared", {"use_mean_pooling": False}, "norms what a norm gave out"),
+        ("segformer", {"num_encoder_blocks": 1}, "SegFormer with four stages"),
+        (
+            "zaya",
+            {"rope_parameters": {"hybrid": HALF, "hybrid_sliding": {**HALF, "partial_rotary_factor": 1.0}}},
+            "partial_rotary_factor differs",
+        ),
+        (
+            "deepseek_v4",
+            {"rope_parameters": {"main": HALF, "compress": {**HALF, "partial_rotary_factor": 1.0}}},
+            "partial_rotary_factor differs",
+        ),
+    ),
 ]
 # switches that no stored shape tells: two models that differ in one cannot be averaged
 COMPARED: list[tuple[str, dict[str, Any]]] = [
     ("deberta-unshared", {"pooler_hidden_act": "relu"}),
     ("t5-gated", {"dense_act_fn": "relu"}),
     ("gemma", {"use_bidirectional_attention": True}),
+    ("flaubert", {"pre_norm": True}),
     *more(
+        ("detr", {"backbone_config": {**RESNET, "downsample_in_bottleneck": True}}),
+        ("rt_detr", {"batch_norm_eps": 0.01}),
+        ("modernbert-decoder", {"sliding_window": 2}),
+        ("zamba2", {"hybrid_layer_ids": [3, 1]}),
         ("dpt", {"hidden_act": "relu"}),
         ("zamba", {"hidden_mamba_act": "relu"}),
         ("sam", {"mask_decoder_config": {**SEGMENTED["mask_decoder_config"], "hidden_act": "silu"}}),
@@ -122,3 +161,34 @@ def test_a_decoder_alone_keeps_the_basis_that_it_hears_in(toy: Callable[..., Toy
     assert {"res_in", "enf"} <= whole.spec.spaces.keys()
     assert not {"res_in", "enf"} & spec.spaces.keys()
     assert "res" in spec.spaces
+
+
+PARTS: list[tuple[str, dict[str, dict[str, Any]], str]] = [
+    ("qwen3_vl", {"vision_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 55.0}}}, "vision_config.rope"),
+    *more(
+        ("llama4", {"vision_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 55.0}}}, "vision_config.rope"),
+        ("gemma3n", {"vision_config": {"rms_norm_eps": 0.01}}, "vision_config.rms_norm_eps"),
+        ("gemma4_unified", {"audio_config": {"rms_norm_eps": 0.01}}, "audio_config.rms_norm_eps"),
+        ("sam", {"prompt_encoder_config": {"image_embedding_size": 1}}, "prompt_encoder_config.image_embedding_size"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "says"), PARTS)
+def test_a_switch_of_a_part_is_compared(
+    name: str, changes: dict[str, dict[str, Any]], says: str, tmp_path: Path
+) -> None:
+    """The same for a key of a group, beside which the group keeps what it says."""
+    one = save_toy(name, tmp_path / "one")
+    whole = {part: {**config_of(one)[part], **new} for part, new in changes.items()}
+    two = switched(name, whole, tmp_path / "two")
+    assert relative(outputs(two), outputs(one)) > 1e-4
+    with pytest.raises(IsomergeError, match=f"differ in config.json: {says}"):
+        check_compatible(recognise(one), [recognise(two)])
+
+
+def test_a_projector_behind_which_embeddings_are_of_another_width(tmp_path: Path) -> None:
+    """BLIP-2 around an OPT whose embeddings are projected: transformers would read what is wider as rows of what is narrower."""
+    changed = {**TOYS["blip-2"][0]().config.to_dict()["text_config"], "word_embed_proj_dim": 24}
+    with pytest.raises(IsomergeError, match=r"word_embed_proj_dim is not text_config.hidden_size"):
+        load_toy("blip-2", switched("blip-2", {"text_config": changed}, tmp_path))

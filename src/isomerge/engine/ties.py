@@ -17,7 +17,7 @@ from isomerge.symmetry.spec import Line, Spec
 # Groups whose elements are their own inverse transpose.
 SELF_DUAL = {"Perm", "SignedPerm", "Sign", "O", "OFixingOnes", "Fixed"}
 # Classes of Hugging Face whose names have "For" but which have a language-modelling head all the same.
-LANGUAGE_HEADS = ("LM", "ConditionalGeneration", "PreTraining")
+LANGUAGE_HEADS = ("LM", "ConditionalGeneration", "PreTraining", "CausalImageModeling")
 
 
 def has_language_head(config: Mapping[str, Any]) -> bool:

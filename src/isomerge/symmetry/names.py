@@ -86,6 +86,11 @@ def numbers(name: str) -> Iterator[Number]:
     return map(_number, _NUMBER.finditer(name))
 
 
+def first_alternatives(name: str) -> str:
+    """A name with the first of its alternatives: what the tensor is called in every checkpoint."""
+    return re.sub(r"\(([^|)]*)\|[^)]*\)", r"\1", name)
+
+
 def filled(name: str, binding: Mapping[str, int]) -> str:
     """A bound line's name with its numbers, first alternatives taken."""
     return "".join(part if isinstance(part, str) else str(part.value(binding)) for part in _parts(name))
@@ -94,7 +99,7 @@ def filled(name: str, binding: Mapping[str, int]) -> str:
 @lru_cache(4096)  # the lines of a few specs: every tensor of a checkpoint asks
 def _parts(name: str) -> tuple[str | Number, ...]:
     """A bound line's name in pieces, first alternatives taken."""
-    first, parts, at = re.sub(r"\(([^|)]*)\|[^)]*\)", r"\1", name), list[str | Number](), 0
+    first, parts, at = first_alternatives(name), list[str | Number](), 0
     for number in _NUMBER.finditer(first):
         parts += [first[at : number.start()], _number(number)]
         at = number.end()

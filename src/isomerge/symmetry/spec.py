@@ -179,6 +179,11 @@ class Spec:
             )
         for axis, want, have in zip(match.line.axes, wanted, actual, strict=True):
             if want is not None and want != have:
+                if have == 0:
+                    raise IsomergeError(
+                        f"tensor {name}: axis {show(axis)} is empty: the spec for {self.model_type} ({self.origin}) does not "
+                        "describe models without this part"
+                    )
                 raise IsomergeError(
                     f"tensor {name}: axis {show(axis)} has length {have}, but config.json says {want}: "
                     "check that config.json and the spec belong to these weights"

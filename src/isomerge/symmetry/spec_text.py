@@ -54,7 +54,7 @@ from isomerge.symmetry.fixed import FixedPart, check_fixed, read_fixed
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.inclusion import Inclusion, check_apart, included, read_inclusion
 from isomerge.symmetry.legality import check_legality
-from isomerge.symmetry.names import MOST_LAYERS, bound, chosen, read_layers
+from isomerge.symmetry.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
 _STATEMENT = re.compile(
@@ -281,7 +281,9 @@ class _Reader:
         axes = parse(less[1] if less else finite)
         offset = int(less[2]) if less else 0
         name = bound(name, self.value, self.sizes, self.layers)
-        self.lines.append(Line(name, axes, optional, tied.strip() or None, offset, infinite, self.place))
+        self.lines.append(
+            Line(name, axes, optional, first_alternatives(tied.strip()) or None, offset, infinite, self.place)
+        )
 
     def finish(self) -> Spec:
         missing = [s.name for s in self.spaces.values() if not self.sizes[s.name]]
