@@ -15,6 +15,9 @@ from isomerge.files import write_whole
 if TYPE_CHECKING:
     from isomerge.progress import Observer
 
+WIDEST = 10_000
+"""Columns of a table for which there is room, whatever the terminal."""
+
 
 class Voice:
     """Prints tables to stdout and remarks to stderr, unless told to be quiet."""
@@ -36,7 +39,7 @@ class Voice:
         print(f"warning: {visible(text)}", file=sys.stderr)
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
-        """A table; all columns but the first are numbers."""
+        """A table; all columns but the first are numbers, which are never cut: a terminal breaks lines that are too long."""
         if self.quiet:
             return
         from rich.console import Console
@@ -44,10 +47,14 @@ class Voice:
 
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
         for number, column in enumerate(columns):
-            table.add_column(column, justify="left" if number == 0 else "right")
+            table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
         for row in rows:
             table.add_row(*map(visible, row))
-        Console(highlight=False, markup=False, emoji=False).print(table)
+        console = Console(highlight=False, markup=False, emoji=False)
+        console.width = max(
+            console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum
+        )
+        console.print(table, crop=False)
 
     @contextmanager
     def progress(self, what: str, *, steps: bool = False) -> Iterator[Observer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +49,7 @@ def _writable(path: Path | None) -> Path | None:
     from isomerge.files import check_file, is_device
 
     if path is not None and str(path) != "-" and not is_device(path):
-        check_file(path, f"--json {path}", force=True)
+        check_file(Path(os.path.expanduser(path)), f"--json {path}", force=True)
     return path
 
 

@@ -20,11 +20,14 @@ class Writing(TyperCommand):
     """A command that refuses to write what it reads."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it.
+        """Run it. Where files are written to may begin with ``~``, which shells leave in ``--json=~/file``.
 
         Raises:
             IsomergeError: naming the option.
         """
+        for name in (*BESIDE, "out"):
+            if isinstance(given := ctx.params.get(name), (str, Path)):
+                ctx.params[name] = type(given)(os.path.expanduser(given))
         check_written(str(ctx.command.name), ctx.params)
         return super().invoke(ctx)
 

@@ -100,6 +100,8 @@ def _converted(value: Any, kinds: Sequence[Any], *, alone: bool = False) -> Any:
     Raises:
         TypeError: none does.
     """
+    if Path in kinds and isinstance(value, (str, Path)):  # no shell has read it, in a notebook
+        value = type(value)(os.path.expanduser(value))
     for kind in kinds:
         origin = get_origin(kind) or kind
         with suppress(TypeError):

@@ -10,6 +10,7 @@ Elements are labelled by the blocks as they are before their stage (head 2, wher
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -161,7 +162,7 @@ class Alignment(Mapping[str, "Tensor"]):
         """
         from isomerge.symmetry.patch_file import write_patch
 
-        write_patch(Path(path), self.spec, self.elements, about)
+        write_patch(Path(os.path.expanduser(path)), self.spec, self.elements, about)
 
     @classmethod
     def load(cls, path: str | Path, spec: Spec) -> Alignment:
@@ -172,4 +173,4 @@ class Alignment(Mapping[str, "Tensor"]):
         """
         from isomerge.symmetry.patch_file import read_patch
 
-        return cls(*read_patch(Path(path), spec))
+        return cls(*read_patch(Path(os.path.expanduser(path)), spec))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,11 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
         seed: of random methods; None: what the recipe says, else 0.
 
     Raises:
-        IsomergeError: the recipe is wrong, or asks for code.
+        IsomergeError: the recipe is wrong, or asks for code, or it is a folder.
     """
+    path = os.path.expanduser(path)
+    if os.path.isdir(path):
+        raise IsomergeError(f"{path} is a folder: merge needs at least two models in a list, or one recipe")
     recipe = read_recipe(path)
     check_no_code(recipe.align, path)
     method = _method(recipe, path)
