@@ -23,7 +23,16 @@ LENGTH = 20
 """Frames of a sound."""
 WORDS = 18
 """Tokens of a text."""
-GEMMA_TYPES = {"t5gemma", "t5gemma2", "t5gemma2_encoder", "gemma3n", "gemma4", "gemma4_unified"}
+GEMMA_TYPES = {
+    "embedding_gemma2",
+    "embedding_gemma2_text",
+    "t5gemma",
+    "t5gemma2",
+    "t5gemma2_encoder",
+    "gemma3n",
+    "gemma4",
+    "gemma4_unified",
+}
 """The types of models whose toys compute in float64 (see `in_double`)."""
 GEMMA4_EYES: dict[str, Any] = {
     "hidden_size": 60, "intermediate_size": 44, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16,

@@ -22,6 +22,7 @@ from toy_signals import SIGNAL_INPUTS
 from toy_sparse import SPARSE_INPUTS
 from toy_speech import SPEECH_INPUTS
 from toy_texts import TEXT_INPUTS
+from toy_wrapped import WRAPPED_INPUTS
 
 
 def _patches(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
@@ -165,6 +166,7 @@ OWN_INPUTS: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor]]]
     **GIANT_INPUTS,
     **SPARSE_INPUTS,
     **HEARING_INPUTS,
+    **WRAPPED_INPUTS,
     **READING_INPUTS,
     "siglip2": _patches,
     "layoutlm": _boxes,

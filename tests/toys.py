@@ -50,6 +50,7 @@ from toy_sparse import SPARSE
 from toy_speech import SPOKEN, speaks
 from toy_texts import TEXTS, in_default, in_width, with_caches_by_layer
 from toy_towers import ENCODED
+from toy_wrapped import WRAPPED
 
 BODY = {
     "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6,
@@ -115,6 +116,7 @@ LATEST = {
     **SPARSE,
     **HEARING,
     **READING,
+    **WRAPPED,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes

@@ -41,9 +41,9 @@ LATER_MUTANTS = [
     mutant("esm-rotary", "interleaved pairs", "c", "(h c pair) => (h pair c)", "(h c' pair) => (h pair c')"),
     mutant("esm-rotary", "key bias under rotary positions", "kb", "key.bias if not turned => key.bias"),
     # towers that merge patches
-    mutant("qwen2_vl", "patches fast in the projector", "vres", "(merge vres vnf)' => (vres vnf merge)'"),
-    mutant("qwen2_vl", "any matrix on a rotated pair", "vc", "space vc as qk: Complex => space vc as qk: GL"),
-    mutant("qwen2_5_vl", "gate scaled", "vu", "gate_proj.weight vff => gate_proj.weight (vff vu)"),
+    mutant("qwen2_vl", "patches fast in the projector", "vision_res", "(merge res nf)' => (res nf merge)'", part="qwen2_vl_vision"),
+    mutant("qwen2_vl", "any matrix on a rotated pair", "vision_c", "space c as qk: Complex => space c as qk: GL", part="qwen2_vl_vision"),
+    mutant("qwen2_5_vl", "gate scaled", "vision_u", "gate_proj.weight ff => gate_proj.weight (ff u)", part="qwen2_5_vl_vision"),
     mutant("qwen3_vl", "a deep projector reads other coordinates", "vres", "mlp.0).weight deep (merge vres)' => mlp.0).weight deep (merge other)", "size deep => size other = vres\nsize deep"),
     mutant("qwen3_vl", "a deep projector writes other coordinates", "res", "mlp.2).weight res deep' => mlp.2).weight other deep'"),
     mutant("mistral3", "patches slow in the merging map", "vision_res", "(vision_res np merge)' => (merge vision_res np)'"),

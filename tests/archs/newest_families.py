@@ -73,8 +73,8 @@ NEWEST_STREAMS = {
 }
 """Toy -> the largest group of its stream."""
 STILL_STREAMS: dict[str, dict[str, str]] = {
-    "exaone4_5": {"res": "SignedPerm", "vres": "O"},
-    "exaone4_5-ahead": {"vres": "O"},
+    "exaone4_5": {"res": "SignedPerm", "vision_res": "O"},
+    "exaone4_5-ahead": {"vision_res": "O"},
     "ernie4_5_moe-ahead": {},
     "exaone_moe-ahead": {},
     "nemotron_h-ahead": {},
@@ -130,7 +130,7 @@ NEWEST_MUTANTS = [
     mutant("hrm_text", "gates behind queries", "ov", "[h ov | h c pair | h c' pair | h ov] => [h c pair | h c' pair | h ov | h ov]"),
     mutant("hrm_text", "any matrix on gated values", "lov", "space lov as ov: Perm[m, lh] => space lov as ov: GL[m, lh]"),
     mutant("hrm_text", "the first state forgotten", "res", "z_L_init res => z_L_init start"),
-    mutant("exaone4_5", "queries in groups of others", "vkv", "[vkv vg vc vpair | => [vg vkv vc vpair |", "vres (vkv vg vov') => vres (vg vkv vov')"),
-    mutant("exaone4_5", "interleaved pairs", "vc", "vg vc vpair => vg vpair vc", "vkv vc' vpair => vkv vpair vc'"),
-    mutant("exaone4_5", "gate scaled", "vu", "gate_proj.weight vff => gate_proj.weight (vff vu)"),
+    mutant("exaone4_5", "queries in groups of others", "vision_h", "[h g c pair | => [g h c pair |", "res (h g ov') => res (g h ov')", part="exaone4_5_vision"),
+    mutant("exaone4_5", "interleaved pairs", "vision_c", "g c pair => g pair c", "h c' pair | => h pair c' |", part="exaone4_5_vision"),
+    mutant("exaone4_5", "gate scaled", "vision_u", "gate_proj.weight ff => gate_proj.weight (ff u)", part="exaone4_5_vision"),
 ]  # fmt: skip

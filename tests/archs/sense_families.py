@@ -68,7 +68,7 @@ SENSE_STREAMS: dict[str, dict[str, str]] = {
     "glm4v_moe": {"res": "O", "vision_vres": "SignedPerm", "vision_down": "O"},
     "glm_ocr": {"res": "SignedPerm", "vision_vres": "O", "vision_down": "O"},
     "idefics2": {"res": "SignedPerm", "vision_res": "OFixingOnes"},
-    "qwen2_5_omni_thinker": {"res": "O", "vres": "O"},
+    "qwen2_5_omni_thinker": {"res": "O", "vision_res": "O"},
     "florence2": {"res": "Perm", "d0": "Perm", "d1": "Perm", "d2": "Perm"},
     "got_ocr2": {
         "res": "O",

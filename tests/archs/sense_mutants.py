@@ -14,10 +14,10 @@ SENSE_MUTANTS = [
     mutant("audioflamingo3", "neurons not permuted on one side", "project", "res (project pu') => res neurons"),
     mutant(
         "qwen2_5_omni_thinker", "permuted under computed positions", "sound_res",
-        'residual res: Perm if model_type != "qwen2_5_omni_audio_encoder" => residual res: Perm', part="qwen2_5_omni_audio_encoder",
+        "residual res: Perm if not computed => residual res: Perm", part="qwen2_5_omni_audio_encoder",
     ),
     mutant("qwen2_5_omni_thinker", "past the ear's last gain", "sound_nf", "audio_tower.proj.weight res (sound_res sound_nf)' => audio_tower.proj.weight res sound_res'"),
-    mutant("qwen2_5_omni_thinker", "key not dual", "vc", "(vh vc' vpair) (vres vn1)' if apart => (vh vc vpair) (vres vn1)' if apart"),
+    mutant("qwen2_5_omni_thinker", "key not dual", "vision_c", "(h c' pair) (res n1)' if apart => (h c pair) (res n1)' if apart", part="qwen2_5_omni_vision_encoder"),
     # encoders of sound
     mutant("wav2vec2-bert", "a matrix per head under one table", "qk", "qk: GL[l] if => qk: GL[l, h] if", "place qk' if => place places if"),
     mutant("wav2vec2-bert-relative", "positions' keys not dual", "qk", "linear_pos.weight (h qk') => linear_pos.weight (h qk)"),

@@ -13,7 +13,7 @@ SPEECH_FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "GraniteSpeech": (GRANITE_SPEECH, ["Model", "ForConditionalGeneration"]),
 }
 SPEECH_STREAMS: dict[str, dict[str, str]] = {
-    "qwen2_5_omni": {"res": "SignedPerm", "vres": "O", "talk_res": "O"},
+    "qwen2_5_omni": {"res": "SignedPerm", "vision_res": "O", "talk_res": "O"},
     "granite_speech": {"res": "O", "cres": "Perm", "qres": "Perm"},
 }
 """The largest groups of their streams (see `test_streams`)."""

@@ -20,6 +20,7 @@ from archs.sense_families import SENSE_IDLE
 from archs.signal_families import SIGNAL_IDLE
 from archs.sparse_families import SPARSE_IDLE
 from archs.speech_families import SPEECH_IDLE
+from archs.wrapped_families import WRAPPED_IDLE
 from toy_encoders import WIDER_IDLE
 from toy_pictures import PICTURE_IDLE
 from toys import SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
@@ -54,6 +55,7 @@ IDLE = {
     *SPARSE_IDLE,
     *HEARING_IDLE,
     *READING_IDLE,
+    *WRAPPED_IDLE,
 }  # fmt: skip
 
 

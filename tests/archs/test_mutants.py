@@ -31,6 +31,7 @@ from archs.signal_families import SIGNAL_MUTANTS
 from archs.sparse_families import SPARSE_MUTANTS
 from archs.speech_families import SPEECH_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
+from archs.wrapped_families import WRAPPED_MUTANTS
 from isomerge.archs import spec_texts
 from isomerge.symmetry.spec_text import parse_spec
 from toys import TRIED, Toy, config_of, load_toy, outputs, relative, write_toy
@@ -235,6 +236,7 @@ MUTANTS = [
     *GIANT_MUTANTS,
     *SPARSE_MUTANTS,
     *HEARING_MUTANTS,
+    *WRAPPED_MUTANTS,
     *READING_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]

@@ -25,6 +25,7 @@ from archs.signal_families import SIGNAL_FAMILIES
 from archs.sparse_families import SPARSE_FAMILIES
 from archs.speech_families import SPEECH_FAMILIES
 from archs.text_families import TEXT_FAMILIES
+from archs.wrapped_families import WRAPPED_FAMILIES
 from diffusion_models import DIFFUSION
 from isomerge.archs import spec_for, spec_texts
 from isomerge.symmetry.blocks import gather_blocks
@@ -156,6 +157,7 @@ ALL_FAMILIES = {
     **SPARSE_FAMILIES,
     **HEARING_FAMILIES,
     **READING_FAMILIES,
+    **WRAPPED_FAMILIES,
 }
 TRIED = ALL_FAMILIES if EVERY else FAMILIES
 # what begins so has nothing to act on: an encoder alone has no decoder, an image classifier no text

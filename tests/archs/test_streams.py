@@ -26,6 +26,7 @@ from archs.sparse_families import SPARSE_STREAMS
 from archs.speech_families import SPEECH_STREAMS
 from archs.test_mutants import model_type_of
 from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
+from archs.wrapped_families import WRAPPED_STREAMS
 from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
@@ -96,8 +97,8 @@ STREAMS = {
     **{name: {"res": "O", "vision_res": "Perm"} for name in ("llava", "llava-qwen2", "vipllava")},
     "paligemma": {"res": "SignedPerm", "vision_res": "OFixingOnes"},
     "gemma3": {"res": "SignedPerm", "vision_res": "Perm"},
-    "qwen2_vl": {"res": "O", "vres": "OFixingOnes"},
-    "qwen2_5_vl": {"res": "O", "vres": "O"},
+    "qwen2_vl": {"res": "O", "vision_res": "OFixingOnes"},
+    "qwen2_5_vl": {"res": "O", "vision_res": "O"},
     "qwen3_vl": {"res": "O", "vres": "Perm"},
     "mistral3": {"res": "O", "vision_res": "SignedPerm"},
     **{name: {"res": "O", "vision_res": "Perm"} for name in ("internvl", "internvl-normed")},
@@ -118,6 +119,7 @@ STREAMS = {
     **GIANT_STREAMS,
     **SPARSE_STREAMS,
     **HEARING_STREAMS,
+    **WRAPPED_STREAMS,
     **READING_STREAMS,
 }
 
