@@ -65,5 +65,12 @@ WRAPPED_MUTANTS = [
     mutant("embedding_gemma2", "embeddings past the last gain", "nf", "embedding (res nf)' => embedding res'", part="embedding_gemma2_text"),
     mutant("qwen2_5_vl_vision", "past the gain of the projector's norm", "nf", "project (merge res nf)' => project (merge res)'"),
     mutant("qwen2_5_vl_vision", "key not dual", "c", "h g c pair | h c' pair | => h g c pair | h c pair |"),
+    mutant("cosmos3_edge", "queries in groups of others", "kv", "(kv g c pair) => (g kv c pair)", part="cosmos3_edge_text"),
+    mutant("cosmos3_edge", "negative factors allowed by GELU", "vision_u", " if hidden_act == \"relu\" => ", part="cosmos3_edge_vision"),
+    mutant("exaone4_5", "the tower writes other coordinates", "res", "visual.merger.mlp.2.weight res vision_project' => visual.merger.mlp.2.weight other vision_project'"),
+    mutant("exaone4_5", "the projector's neurons not permuted back", "vision_project", "visual.merger.mlp.2.weight res vision_project' => visual.merger.mlp.2.weight res other"),
+    mutant("qwen2_5_vl", "the tower writes other coordinates", "res", "visual.merger.mlp.2.weight res vision_project' => visual.merger.mlp.2.weight other vision_project'"),
+    mutant("qwen2_vl", "the projector's neurons not permuted back", "vision_project", "visual.merger.mlp.2.weight res vision_project' => visual.merger.mlp.2.weight res other"),
+    mutant("voxtral_realtime", "gate scaled", "sound_u", "gate_proj.weight ff => gate_proj.weight (ff u)", part="voxtral_realtime_encoder"),
 ]  # fmt: skip
 """Plausible wrong specs (see `test_mutants`)."""
