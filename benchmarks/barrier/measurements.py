@@ -134,12 +134,15 @@ MEASUREMENTS = (
     lines("vit-digits", (ALL_PAIRS, (*WEIGHTS_TO_ACTIVATIONS, "distilled", "generated")), width=256),
     lines("vit-digits", (("0-1",), (*LOCAL, "learned", "distilled", "thorough")), half=True),
     lines("vit-digits", (("0-1",), ("stored", "all", "activations", "distilled")), width=256, half=True),
-    lines("vit-fashion", (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled", "thorough"))),
+    lines(
+        "vit-fashion",
+        (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled", "thorough", "generated", "generated-distilled")),
+    ),
     lines("vit-fashion", (("0-1",), (*WEIGHTS_TO_ACTIVATIONS, "distilled-quick", "generated")), width=256),
     lines("llama", (ALL_PAIRS, (*LOCAL, "learned-quick", "distilled-quick")), (("0-1",), ("learned",))),
     lines(
         "llama",
-        (ALL_PAIRS, (*WEIGHTS_TO_ACTIVATIONS, "distilled-quick")),
+        (ALL_PAIRS, ("stored", "paper", "default", "all", "activations", "distilled-quick", "distilled")),
         (("0-1",), ("generated", "generated-distilled")),
         width=256,
     ),
@@ -148,6 +151,8 @@ MEASUREMENTS = (
     lines(
         "gpt2",
         (ALL_PAIRS, ("stored", "paper", "default", "all", "activations", "distilled-quick", "distilled")),
+        (("0-1", "0-2"), ("generated",)),
+        (("0-1",), ("generated-distilled",)),
         width=256,
     ),
     several(),

@@ -91,6 +91,20 @@ def test_a_full_disk_where_standard_output_is_closed(
     assert capsys.readouterr().err == "isomerge: the disk is full; free space on it\n"
 
 
+def test_nobody_reads_what_is_said(tmp_path: Path) -> None:
+    """With stdout closed the command says nothing and ends as it would; where its reader has left, with the code of a broken pipe."""
+    run = f"{sys.executable} -m isomerge methods"
+    assert subprocess.run(["bash", "-c", f"{run} >&-"], capture_output=True, timeout=60).returncode == 0
+    for more in ("", " --json - -q"):
+        left = subprocess.run(
+            ["bash", "-c", f"{run}{more} | true; echo ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (left.stdout.strip(), left.stderr) == ("141", "")
+
+
 def test_a_library_for_which_there_is_no_memory_is_no_traceback(
     isomerge: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from isomerge.errors import visible
 from isomerge.files import write_whole
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from isomerge.progress import Observer
 
 WIDEST = 10_000
 """Columns of a table for which there is room, whatever the terminal."""
+
+
+NO_READER = 141
+"""The exit code where whoever read stdout has left, which a shell gives as well (128 and SIGPIPE); 1 is `verify`'s "different"."""
+
+
+def leave_without_reader() -> NoReturn:
+    """End where nobody reads stdout any more (``| head``), without a word."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(NO_READER)
+
+
+def _console(**how: Any) -> Console:
+    """What prints to stdout as it is told: no markup, no colours of its own."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False, **how)
+    console.on_broken_pipe = leave_without_reader
+    return console
 
 
 class Voice:
@@ -28,11 +50,7 @@ class Voice:
     def say(self, text: str, style: str | None = None) -> None:
         """One line on stdout, as it is (brackets are no markup)."""
         if not self.quiet:
-            from rich.console import Console
-
-            Console(highlight=False, soft_wrap=True, markup=False, emoji=False).print(
-                visible(text, "\n"), style=style
-            )
+            _console(soft_wrap=True).print(visible(text, "\n"), style=style)
 
     def warn(self, text: str) -> None:
         """A warning on stderr; shown even when quiet."""
@@ -42,7 +60,6 @@ class Voice:
         """A table; all columns but the first are numbers, which are never cut: a terminal breaks lines that are too long."""
         if self.quiet:
             return
-        from rich.console import Console
         from rich.table import Table
 
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
@@ -50,7 +67,7 @@ class Voice:
             table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
         for row in rows:
             table.add_row(*map(visible, row))
-        console = Console(highlight=False, markup=False, emoji=False)
+        console = _console()
         console.width = max(
             console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum
         )

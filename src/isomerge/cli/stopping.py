@@ -6,6 +6,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+from isomerge.cli.console import leave_without_reader
 from isomerge.cli.mergekit_options import in_place_of
 from isomerge.errors import RESUMABLE, IsomergeError, Stopped
 
@@ -25,6 +26,8 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as error:
             resumable = RESUMABLE in getattr(error, "__notes__", ())
             raise Stopped("stopped; start again to go on" if resumable else "stopped") from None
+        except BrokenPipeError:
+            leave_without_reader()
         except Exception as error:  # typer's own class for an option that there is not is no public name
             option = getattr(error, "option_name", None)
             if not isinstance(option, str) or (sentence := in_place_of(option)) is None:
