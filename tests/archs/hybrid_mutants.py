@@ -23,7 +23,7 @@ HYBRID_MUTANTS = [
     mutant("granitemoehybrid", "gate and up mistaken", "u", "[ff | ff u] => [ff u | ff]"),
     mutant("granitemoehybrid-dense", "any matrix under rotary positions", "qk", "size turned = 1 if model_type != \"granitemoehybrid\" or position_embedding_type == \"rope\" else 0 => size turned = 0"),
     mutant("lfm2", "the convolution writes other coordinates", "res", "conv.out_proj.weight res (ch => conv.out_proj.weight other (ch"),
-    mutant("lfm2", "a gate past its convolution", "cb", "conv.conv.weight (ch cb' cx' co) => conv.conv.weight (ch cx' co)"),
+    mutant("lfm2", "a gate past its convolution", "cb", "(ch cb' cc' cx' co') => (ch cc' cx' co')"),
     mutant("lfm2", "channels of one gate alone", "ch", "[ch cb | ch cc | ch cx] => [ch cb | other cc | ch cx]", "size vocab => size other = ch\nsize vocab"),
     mutant("lfm2", "gains not dual", "t", "(c pair t') => (c pair t)"),
     mutant("lfm2_moe", "the router's bias forgotten", "e", "feed_forward.expert_bias e => feed_forward.expert_bias rows"),
