@@ -13,9 +13,9 @@ from engine.disguises import disguise
 
 def test_every_command_that_aligns_says_so(isomerge: Callable, stored: Callable, tmp_path: Path) -> None:
     """One line on stderr, however often layers repeat; none where nothing is aligned, and none for other models."""
-    a = stored("falcon_h1", 0)
-    b = disguise("falcon_h1", a, tmp_path / "b", 3)
-    warning = "warning: left fixed, not aligned: layers.{l}.mamba.(A_log|D|conv1d.bias|conv1d.weight|"
+    a = stored("olmo_hybrid-unturned", 0)
+    b = disguise("olmo_hybrid-unturned", a, tmp_path / "b", 3)
+    warning = "warning: left fixed, not aligned: layers.{l}.linear_attn.(A_log|a_proj.weight|b_proj.weight|dt_bias|"
     commands = {
         "inspect": ("inspect", a),
         "align": ("align", b, "--onto", a, "-o", tmp_path / "aligned"),
@@ -28,16 +28,16 @@ def test_every_command_that_aligns_says_so(isomerge: Callable, stored: Callable,
         said = isomerge(*command)
         assert (said.code, said.err.count("\n")) == (0, 1), name
         assert said.err.startswith(warning), name
-        assert "(14 tensors: the inside of a state space" in said.err, name
+        assert "(13 tensors: the inside of a gated delta rule" in said.err, name
     plain = isomerge("merge", a, a, "-o", tmp_path / "plain", "--no-align")
     assert (plain.code, plain.err) == (0, "")
     assert isomerge("inspect", stored("gpt2", 0)).err == ""
     report = api.inspect(a)
-    assert [part["tensors"] for part in report["fixed"]] == [14]
+    assert [part["tensors"] for part in report["fixed"]] == [13]
     aligned, source = load_file(tmp_path / "aligned" / "model.safetensors"), load_file(b / "model.safetensors")
-    inside = [name for name in source if ".mamba." in name]
-    assert len(inside) == 14
+    inside = [name for name in source if ".linear_attn." in name]
+    assert len(inside) == 13
     assert all(aligned[name].equal(source[name]) for name in inside)
-    assert not aligned["model.layers.0.self_attn.q_proj.weight"].equal(
-        source["model.layers.0.self_attn.q_proj.weight"]
+    assert not aligned["model.layers.1.self_attn.q_proj.weight"].equal(
+        source["model.layers.1.self_attn.q_proj.weight"]
     )
