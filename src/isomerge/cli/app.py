@@ -29,9 +29,8 @@ def main() -> None:
     # torch alone makes half a million objects that stay: looking at them again and again, and once more at the end, takes a
     # third of the time of a short command
     gc.set_threshold(10_000, 20, 50)
-    if (
-        sys.stdout is None
-    ):  # closed by the shell (`>&-`): what is said goes nowhere, and the exit code is that of the command
+    if sys.stdout is None:
+        # closed by the shell (`>&-`): what is said goes nowhere, and the exit code is that of the command
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         _run()
