@@ -570,7 +570,7 @@ def test_output_folder_is_not_empty(stored: Callable, isomerge: Callable, tmp_pa
     (tmp_path / "file").write_text("precious")
     for out in (tmp_path / "out", tmp_path / "file"):
         refuses(isomerge, tmp_path, "merge", a, b, "-o", out, words=[str(out), "not an empty folder"])
-    refuses(isomerge, a.parent, "merge", a, b, "-o", a, words=[str(a), "not an empty folder"])
+    refuses(isomerge, a.parent, "merge", a, b, "-o", a, words=[str(a), "is read"])
 
 
 def test_output_folder_names_the_option(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_overwrite_makes_no_folder_of_a_file(pair: tuple[Path, Path], tmp_path: 
 
     weights = pair[0] / "model.safetensors"
     before = weights.read_bytes()
-    with pytest.raises(IsomergeError, match="is a file, which no folder replaces"):
+    with pytest.raises(IsomergeError, match="is read, and would be replaced"):
         align(pair[1], onto=pair[0], out=weights, force=True)
     assert weights.read_bytes() == before
 

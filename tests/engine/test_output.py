@@ -226,7 +226,7 @@ def test_overwrite(pair: Callable, tmp_path: Path) -> None:
 def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     pair: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that holds an input, or folders and no model; a model may be replaced by what is made of it."""
+    """A folder that is or holds an input, or that has folders and no model."""
     a, b = pair("gpt2")
     outer = tmp_path / "outer"
     shutil.copytree(a, outer)
@@ -258,7 +258,10 @@ def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
     empty.rmdir()
     (outer / "here").rmdir()
     before = files_of(outer)
-    isomerge.merge([outer, b], out=outer, force=True)
+    with pytest.raises(IsomergeError, match="outer is read, and would be replaced"):
+        isomerge.merge([outer, b], out=outer, force=True)
+    assert files_of(outer) == before
+    isomerge.merge([a, b], out=outer, force=True)
     assert files_of(outer)["model.safetensors"] != before["model.safetensors"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["outer", "work"]
 

@@ -150,10 +150,10 @@ def planned(
     from isomerge.engine.merge.merge_options import MergeOptions
     from isomerge.engine.merge.merging import MergePlan
 
-    reads = (opening["spec"], how["repair"], *match.paths(), *job.stats)
+    reads = (opening["spec"], how["repair"], *match.paths(), *job.stats, *job.files)
     with (
         _models_of(job, unmoved=not how["align"], **opening) as (found, origins),
-        destination(out, options, *reads) as output,
+        destination(out, options, [*found, *(base for base in origins if base is not None)], *reads) as output,
     ):
         named = [str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)]
         kept = None if recipe is None else recipe(named)

@@ -68,7 +68,7 @@ def align(
     reads = (spec, *how.paths())
     with (
         recognised([source, onto], spec, allow_pickle, untie) as (a, b),
-        destination(out, options, *reads) as output,
+        destination(out, options, [a, b], *reads) as output,
     ):
         alignment, report = run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
         return alignment, Report(report)
@@ -101,7 +101,10 @@ def apply(
 
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     reads = (spec, alignment)
-    with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options, *reads) as output:
+    with (
+        recognised([model], spec, allow_pickle, untie) as (found,),
+        destination(out, options, [found], *reads) as output,
+    ):
         name = "given" if isinstance(alignment, Alignment) else str(alignment)
         patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.declared)
         return Report(run_apply(patch.inverse() if inverse else patch, found, output, name=name))
@@ -139,6 +142,9 @@ def canon(
     from isomerge.quotient.canonical import run_canon
 
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with recognised([model], spec, allow_pickle, untie) as (found,), destination(out, options, spec) as output:
+    with (
+        recognised([model], spec, allow_pickle, untie) as (found,),
+        destination(out, options, [found], spec) as output,
+    ):
         alignment, report = run_canon(found, output)
         return alignment, Report(report)

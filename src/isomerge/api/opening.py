@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +67,16 @@ def dtype_name(dtype: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def destination(out: str | Path | None, options: dict[str, Any], *reads: Any) -> Iterator[Output]:
+def destination(
+    out: str | Path | None, options: dict[str, Any], models: Iterable[Model], *reads: Any
+) -> Iterator[Output]:
     """The output folder; when the caller wants no checkpoint, a temporary one for what a run notes while it lasts.
 
-    ``reads`` are what is read beside the models, by name: no folder that holds it is replaced.
+    ``models`` are those that are read, and ``reads`` what is read beside them, by name: no folder that holds some of it is
+    replaced, and none is made in it.
+
+    Raises:
+        IsomergeError: an option is wrong, or the folder is not apart from what is read.
     """
     from isomerge.checkpoint.size import parse_size
 
@@ -85,9 +91,11 @@ def destination(out: str | Path | None, options: dict[str, Any], *reads: Any) ->
         if dropped := out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))) / "out"
         engine = stack.enter_context(engine_of(options.pop("engine", "local"), options.pop("address", None)))
-        yield Output(
+        output = Output(
             Path(os.path.expanduser(out)), **options, engine=engine, reads=paths_read(*reads), dropped=dropped
         )
+        output.check_apart(models)
+        yield output
 
 
 @contextlib.contextmanager

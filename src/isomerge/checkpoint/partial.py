@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from isomerge.checkpoint.apart import check_apart
 from isomerge.checkpoint.companions import MODEL_FILES
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, flush
@@ -17,21 +18,22 @@ from isomerge.lock import give_back, take
 def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
     """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced. A file never is.
 
-    With ``force`` it must not where one of the files or folders that are read (``reads``) or the current folder is in a folder inside it,
-    nor where it is a folder of other folders and no checkpoint. The current folder itself, even empty, would no longer be
-    the one that a shell is in.
+    What is read (``reads``, files and folders) is never replaced, nor written into (see `check_apart`). With ``force`` a folder is
+    not replaced either where the current folder is in it, nor where it is a folder of other folders and no checkpoint. The
+    current folder itself, even empty, would no longer be the one that a shell is in.
     """
     with disk_errors(out, "looking at"):
         if out.is_dir() and out.samefile(os.curdir):  # which has no name where it was removed
             raise IsomergeError(
                 f"{out} is the current folder, which cannot be replaced; choose a folder in it, or run the command elsewhere"
             )
+        check_apart(out, reads)
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
             return
         if force:
             if os.path.exists(out) and not out.is_dir():
                 raise IsomergeError(f"{out} is a file, which no folder replaces; choose another output folder")
-            _check_replaceable(out, reads)
+            _check_replaceable(out)
             return
     raise IsomergeError(
         f"{out} exists and is not an empty folder; choose another output folder, "
@@ -39,15 +41,9 @@ def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
     )
 
 
-def _check_replaceable(out: Path, reads: Iterable[Path]) -> None:
-    """See `check_out`; a model in ``out`` itself may be replaced by what is made of it. Raises OSError."""
+def _check_replaceable(out: Path) -> None:
+    """See `check_out`. Raises OSError."""
     here = Path(os.path.realpath(out))
-    for file in reads:
-        for place in (Path(os.path.abspath(file)), Path(os.path.realpath(file))):
-            if here in place.parents and (place.parent != here or place.is_dir()):
-                raise IsomergeError(
-                    f"{out} holds {file}, which is read: --overwrite would remove it; choose another output folder"
-                )
     if here in Path.cwd().parents:
         raise IsomergeError(
             f"{out} holds the current folder: --overwrite would remove it; choose another output folder"
@@ -88,6 +84,7 @@ class PartialFolder:
         self._replaced = self.root / "replaced"
         self._lock_path = out.parent / f".{out.name}.lock"
         check_out(self.out, force=self.force, reads=self.reads)
+        check_apart(self.root, self.reads)
         with disk_errors(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             self._lock: int | None = self._locked()

@@ -55,7 +55,7 @@ def align(
         reads = (spec, *how.paths())
         with (
             recognised([source, onto], spec, allow_pickle, untie) as (a, b),
-            destination(out, options, *reads) as output,
+            destination(out, options, [a, b], *reads) as output,
         ):
             solver = plan_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
             tell_alignment(voice, json, solver, output, how)

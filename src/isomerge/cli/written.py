@@ -14,6 +14,23 @@ BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment"
 """Files by the parameters that name them."""
 FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge")
 """The commands whose ``--out`` is a folder."""
+WORDS = (
+    *(
+        "address",
+        "anchor",
+        "device",
+        "dtype",
+        "engine",
+        "evidence",
+        "exclude",
+        "heads",
+        "include",
+        "kinds",
+        "layers",
+    ),
+    *("learn_effort", "learn_target", "match", "method", "precision", "spaces", "weights"),
+)
+"""Parameters that name no file, though one may be called as they say."""
 
 
 class Writing(TyperCommand):
@@ -43,6 +60,7 @@ def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = 
     Raises:
         IsomergeError: naming the option.
     """
+    from isomerge.checkpoint.apart import check_apart
     from isomerge.errors import IsomergeError
     from isomerge.files import check_not_read, is_device
 
@@ -56,13 +74,16 @@ def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = 
         if os.path.realpath(first) == os.path.realpath(second):
             raise IsomergeError(f"{one} and {two} are one file: name two")
     folder = given.get("out") if command in FOLDERS and command != "demo" else None
+    hidden = (*named, *WORDS, *([] if folder is None else ["out"]))
+    read = [value for key, value in given.items() if key not in hidden and value != ""]
+    if folder is not None:
+        check_apart(Path(os.path.expanduser(folder)), _places([*read, *more]))
     for name, path in files.items():
         if folder is not None and _is_in(path, Path(os.path.expanduser(folder))):
             raise IsomergeError(
                 f"{name} lies in the folder that is written, and might replace a file of it: choose another place"
             )
         if os.path.exists(path):
-            read = [value for key, value in given.items() if key not in named and (key != "out" or folder is None)]
             check_not_read(path, name, _places([*read, *more]))
 
 

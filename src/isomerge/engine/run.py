@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.checkpoint.apart import check_apart
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.dropping import DroppingWriter
@@ -52,8 +53,18 @@ class Output:
     """Whether the caller wants what the run finds, and no checkpoint: tensors are dropped, and ``out`` is not made."""
 
     def files_read(self, models: Iterable[Model]) -> list[Path]:
-        """What must stay where it is while a run reads these models."""
-        return [*self.reads, *(file for model in models for file in model.checkpoint.files)]
+        """What must stay where it is while a run reads these models, and as it is: their folders as well."""
+        read = [model.checkpoint for model in models if model.checkpoint.files]  # tensors in memory have no folder
+        return [*self.reads, *(place for one in read for place in (*one.files, one.folder))]
+
+    def check_apart(self, models: Iterable[Model]) -> None:
+        """Refuse an output that would replace what is read of these models or beside them, or that would lie in it.
+
+        Raises:
+            IsomergeError: naming what is read.
+        """
+        if not self.dropped:
+            check_apart(self.out, self.files_read(models))
 
     def check(self, models: Sequence[Model]) -> None:
         """Refuse what a run would refuse to write of the first of these models, reading all of them.

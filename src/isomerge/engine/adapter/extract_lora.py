@@ -74,7 +74,9 @@ def extract_lora(
     _check_options(choice.cut)
     one, two = (m if isinstance(m, Model) else recognise(m, spec_file=spec_file) for m in (finetuned, base))
     pairs = list(_pairs(one, two))
-    folder = PartialFolder(Path(out).absolute(), force=force, reads=[*one.checkpoint.files, *two.checkpoint.files])
+    read = [model.checkpoint for model in (one, two) if model.checkpoint.files]
+    reads = [place for checkpoint in read for place in (*checkpoint.files, checkpoint.folder)]
+    folder = PartialFolder(Path(out).absolute(), force=force, reads=reads)
     try:
         folder.begin()
         writer = AdapterWriter(one, two, choice, GrowingFile(folder.blobs / "tensors"))

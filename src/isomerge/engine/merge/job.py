@@ -44,6 +44,8 @@ class MergeJob:
     chat_template: tuple[str, str] | None = None
     """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first model's
     own."""
+    files: tuple[str, ...] = ()
+    """What is read beside models, data and statistics: the recipe, and its chat template."""
     base_named: bool = False
     """Whether a base is named: it is the run's first model, also where the method knows no base."""
 

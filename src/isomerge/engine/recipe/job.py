@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.chat_template import AUTO, template_text
+from isomerge.checkpoint.chat_template import AUTO, is_file_name, template_text
 from isomerge.checkpoint.vocabulary import check_multiple
 from isomerge.engine.merge.fusion import Fusion, role_of_base
 from isomerge.engine.merge.job import Layers, MergeJob
@@ -63,19 +63,20 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     if len(stacks) < 2 and method.name != "passthrough":
         raise IsomergeError(f"{path}: merge needs at least two models: name another one under `models`")
     names = tuple(stack[0][0] for stack in stacks)
-    options = _options(recipe, names, path)
-    files = _statistics(recipe, [source.model for source in arranged[0][1]], path)
+    template = _chat_template(recipe.chat_template, Path(path))
+    written = template is not None and is_file_name(template[0])
     return MergeJob(
         names,
         fusion,
         stacks if recipe.slices else (),
         recipe,
-        options,
+        _options(recipe, names, path),
         recipe.align.matching(),
-        files,
+        _statistics(recipe, [source.model for source in arranged[0][1]], path),
         _origins(recipe, arranged[0][1]),
         tokenizer_of(recipe, path),
-        _chat_template(recipe.chat_template, Path(path)),
+        template,
+        (path, *([str(Path(path).parent / template[0])] if written and template else [])),
         (parts[0].base_model or recipe.base_model) is not None,
     )
 
