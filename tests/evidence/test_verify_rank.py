@@ -125,11 +125,17 @@ def test_closing_an_orbit_keeps_products(tmp_path: Path) -> None:
 
 
 def test_outputs_may_contradict(tmp_path: Path) -> None:
-    """A sentence where algebra and outputs disagree, and none where they agree."""
-    assert "do not rely" in (contradiction(True, 0.1, 1e-4) or "")
-    assert "rare tokens" in (contradiction(False, 0.0, 1e-4) or "")
+    """A sentence where algebra and outputs disagree, which leaves the verdict open, and none where they agree."""
+
+    def said(same: bool | None, outputs: float, tolerance: float) -> str | None:
+        return contradiction(
+            {"same": same, "residual": {"largest": 0.5, "tensor": "x", "tolerance": tolerance}}, outputs
+        )
+
+    assert "may not be what its config.json" in (said(True, 0.1, 1e-4) or "")
+    assert "rare tokens" in (said(False, 0.0, 1e-4) or "")
     quiet = [(True, 1e-4, 1e-4), (True, 0.2, 3e-2), (False, 1e-3, 1e-4), (None, 0.5, 1e-4), (None, 0.0, 1e-4)]
-    assert [contradiction(*case) for case in quiet] == [None] * len(quiet)
+    assert [said(*case) for case in quiet] == [None] * len(quiet)
     a = save_toy("bert", tmp_path / "a", dtype=torch.float32)
     table = "bert.embeddings.position_embeddings.weight"  # runs are of 16 tokens: the last position is never read
 
@@ -138,6 +144,25 @@ def test_outputs_may_contradict(tmp_path: Path) -> None:
 
     b = write_like(a, tmp_path / "b", edit)
     got = CliRunner().invoke(app, ["verify", str(a), str(b), "--run", "--json", str(tmp_path / "r.json")])
-    assert got.exit_code == 1
-    assert "warning: algebra says that the functions differ" in got.output
-    assert json.loads((tmp_path / "r.json").read_text())["contradiction"]
+    assert got.exit_code == 3
+    assert "Cannot tell: algebra says that embeddings.position_embeddings.weight differs by" in got.output
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["same"], report["algebra"], report["reason"]) == (None, False, report["contradiction"])
+    assert CliRunner().invoke(app, ["verify", str(a), str(b)]).exit_code == 1
+
+
+def test_outputs_that_differ_leave_equal_weights_open(tmp_path: Path) -> None:
+    """Equal weights under configs that differ in what no spec declares: no verdict, and the key is named; with --run, what outputs say."""
+    a, b = (save_toy("gpt2", tmp_path / name, dtype=torch.float32) for name in "ab")
+    config = json.loads((b / "config.json").read_text())
+    (b / "config.json").write_text(json.dumps({**config, "bos_token_id": 5, "attn_pdrop": 0.5}))
+    report = isomerge.verify(a, b)
+    assert (report["same"], report["algebra"]) == (None, True)
+    assert "config.json differs in bos_token_id (50256 and 5)" in report["reason"]
+    (b / "config.json").write_text(json.dumps({**config, "attn_pdrop": 0.5}))
+    assert isomerge.verify(a, b)["same"] is True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("isomerge.evidence.outputs.compare_outputs", lambda *_: 0.3)
+        got = CliRunner().invoke(app, ["verify", str(a), str(b), "--run"])
+    assert got.exit_code == 3
+    assert "one of the models may not be what its config.json and the spec say" in got.output

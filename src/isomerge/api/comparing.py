@@ -55,13 +55,14 @@ def verify(
     matched and compared.
 
     Returns:
-        ``same``: True, False, or None where rounding of the stored numbers leaves it open; then ``reason`` says why, and
-        ``residual`` where. With ``run``, ``outputs`` is how far they are apart, and ``contradiction`` a sentence where this
-        speaks against the verdict.
+        ``same``: True; False, which is not the same by the symmetries that the spec declares; or None where it cannot be told, and
+        ``reason`` says why: rounding of the stored numbers (``residual`` says where), configs that differ in a key of which the spec
+        says nothing, or, with ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone. With
+        ``run``, ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against algebra.
     """
     from isomerge.engine.live.modules import on_disk
     from isomerge.evidence.outputs import compare_outputs
-    from isomerge.evidence.verify import contradiction, prove, reconsidered, refute
+    from isomerge.evidence.verify import contradiction, doubted, prove, reconsidered, refute, unlike_configs
     from isomerge.quotient.fingerprint import fingerprint as print_of
     from isomerge.quotient.similarity import similarity as compare_prints
 
@@ -76,11 +77,17 @@ def verify(
         else:
             found = prove(solver, observer)
             found = reconsidered(solver, found, prints.difference or 0.0) if prints.same else found
-        report = {"command": "verify", "models": [solver.anchor.ref, solver.source.ref], **found}
-        report |= {"refuted": prints.apart, "fingerprints": prints.document()}
+        contradicted = contradiction(found, apart) if run else None
+        told = doubted(found, unlike_configs(solver.anchor, solver.source) if found["same"] else None)
+        report = {
+            "command": "verify",
+            "models": [solver.anchor.ref, solver.source.ref],
+            **doubted(told, contradicted),
+        }
+        report |= {"algebra": found["same"], "refuted": prints.apart, "fingerprints": prints.document()}
+        report["model_type"] = solver.anchor.spec.model_type
         if run:
-            tolerance = found["residual"]["tolerance"]
-            report |= {"outputs": apart, "contradiction": contradiction(found["same"], apart, tolerance)}
+            report |= {"outputs": apart, "contradiction": contradicted}
         return Report(report)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 Config = Mapping[str, Any]
@@ -19,6 +20,14 @@ RETUNED = {
     "rope", "sliding_window", "use_sliding_window", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps",
 }  # fmt: skip
 """Keys that fine-tunes set anew (longer positions, no window), as Mistral's 0.2 does: weights still mean the same."""
+UNSEEN = re.compile(
+    r"drop|init|^std$|_std$|loss|_coef|_cost$|_weight_decay|label_smoothing|^mask_(time|feature)_|^apply_spec_augment$|"
+    r"^(use_cache|cache_implementation|output_attentions|output_hidden_states|output_scores|return_dict|return_dict_in_generate|"
+    r"torchscript|chunk_size_feed_forward|gradient_checkpointing|tokenizer_class|name_or_path|prefix|auto_map|pretraining_tp|"
+    r"decoder_start_token_id|forced_.*_token_id|max_length|min_length|num_beams|temperature|top_k|top_p|do_sample|"
+    r"transformers\.js_config|unsloth.*|_commit_hash|_attn_implementation.*|_experts_implementation.*)$"
+)
+"""Keys by which models are trained, begun or sampled from: what a model says of inputs does not depend on them."""
 TURNED = ("partial_rotary_factor", "mrope_section")
 """Rotary parameters that say which coordinates turn, and by what."""
 
@@ -62,6 +71,46 @@ def disagreements(one: Config, two: Config, keys: Iterable[str]) -> list[Differe
         if known and mine != theirs:
             found.append(Difference(key, mine, theirs))
     return found
+
+
+def undeclared_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
+    """Where two configs disagree beside ``keys``, in what a function may depend on.
+
+    Both are taken as transformers reads them; where it cannot read one, keys that either leaves out are not compared. Keys of `ASIDE`
+    and `UNSEEN` are left out.
+    """
+    one, two = _plain(one), _plain(two)
+    read = [as_transformers_reads(config) for config in (one, two)]
+    if (first := read[0]) is not None and (second := read[1]) is not None:
+        one, two = first, second
+    mine, theirs = dict(_leaves(one)), dict(_leaves(two))
+    both = mine.keys() | theirs.keys() if None not in read else mine.keys() & theirs.keys()
+    known = tuple(keys)
+    return [
+        Difference(path, mine.get(path), theirs.get(path))
+        for path in sorted(both)
+        if mine.get(path) != theirs.get(path) and not _is_declared(path, known) and not _is_unseen(path)
+    ]
+
+
+def _leaves(config: Config, at: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a config that are no groups of keys, by their paths."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", value
+
+
+def _is_declared(path: str, keys: tuple[str, ...]) -> bool:
+    return any(
+        path == key or path.startswith((f"{key}.", f"{key}_") if key.endswith("rope") else f"{key}.")
+        for key in keys
+    )
+
+
+def _is_unseen(path: str) -> bool:
+    return any(part in ASIDE or UNSEEN.search(part) for part in path.split("."))
 
 
 def as_transformers_reads(config: Config) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ import typer
 from isomerge.cli import options as o
 
 UNTOLD = 3
-"""The exit code where rounding leaves the question open; 1 is different, 2 a question that makes no sense."""
+"""The exit code where it cannot be told: rounding, configs or outputs leave the question open. 1 is not the same, 2 a question that
+makes no sense."""
 
 
 def verify(
@@ -22,7 +23,7 @@ def verify(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Exit 0 if two models are the same function modulo symmetry (without running them), 1 if not, 3 if it cannot be told."""
+    """Exit 0 if two models are the same function by the symmetries declared for them (without running them), 1 if not, 3 if it cannot be told."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
@@ -32,14 +33,16 @@ def verify(
     residual = report["residual"]
     how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
     if report["refuted"]:
-        how = f"the relation in {residual['tensor']} by {residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
-        voice.say(
-            f"Different functions: their fingerprints are {report['fingerprints']['verdict']} and differ, {how}."
+        how = (
+            f"their fingerprints are {report['fingerprints']['verdict']} and differ, the relation in {residual['tensor']} by "
+            f"{residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
         )
-    elif report["same"] is None:
-        voice.say(f"Cannot tell: {report['reason']}. --run compares outputs.")
+    if report["same"] is None:
+        voice.say(f"Cannot tell: {report['reason']}.{'' if run else ' --run compares outputs.'}")
+    elif report["same"]:
+        voice.say(f"Same function modulo symmetry: {how}.")
     else:
-        voice.say(f"{'Same function' if report['same'] else 'Different functions'} modulo symmetry: {how}.")
+        voice.say(f"Not the same by the symmetries declared for {report['model_type']}: {how}.")
     if verbose:
         rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual["layers"].items()]
         voice.table("", ["largest relative residual", ""], rows)
@@ -48,8 +51,6 @@ def verify(
         voice.say(f"Not compared, as only one model has them: {names}.")
     if run:
         voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output.")
-        if report["contradiction"]:
-            voice.warn(report["contradiction"])
     write_json(json, report)
     if not report["same"]:
         raise typer.Exit(UNTOLD if report["same"] is None else 1)

@@ -12,6 +12,8 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import stacks_of
 
+ANY_MODEL = ("tie_word_embeddings", "is_encoder_decoder", "is_decoder", "add_cross_attention")
+"""Keys that change what a model of any architecture computes."""
 LABELS = "labels"
 """The axis of a classifier's classes."""
 
@@ -53,8 +55,7 @@ def check_compatible(
                 raise IsomergeError(
                     f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
                 )
-        keys = (*anchor.spec.config_keys, "tie_word_embeddings")
-        for found in disagreements(anchor.config, other.config, keys):
+        for found in disagreements(anchor.config, other.config, compared_keys(anchor)):
             said = f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}"
             if not (stored and found.retuned):
                 raise IsomergeError(
@@ -63,6 +64,11 @@ def check_compatible(
             notes.append(f"{said}: what is written has that of {anchor.ref}")
         _check_tensors(anchor, other, apart)
     return notes
+
+
+def compared_keys(model: Model) -> tuple[str, ...]:
+    """The keys of config.json in which models must agree: those that the spec declares, and those of any architecture."""
+    return (*model.spec.config_keys, *ANY_MODEL)
 
 
 def _check_tie(model: Model) -> None:

@@ -18,6 +18,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import open_model_ref
 from isomerge.checkpoint.tied_head import is_tied
 from isomerge.checkpoint.untie import untie as untied
+from isomerge.engine.live.reading import check_read
 from isomerge.engine.memory import map_large_blocks
 from isomerge.engine.ties import broken_ties, without_broken_ties
 from isomerge.errors import IsomergeError
@@ -154,13 +155,16 @@ def recognise(
     spec is taken as it is stored (`spec_as_stored`).
 
     Raises:
-        IsomergeError: an unreadable checkpoint, an unknown architecture, a tensor that no line describes, or one that is missing.
+        IsomergeError: an unreadable checkpoint, one without tensors, an unknown architecture, a tensor that no line describes, one that is
+            missing, or one that config.json makes transformers leave out (see `isomerge.engine.live.reading`).
     """
     map_large_blocks()  # every run that reads weights begins here
     checkpoint = (
         dequantised(model) if isinstance(model, Checkpoint) else open_model_ref(model, allow_pickle=allow_pickle)
     )
     shapes = checkpoint.shapes
+    if not shapes:
+        raise IsomergeError(f"{checkpoint.ref}: there is no tensor in it: name a checkpoint with weights")
     named = checkpoint.config.get("model_type") or checkpoint.config.get("_class_name")
     if not named and spec_file is None:
         kinds = infer_model_types(checkpoint.config, shapes)
@@ -171,6 +175,8 @@ def recognise(
             checkpoint = replace(checkpoint, config={**checkpoint.config, "model_type": kinds[0]})
     spec, matches = _bound(checkpoint, spec_file, unmoved=unmoved)
     _check_numbers(checkpoint, spec, matches)
+    if named and not unmoved:
+        check_read(checkpoint.ref, checkpoint.config, shapes, spec, matches)
     names = by_canonical(matches)
     if untie and (ties := broken_ties(spec, names, checkpoint.config)):
         try:

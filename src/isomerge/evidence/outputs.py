@@ -90,9 +90,12 @@ def _run(folder: str | Path, name: str, given: dict[str, Any]) -> list[Tensor]:
     import torch
     import transformers
 
+    from isomerge.engine.live.modules import eager_experts
+
     kind: Any = getattr(transformers, name, transformers.AutoModel) if name else transformers.AutoModel
     try:
-        model = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+        experts = eager_experts(_config(folder).to_dict())
+        model = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False, **experts).eval()
     except Exception as error:  # OSError, ValueError, RuntimeError, KeyError, ImportError: whatever does not fit
         raise _unloadable(folder, error) from None
     model.config.return_dict = True  # a config may ask for tuples, which have no names

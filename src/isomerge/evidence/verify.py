@@ -150,26 +150,46 @@ def _untold(model: Model) -> set[str]:
     return {name for name, count in rows.items() if count < spec.sizes[name]}
 
 
-def contradiction(same: bool | None, outputs: float, tolerance: float) -> str | None:
+def contradiction(found: dict[str, Any], outputs: float) -> str | None:
     """A sentence where outputs on random inputs speak against the verdict of algebra; None where they do not.
 
     Args:
-        same: the verdict.
+        found: what `prove` or `refute` returns.
         outputs: their largest difference, as a share of the largest output.
-        tolerance: the relative difference of weights that passed or did not.
     """
-    if same and outputs > max(OUTPUTS_APART * tolerance, ROUNDED_OUTPUTS):
+    residual = found["residual"]
+    if found["same"] and outputs > max(OUTPUTS_APART * residual["tolerance"], ROUNDED_OUTPUTS):
         return (
             f"algebra says that the functions are the same, but outputs on random inputs differ by {outputs:.2g} of the largest, "
-            "more than rounding explains: do not rely on the verdict; one of the models may not be what its config.json and the spec "
-            "say, or its weights amplify rounding"
+            "more than rounding explains: one of the models may not be what its config.json and the spec say, or its weights amplify "
+            "rounding"
         )
-    if same is False and outputs <= AGREEING:
+    if found["same"] is False and outputs <= AGREEING:
         return (
-            "algebra says that the functions differ, but outputs on random inputs agree: the difference may lie where these inputs "
-            "do not reach, such as in rare tokens, or be a symmetry that the spec does not declare"
+            f"algebra says that {residual['tensor']} differs by {residual['largest']:.2g}, but outputs on random inputs agree: the "
+            "difference may lie where these inputs do not reach, such as in rare tokens, or be a symmetry that the spec does not declare"
         )
     return None
+
+
+def doubted(found: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    """What `prove` found, with a ``reason`` why it cannot be told after all; unchanged where there is none."""
+    return found if reason is None else {**found, "same": None, "reason": reason}
+
+
+def unlike_configs(one: Model, two: Model) -> str | None:
+    """A sentence where two models whose weights agree differ in a key of config.json that the spec says nothing of."""
+    from isomerge.checkpoint.agreement import undeclared_differences
+    from isomerge.engine.compatible import compared_keys
+
+    unlike = undeclared_differences(one.config, two.config, compared_keys(one))
+    if not unlike:
+        return None
+    more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
+    return (
+        f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].mine!r} and {unlike[0].theirs!r}){more}, of "
+        f"which the spec for {one.spec.model_type} does not say whether the function depends on it"
+    )
 
 
 def _reason(found: dict[str, Any]) -> str:

@@ -56,10 +56,10 @@ def _module(checkpoint: Checkpoint) -> nn.Module:
     import torch
     import transformers
 
-    from isomerge.engine.live.modules import _class_of, silent
+    from isomerge.engine.live.modules import class_of, silent
 
     config = {key: value for key, value in checkpoint.config.items() if key not in ("dtype", "torch_dtype")}
-    kind: Any = _class_of(checkpoint)
+    kind: Any = class_of(checkpoint.config, tuple(checkpoint.tensors), checkpoint.folder)
     state = {name: checkpoint.read(name) for name in checkpoint.tensors}
     with silent():
         try:

@@ -7,7 +7,7 @@ a number comes out is where the element lies, whatever operations were in betwee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -54,36 +54,78 @@ def conversion_of(module: nn.Module, shapes: Shapes) -> Conversion:
     return known[1]
 
 
-def _followed(module: nn.Module, shapes: Shapes) -> Conversion:
+@dataclass(frozen=True)
+class LiveNames:
+    """What a stored tensor is called in a live module."""
+
+    names: tuple[str, ...]
+    """Its own name there, or those of all tensors that a conversion makes of it and others; the module may have none of them."""
+    pattern: str | None = None
+    """The pattern of the conversion; None where the tensor is taken as it is."""
+
+
+def live_names(module: nn.Module, stored: Iterable[str]) -> dict[str, LiveNames]:
+    """What transformers calls stored tensors in a module, in the order in which it stacks them.
+
+    Args:
+        module: of transformers; values are not read.
+        stored: the names of the stored tensors.
+
+    Raises:
+        IsomergeError: this version of transformers hides its conversions.
+    """
     try:
-        from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import (
-            WeightConverter,
-            WeightRenaming,
-            dot_natural_key,
-            rename_source_key,
-        )
+        from transformers.core_model_loading import dot_natural_key, rename_source_key
     except ImportError as error:
-        raise IsomergeError(
-            f"this version of transformers does not say how it loads {type(module).__name__} ({error}): update it, or match "
-            "without running models"
-        ) from None
-    every: Any = get_model_conversion_mapping(module)  # type: ignore[arg-type]
-    renamings = [x for x in every if isinstance(x, WeightRenaming)]
-    converters = [x for x in every if isinstance(x, WeightConverter)]
-    of_pattern = {pattern: x for x in converters for pattern in x.source_patterns}
+        raise _hidden(module, error) from None
+    renamings, converters = _conversions(module)
     live: Any = module.state_dict(keep_vars=True)
     prefix: Any = getattr(module, "base_model_prefix", "")
+    of_pattern = {pattern: x for x in converters for pattern in x.source_patterns}
+    found: dict[str, LiveNames] = {}
+    for name in sorted(stored, key=dot_natural_key):
+        here, pattern = rename_source_key(name, renamings, converters, prefix, live)
+        if here not in live and name in live:
+            here, pattern = rename_source_key(name, [], [], prefix, live)
+        if pattern is None:
+            found[name] = LiveNames((here,))
+        else:
+            targets = of_pattern[pattern].target_patterns
+            found[name] = LiveNames(
+                tuple(dict.fromkeys([here, *(here.replace(targets[0], t) for t in targets)])), pattern
+            )
+    return found
+
+
+def _conversions(module: nn.Module) -> tuple[list[Any], list[Any]]:
+    """The renamings and the converters of a module's class."""
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightConverter, WeightRenaming
+    except ImportError as error:
+        raise _hidden(module, error) from None
+    every: Any = get_model_conversion_mapping(module)  # type: ignore[arg-type]
+    return [x for x in every if isinstance(x, WeightRenaming)], [x for x in every if isinstance(x, WeightConverter)]
+
+
+def _hidden(module: nn.Module, error: ImportError) -> IsomergeError:
+    return IsomergeError(
+        f"this version of transformers does not say how it loads {type(module).__name__} ({error}): update it, or match "
+        "without running models"
+    )
+
+
+def _followed(module: nn.Module, shapes: Shapes) -> Conversion:
+    _, converters = _conversions(module)
+    of_pattern = {pattern: x for x in converters for pattern in x.source_patterns}
+    live: Any = module.state_dict(keep_vars=True)
     whole: dict[str, str] = {}
     groups: dict[str, list[tuple[str, str]]] = {}
-    for stored in sorted(shapes, key=dot_natural_key):  # the order in which transformers stacks them
-        name, pattern = rename_source_key(stored, renamings, converters, prefix, live)
-        if name not in live and stored in live:
-            name, pattern = rename_source_key(stored, [], [], prefix, live)
-        if name in live and pattern is None:
-            whole[stored] = name
-        elif name in live:
-            groups.setdefault(name, []).append((str(pattern), stored))
+    for stored, place in live_names(module, shapes).items():
+        if place.names[0] in live and place.pattern is None:
+            whole[stored] = place.names[0]
+        elif place.names[0] in live:
+            groups.setdefault(place.names[0], []).append((str(place.pattern), stored))
     follow = _Follower(module, live, shapes, of_pattern)
     fused: dict[str, list[tuple[str, Piece]]] = {}
     for name, members in groups.items():

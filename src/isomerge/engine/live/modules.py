@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,21 +48,23 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
     import torch
 
     checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
-    config, where, kind = checkpoint.config, check_device(device), _class_of(checkpoint)
+    config, where, kind = (
+        checkpoint.config,
+        check_device(device),
+        class_of(checkpoint.config, tuple(checkpoint.tensors), checkpoint.folder),
+    )
     with silent(), on_disk(checkpoint) as folder:
         # pickles were opened, so the user has allowed them; what is written for transformers to read is none
         files = [info.file for info in checkpoint.tensors.values()] if checkpoint.in_folder else []
         pickled = any(file.suffix != ".safetensors" for file in files)
         try:
-            # grouped matrix products of experts have no gradients on every device
-            experts = {"experts_implementation": "eager"} if _has_experts(config) else {}
             module, info = kind.from_pretrained(
                 folder,
                 dtype=dtype or torch.float32,
                 output_loading_info=True,
                 trust_remote_code=False,
                 use_safetensors=not pickled,
-                **experts,
+                **eager_experts(config),
             )
         except Exception as error:  # OSError, ValueError, RuntimeError, KeyError: whatever does not fit
             raise IsomergeError(
@@ -73,10 +75,16 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
     return module.eval().to(where)
 
 
+def eager_experts(config: dict[str, Any]) -> dict[str, str]:
+    """How a model with experts is to be loaded: products of matrices in groups have no gradients on every device, and want strides of
+    16 bytes, which small experts do not have."""
+    return {"experts_implementation": "eager"} if _has_experts(config) else {}
+
+
 def _has_experts(config: dict[str, Any]) -> bool:
     """Whether a config, or a part of it, tells a number of experts."""
     return any(
-        _has_experts(value) if isinstance(value, dict) else "expert" in key and isinstance(value, int)
+        _has_experts(value) if isinstance(value, dict) else "expert" in str(key) and isinstance(value, int)
         for key, value in config.items()
     )
 
@@ -94,16 +102,25 @@ def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
         yield materialise(checkpoint, Path(folder) / "model")
 
 
-def _class_of(checkpoint: Checkpoint) -> Any:
+def class_of(config: Mapping[str, Any], names: Sequence[str], folder: str | Path) -> Any:
+    """The class that ``architectures`` in config.json names; where there is none, the auto class for the head that is stored.
+
+    Args:
+        config: the parsed ``config.json``.
+        names: of the stored tensors.
+        folder: of the checkpoint, for messages.
+
+    Raises:
+        IsomergeError: transformers has no such class.
+    """
     import transformers
 
-    config, names = checkpoint.config, tuple(checkpoint.tensors)
     named = config.get("architectures")
     if isinstance(named, list) and named:
         kind = getattr(transformers, str(named[0]), None)
         if kind is None or not hasattr(kind, "from_pretrained"):
             raise IsomergeError(
-                f"{checkpoint.folder}/config.json: transformers {transformers.__version__} has no class {named[0]} "
+                f"{folder}/config.json: transformers {transformers.__version__} has no class {named[0]} "
                 "(architectures): correct it, or update transformers"
             )
         return kind
