@@ -16,6 +16,7 @@ IN_PYTHON = {
     "json": "the report that the function returns",
     "learn-permutations": "permutations=True",
     "no-align": "align=False",
+    "no-merge-base": "merge_base=False",
     "overwrite": "force=True",
     "parameter": "parameters={NAME: VALUE}",
     "save-alignment": "the alignment's save",

@@ -342,21 +342,23 @@ def test_task_vectors_move_to_a_new_base(tmp_path: Path) -> None:
 
 
 def test_a_base_of_methods_that_know_none(tmp_path: Path) -> None:
-    """In a recipe it is one of the models, as mergekit has it, unless the recipe says otherwise; as an option it gives config and
-    tokenizer, and the kept recipe says so."""
+    """It is one of the models, as mergekit has it, unless it is said that it gives config and tokenizer alone: by every door."""
     a, b, c = (single("gpt2", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5), ("c", 6)))
-    text = f"models: [{{model: {a}}}, {{model: {b}, parameters: {{weight: 2}}}}]\nmerge_method: linear\nbase_model: {c}\n"
+    text = f"models: [{{model: {a}}}, {{model: {b}}}]\nmerge_method: linear\nbase_model: {c}\n"
     (tmp_path / "r.yml").write_text(text)
     report = isomerge.merge(tmp_path / "r.yml", out=tmp_path / "three")
-    assert (report["models"], report["weights"]) == ([str(c), str(a), str(b)], [1.0, 1.0, 2.0])
+    assert (report["models"], report["weights"]) == ([str(c), str(a), str(b)], [1.0, 1.0, 1.0])
     assert "merged as one of the models, as mergekit does" in report["notes"][-1]
-    isomerge.merge([c, a, b], out=tmp_path / "same", weights=[1, 1, 2], align=False)
+    report = isomerge.merge([a, b], out=tmp_path / "option", base_model=c, align=False)
+    assert "merged as one of the models, as mergekit does" in report["notes"][-1]
+    isomerge.merge([c, a, b], out=tmp_path / "same", align=False)
     (tmp_path / "r.yml").write_text(text + "align: {enabled: false, merge_base: false}\n")
     isomerge.merge(tmp_path / "r.yml", out=tmp_path / "two")
-    isomerge.merge([a, b], out=tmp_path / "option", weights=[1, 2], base_model=c, align=False)
-    found = {tag: (tmp_path / tag / "model.safetensors").read_bytes() for tag in ("three", "same", "two", "option")}
-    assert found["three"] == found["same"] != found["two"] == found["option"]
-    for tag in ("three", "option"):
+    isomerge.merge([a, b], out=tmp_path / "donor", base_model=c, merge_base=False, align=False)
+    tags = ("three", "option", "same", "two", "donor")
+    found = {tag: (tmp_path / tag / "model.safetensors").read_bytes() for tag in tags}
+    assert found["three"] == found["option"] == found["same"] != found["two"] == found["donor"]
+    for tag in ("three", "option", "donor"):
         isomerge.merge(tmp_path / tag / "isomerge_recipe.yml", out=tmp_path / f"{tag} again")
         assert (tmp_path / f"{tag} again" / "model.safetensors").read_bytes() == found[tag]
 

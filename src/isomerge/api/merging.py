@@ -32,6 +32,7 @@ def merge(
     weights: Sequence[float] | None = None,
     parameters: Mapping[str, Any] | None = None,
     base_model: Any = None,
+    merge_base: bool = True,
     stats: Sequence[str | Path] = (),
     repair: str | Path | Examples | None = None,
     heads: str = "average",
@@ -65,7 +66,9 @@ def merge(
         method: see ``isomerge methods``.
         weights: one per model, for methods that have the parameter ``weight``.
         parameters: of the method, by name; a list has one number per model.
-        base_model: what task vectors are taken from; it gives config and tokenizer, and is what all are aligned onto.
+        base_model: what task vectors are taken from; it gives config and tokenizer, and is what all are aligned onto. Methods that
+            know no base merge it with the models, as mergekit does.
+        merge_base: False: such methods take its config and tokenizer alone.
         stats: for methods that need statistics, one file of `isomerge.stats` per model; without them, ``data`` is read on the
             aligned models.
         repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al. 2023).
@@ -99,6 +102,7 @@ def merge(
     seed = matching.get("seed")
     fused: dict[str, Any] = {
         "method": method, "weights": weights, "parameters": parameters, "base_model": base_model, "stats": stats,
+        "merge_base": merge_base,
         "tokenizer_source": tokenizer_source, "source_bases": source_bases,
     }  # fmt: skip
     if isinstance(models, (str, Path)):

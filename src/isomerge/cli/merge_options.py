@@ -23,9 +23,18 @@ def _declared(
         str | None,
         typer.Option(
             "--base-model",
-            help="What task vectors are taken from; it gives config and tokenizer. All align onto it.",
+            help="What task vectors are taken from; it gives config and tokenizer. All align onto it. Methods that know no base merge it "
+            "with the models, as mergekit does.",
         ),
     ] = None,
+    merge_base: Annotated[
+        bool,
+        typer.Option(
+            "--merge-base/--no-merge-base",
+            help="Whether methods that know no base merge a --base-model that is not among the models; else it gives config and tokenizer "
+            "alone.",
+        ),
+    ] = True,
     parameter: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,6 +84,7 @@ def _declared(
         "weights": _weights(weights),
         "parameters": _parameters(parameter or []),
         "base_model": base_model,
+        "merge_base": merge_base,
         "stats": [str(file) for file in stats or ()],
         "tokenizer_source": tokenizer_source,
         "source_bases": source_base or [],
@@ -92,7 +102,7 @@ def said(context: typer.Context) -> list[str]:
     """Those of the options that a user gave, whatever their values, as they are written."""
     names = [name for name in inspect.signature(_declared).parameters if name in given_names(context)]
     return [
-        "--no-align" if name == "align" and not context.params[name] else f"--{name.replace('_', '-')}"
+        f"--no-{name.replace('_', '-')}" if context.params[name] is False else f"--{name.replace('_', '-')}"
         for name in names
     ]
 

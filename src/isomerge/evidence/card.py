@@ -15,21 +15,29 @@ REPORT = "isomerge.json"
 
 
 def model_card(
-    title: str, models: Sequence[str], text: str, report: dict[str, Any], *, recipe: str | None = None
+    title: str,
+    models: Sequence[str],
+    text: str,
+    report: dict[str, Any],
+    *,
+    recipe: str | None = None,
+    roles: Sequence[tuple[str, str]] = (),
 ) -> str:
     """A README.md.
 
     Args:
         title: the heading.
-        models: the models that went in, the anchor first; those of hub form are listed as base models.
+        models: the models whose weights went in, the anchor first; those of hub form are listed as base models.
         text: one paragraph on what this checkpoint is.
         report: the run's report.
         recipe: the YAML that repeats a merge, also a file of the output.
+        roles: all inputs and what each gave, in words; without them the models are listed alone.
     """
     lines = [*front_matter(models, merged=report["command"] == "merge"), "", f"# {title}", "", text, ""]
     if folders := report.get("head_folders"):
         lines += ["Heads, each with the merged body: " + ", ".join(f"`{name}`" for name in folders) + ".", ""]
-    lines += ["## Models", "", *(f"{number}. `{model}`" for number, model in enumerate(models, 1)), ""]
+    listed = [f"`{model}`: {text}" for model, text in roles] or [f"`{model}`" for model in models]
+    lines += ["## Models", "", *(f"{number}. {line}" for number, line in enumerate(listed, 1)), ""]
     if recipe is not None:
         lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.", ""]
         lines += ["```yaml", *recipe.splitlines(), "```", ""]

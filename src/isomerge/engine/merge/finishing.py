@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.merge.head_folders import separate_heads
 from isomerge.engine.merge.heads import write_kept
-from isomerge.engine.models import Model
+from isomerge.engine.merge.roles import MERGED, in_weights, role_text
 from isomerge.evidence.card import RECIPE, model_card
 from isomerge.symmetry.alignment import Alignment
 
@@ -38,7 +38,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
         folders, links = separate_heads(stream, models, by, plan.dtype)
         more |= folders
         report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
-    stream.finish(report, alignments, _card(plan.fusion, models, report, recipe), more=more, links=links)
+    stream.finish(report, alignments, _card(plan.fusion, report, recipe), more=more, links=links)
 
 
 def alignment_file(number: int, count: int) -> str:
@@ -46,12 +46,15 @@ def alignment_file(number: int, count: int) -> str:
     return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
 
 
-def _card(fusion: Fusion, models: Sequence[Model], report: dict[str, Any], recipe: str | None) -> str:
+def _card(fusion: Fusion, report: dict[str, Any], recipe: str | None) -> str:
     how = "They were not aligned. "
     if report["align"]:
         how = "Each was first aligned onto the first along its symmetries. "
         if "mean" in report:
             how = "All were first matched onto their common mean along their symmetries. "
-    weights = f", with weights {report['weights']}" if report["weights"] else ""
-    text = f"The `{fusion.method.name}` merge of the models below{weights}. {how}Made by isomerge."
-    return model_card("Merged checkpoint", [m.ref for m in models], text, report, recipe=recipe)
+    merged = [row["model"] for row in report["roles"] if MERGED in row["roles"]]
+    text = (
+        f"The `{fusion.method.name}` merge of {', '.join(f'`{name}`' for name in merged)}. {how}Made by isomerge."
+    )
+    roles = [(row["model"], role_text(row)) for row in report["roles"]]
+    return model_card("Merged checkpoint", in_weights(report["roles"]), text, report, recipe=recipe, roles=roles)

@@ -236,7 +236,7 @@ class Fuser:
         """What a report says of the fusion of ``count`` models."""
         fusion = self.fusion
         middle = fusion.parameters.at(fusion.method, "", 1, depth=3)
-        weights = fusion.weights(count) if "weight" in fusion.method.options else None
+        weights = fusion.weights(count)[fusion.start :] if "weight" in fusion.method.options else None
         return {
             "method": fusion.method.name,
             "weights": weights,

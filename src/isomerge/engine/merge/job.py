@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from isomerge.engine.merge.fusion import Fusion, fusion_of
 from isomerge.engine.recipe.schema import Recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.parameters import of_every_model
+from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 
 Layers = tuple[Any, tuple[int, int]]
@@ -60,6 +61,7 @@ def job_of_models(
     stats: Sequence[str | Path] = (),
     tokenizer_source: str | None = None,
     source_bases: Sequence[Any] = (),
+    merge_base: bool = True,
     seed: int = 0,
 ) -> MergeJob:
     """The merge of whole models.
@@ -70,6 +72,8 @@ def job_of_models(
         weights: one per model.
         parameters: of the method; a list has one number per model.
         base_model: the base, named as among the models or another one.
+        merge_base: whether methods that know no base merge one that is not among the models with them, as mergekit does; else
+            it gives config and tokenizer alone.
         stats: statistics files for the method, one per model.
         source_bases: what the models were tuned from, one for all or one per model, where that is not ``base_model``.
         tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or a model.
@@ -84,6 +88,12 @@ def job_of_models(
     given = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in dict(parameters or {}).items()}
     if weights is not None and len(weights) != len(listed):
         raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
+    at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
+    notes: list[str] = []
+    if base_model is not None and at is None and merge_base and joins(chosen):
+        _check_joining(base_model, chosen, len(listed), weights, given, stats)
+        at, listed = 0, [base_model, *listed]
+        notes.append(joined(base_model, "--base-model", "--no-merge-base takes"))
     files = [str(file) for file in ([stats] if isinstance(stats, (str, Path)) else stats)]
     if files and len(files) != len(listed):
         raise IsomergeError(f"--stats: {len(listed)} files are needed, one per model, got {len(files)}")
@@ -93,7 +103,6 @@ def job_of_models(
         raise IsomergeError(
             f"--source-base: give one for all, or one for each of {len(listed)} models, got {len(origins)}"
         )
-    at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
     if at is not None:  # a base that is listed comes first; methods of task vectors take it for the base alone
         order = [k for k in range(len(listed)) if k != at]
         order = order if chosen.base != "none" else [at, *order]
@@ -104,6 +113,7 @@ def job_of_models(
         listed, files, origins = ([each[k] for k in order] if each else [] for each in (listed, files, origins))
     named = base_model is not None and (at is None or chosen.base != "none")
     fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
+    fusion = replace(fusion, notes=(*fusion.notes, *notes))
     tokenizer = None if tokenizer_source is None else {"source": str(tokenizer_source)}
     return MergeJob(
         tuple([base_model, *listed] if named else listed),
@@ -113,6 +123,46 @@ def job_of_models(
         source_bases=tuple(origins),
         base_named=base_model is not None,
     )
+
+
+def joins(method: Method) -> bool:
+    """Whether a base that is not among the models is merged with them by a method, as mergekit does: by those that know no base."""
+    return method.base == "none" and method.models[1] != 1
+
+
+def joined(base: Any, said: str, instead: str) -> str:
+    """The note on a base that is merged with the models.
+
+    Args:
+        base: what it is called.
+        said: how it was named, as an option or a key.
+        instead: what takes its config and tokenizer alone, up to the verb.
+    """
+    return (
+        f"{base}, the {said}, is merged as one of the models, as mergekit does where they lack it ({instead} its config and "
+        "tokenizer alone)"
+    )
+
+
+def _check_joining(
+    base: Any,
+    method: Method,
+    count: int,
+    weights: Sequence[float] | None,
+    parameters: Mapping[str, Any],
+    stats: Sequence[Any] | str | Path,
+) -> None:
+    """Refuse to guess what a base that joins the models has of what every one of them has of its own."""
+    own = [
+        name for name, value in parameters.items() if of_every_model(method, name, value) and len(value) == count
+    ]
+    own = [*(["--weights"] if weights is not None else []), *(f"--parameter {n}" for n in own)]
+    if own := [*own, *(["--stats"] if stats else [])]:
+        raise IsomergeError(
+            f"--base-model {base}: the method {method.name} knows no base and merges it as one of the models, as mergekit does, but "
+            f"{own[0]} has nothing for it: name it among the models as well, with a value of its own, or give --no-merge-base, with "
+            "which it gives config and tokenizer alone"
+        )
 
 
 def number_of(onto: Any, job: MergeJob) -> int:

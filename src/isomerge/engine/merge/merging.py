@@ -29,6 +29,7 @@ from isomerge.engine.merge.head_folders import apart_names
 from isomerge.engine.merge.heads import arrange, check_heads, head_lines, heads_of, unlike_heads
 from isomerge.engine.merge.merge_options import MergeOptions
 from isomerge.engine.merge.parameter_checks import check_parameters
+from isomerge.engine.merge.roles import roles_of, weights_of
 from isomerge.engine.merge.transplant import TransplantSolver
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pairs.baselines import OURS, SOFT, prepare_transport
@@ -200,6 +201,10 @@ class MergePlan:
             found: list[Alignment] = []
             if options.align and options.matching.match not in SOFT:
                 found = [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, results, strict=True)]
+            report["roles"] = roles_of(self, report)
+            if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
+                given = dict(zip(map(id, self.models), weights_of(self.fusion, len(self.models)), strict=True))
+                report["weights"] = [w for model in read if (w := given[id(model)]) is not None]
             finish(self, stream, report, found)
         return report
 

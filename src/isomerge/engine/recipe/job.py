@@ -10,7 +10,7 @@ from typing import Any
 from isomerge.checkpoint.chat_template import AUTO, is_file_name, template_text
 from isomerge.checkpoint.vocabulary import check_multiple
 from isomerge.engine.merge.fusion import Fusion, role_of_base
-from isomerge.engine.merge.job import Layers, MergeJob
+from isomerge.engine.merge.job import Layers, MergeJob, joined, joins
 from isomerge.engine.recipe.align import check_no_code
 from isomerge.engine.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 from isomerge.errors import IsomergeError
@@ -53,10 +53,8 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     parameters = Parameters(tuple(found for _, _, found in arranged), recipe.parameters).with_numbers(method)
     notes = [*parameters.check(method, str(path)), *_left_out(parts)]
     if len(arranged[0][1]) > len(parts[0].sources):
-        notes.append(
-            f"{recipe.base_model}, the `base_model`, is merged as one of the models, as mergekit does where `models` lacks it "
-            f"(`align: {{merge_base: false}}` takes its config and tokenizer alone)"
-        )
+        _check_joining(recipe, method, path)
+        notes.append(joined(recipe.base_model, "`base_model`", "`align: {merge_base: false}` takes"))
     seed = recipe.align.seed if seed is None else seed
     fusion = Fusion(method, parameters, role, seed or 0, tuple(notes))
     stacks = _stacks(arranged, has_base=role != "model")
@@ -81,6 +79,19 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     )
 
 
+def _check_joining(recipe: Recipe, method: Method, path: str | Path) -> None:
+    """Refuse to guess a base's share of what every model says for itself: mergekit does not merge such recipes either."""
+    entries = recipe.models or []
+    own = [n for n, option in method.options.items() if option.per_model and n not in recipe.parameters]
+    said = [f"parameters.{name}" for name in own if any(name in entry.parameters for entry in entries)]
+    if said := [*said, *(["stats"] if any(entry.stats is not None for entry in entries) else [])]:
+        raise IsomergeError(
+            f"{path}: `base_model` {recipe.base_model}: the method {method.name} knows no base and merges it as one of the models, as "
+            f"mergekit does, but has no `{said[0]}` for it: list it under `models` as well, with a value of its own, or write "
+            "`align: {merge_base: false}`, with which it gives config and tokenizer alone"
+        )
+
+
 def _check_counts(arranged: Sequence[Arranged], recipe: Recipe, method: Method, path: str | Path) -> None:
     """Refuse more or fewer models than the method merges."""
     for k, (_, sources, _) in enumerate(arranged):
@@ -96,6 +107,8 @@ def _stacks(arranged: Sequence[Arranged], *, has_base: bool) -> tuple[tuple[Laye
     width = max(len(sources) for _, sources, _ in arranged)
     columns = [[base] if has_base else [] for base, _, _ in arranged]
     for column, (_, sources, _) in zip(columns, arranged, strict=True):
+        if has_base and column[0] is None:  # a base that is a source of this slice
+            column[0] = sources[0]
         # a slice of fewer sources repeats its first, which the fusion then leaves out
         column += [*sources, *[sources[0]] * (width - len(sources))]
     return tuple(
@@ -186,7 +199,7 @@ def _arrange(part: SliceEntry, recipe: Recipe, method: Method, path: str, number
         if method.base != "none":
             sources = [s for s in sources if s.model != base]
             lead = listed or SourceEntry(model=base, layer_range=(first, last))
-        elif listed is None and recipe.slices is None and recipe.align.merge_base and method.models[1] != 1:
+        elif listed is None and recipe.slices is None and recipe.align.merge_base and joins(method):
             # one of the models, as mergekit has it
             sources = [SourceEntry(model=base, layer_range=(first, last)), *sources]
         elif listed is not None:  # one of the models, whose config and tokenizer are written

@@ -61,7 +61,7 @@ def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
     """``models`` or ``slices``, and the base."""
     fusion, parts = job.fusion, job.fusion.parameters.slices
     found: dict[str, Any] = {}
-    if fusion.first != "model":
+    if fusion.first != "model" or job.base_named:
         found["base_model"] = refs[0]
     if not job.stacks:
         models = refs[fusion.start :]
