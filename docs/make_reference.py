@@ -99,7 +99,7 @@ def commands_page() -> str:
     ]
     parts = ["# Commands", "", NOTE.format("the program's own help"), *table(("command", "what it does"), *rows)]
     parts += [
-        "Exit codes: 0 done (for `verify`: the same), 1 `verify` says no, 2 bad input (one sentence on stderr, and nothing"
+        "Exit codes: 0 done (for `verify`: the same; for `prove`: proven), 1 `verify` or `prove` says no, 2 bad input (one sentence on stderr, and nothing"
     ]
     parts += ["is written), 130 interrupted. `isomerge --version` prints the version.", ""]
     parts += ["```{toctree}", ":hidden:", "", *(f"commands/{name}" for name in commands()), "```"]

@@ -32,6 +32,14 @@ def quiet() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_proofs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Proofs of spec texts are remembered for the session, and those of whoever runs the tests are not looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ISOMERGE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def cheap_outputs() -> Iterator[None]:
     """What hundreds of merges would pay for over and over: flushes to the disk, and a picture each.
 

@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is twenty names; heavy imports happen when they are used.
+The Python API is twenty-one names; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from isomerge.api import merge as merge
     from isomerge.api import open as open
     from isomerge.api import orbit_distance as orbit_distance
+    from isomerge.api import prove as prove
     from isomerge.api import report as report
     from isomerge.api import similarity as similarity
     from isomerge.api import stats as stats
@@ -49,6 +50,7 @@ _HOMES = {
             "merge",
             "open",
             "orbit_distance",
+            "prove",
             "report",
             "similarity",
             "stats",
@@ -76,6 +78,7 @@ __all__ = [
     "merge",
     "open",
     "orbit_distance",
+    "prove",
     "report",
     "similarity",
     "stats",

@@ -8,6 +8,7 @@ from isomerge.api.measuring import barrier, report, stats
 from isomerge.api.merging import extract_lora, merge
 from isomerge.api.moving import align, apply, canon
 from isomerge.api.opening import open
+from isomerge.api.proving import prove
 
 __all__ = [
     "align",
@@ -24,6 +25,7 @@ __all__ = [
     "merge",
     "open",
     "orbit_distance",
+    "prove",
     "report",
     "similarity",
     "stats",

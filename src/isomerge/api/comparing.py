@@ -201,5 +201,5 @@ def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = 
     """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
     from isomerge.evidence.inspection import inspection
 
-    with recognised([model], spec, allow_pickle) as (found,):
+    with recognised([model], spec, allow_pickle, proven=False) as (found,):
         return Report(inspection(found))

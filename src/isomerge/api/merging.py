@@ -226,7 +226,7 @@ def extract_lora(
     from isomerge.engine.adapter.extract_lora import extract_lora as extract
 
     folder = Path(os.path.expanduser(out))
-    with recognised([finetuned, base], spec, allow_pickle) as (one, two):
+    with recognised([finetuned, base], spec, allow_pickle, proven=False) as (one, two):
         report = extract(
             one, two, folder, rank=rank, energy=energy, epsilon=epsilon, include=include, exclude=exclude,
             embeddings=embeddings, save_modules=save_modules, force=force, seed=seed,

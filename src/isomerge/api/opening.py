@@ -42,8 +42,12 @@ def recognised(
     untie: bool = False,
     *,
     unmoved: bool = False,
+    proven: bool = True,
 ) -> Iterator[list[Model]]:
-    """Recognise models of every kind (see `recognise`); live modules are saved to a temporary folder first."""
+    """Recognise models of every kind (see `recognise`); live modules are saved to a temporary folder first.
+
+    A spec text of the user's own must be ``proven`` (see `isomerge.prove`), unless nothing is moved or compared by it.
+    """
     with contextlib.ExitStack() as stack:
         found = []
         for model in models:
@@ -58,6 +62,11 @@ def recognised(
                 model = as_reference(model)
             found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
             found[-1].checkpoint.ref = name or found[-1].ref
+        if spec is not None and proven and not unmoved:
+            from isomerge.api.proving import demand_proof
+
+            for each in found:
+                demand_proof(spec, each.ref, each.config)
         yield found
 
 

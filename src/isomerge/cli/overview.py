@@ -20,6 +20,7 @@ COMMANDS = {
     "extract-lora": "Write a difference of two models as a LoRA adapter.",
     "inspect": "Show architecture, symmetries and work units.",
     "discover": "Derive the spec of an unknown architecture, proven.",
+    "prove": "Prove a spec text by the law, on tiny random models.",
     "demo": "Align and merge two small classifiers of digits.",
 }
 """Every command, in the order in which people meet them, and what it does in at most 60 characters."""

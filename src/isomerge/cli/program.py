@@ -19,6 +19,7 @@ from isomerge.cli.inspect import inspect
 from isomerge.cli.merge import merge
 from isomerge.cli.methods import methods
 from isomerge.cli.overview import COMMANDS, TAGLINE
+from isomerge.cli.prove import prove
 from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
@@ -51,6 +52,7 @@ _FUNCTIONS = (
     extract_lora,
     inspect,
     discover,
+    prove,
     demo,
 )
 for function in _FUNCTIONS:

@@ -1,0 +1,149 @@
+"""A spec text proven: the law and its mutants, on tiny random models."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.arguments import checked
+from isomerge.errors import IsomergeError
+from isomerge.evidence.report.notebook import Report
+from isomerge.progress import Observer, quiet
+
+if TYPE_CHECKING:
+    from isomerge.discovery.specimen import Specimen
+
+
+@checked()
+def prove(
+    model: Any,
+    *,
+    spec: str | Path | None = None,
+    module: Any = None,
+    inputs: Any = None,
+    forward: Callable[[Any, Any], Any] | None = None,
+    seed: int = 0,
+    observer: Observer = quiet,
+) -> dict[str, Any]:
+    """Prove that a spec's symmetries are symmetries: random elements of every space leave the outputs of tiny random models of
+    the same class unchanged, and texts made wrong on purpose change them.
+
+    The weights of ``model`` are not read. A proof is remembered: `isomerge.align` and all that takes ``spec`` demand it once.
+
+    Args:
+        model: a folder, a config.json, a hub id, an open checkpoint, a config as a dict; or a live module of transformers, or
+            of plain torch with ``inputs``.
+        spec: a text of one's own; else the built-in one of the model's ``model_type`` is tried.
+        module: a tiny module of plain torch (or of remote code) that stands for the class of ``model``, where transformers does
+            not build it; needs ``inputs``.
+        inputs: what a module is run on: keywords as a dict, arguments as a tuple, the only argument, or a list of such.
+        forward: called with module and input, where it is not the module itself that is called.
+        seed: of the random weights and elements.
+
+    Returns:
+        ``proven``, ``refuted`` (why not, or None), ``model_type``, ``class``, ``laws`` (``space``, ``role``, ``group``, ``index``, ``error``: the largest relative
+        change of outputs in float64, None where an element could not act; ``holds``), ``mutants`` (``count``, ``rejected``,
+        ``survivors``), ``larger`` (spaces whose next larger group holds as well), ``unread`` (lines that no output depends on).
+
+    Raises:
+        IsomergeError: no tiny model of the class can be built or run, or the text does not describe its tensors.
+    """
+    text, spec_of = _text_of(spec)
+    ref, config, made = _specimens(model, module, inputs, forward, seed, observer)
+    from isomerge.discovery.proofs import remember
+    from isomerge.discovery.trial import try_spec
+
+    observer("the law and its mutants", 1, 0)
+    try:
+        trial = try_spec(spec_of, made)
+    except IsomergeError as error:
+        raise IsomergeError(f"{ref}: {error}") from None
+    report = {"command": "prove", "model": ref, "spec": None if spec is None else str(spec), **trial.report()}
+    if text is not None:  # built-in texts are proven by isomerge's tests
+        remember(text, config, report)
+    return Report(report)
+
+
+def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any]) -> None:
+    """Refuse a text of the user's own that is not proven for a model; where it was not tried, it is tried now.
+
+    Args:
+        spec: the text's file.
+        ref: what the user calls the model.
+        config: its config.json.
+
+    Raises:
+        IsomergeError: the law refutes the text, or it cannot be tried.
+    """
+    from isomerge.discovery.building import real_config, specimens
+    from isomerge.discovery.proofs import recall, remember
+    from isomerge.discovery.trial import try_spec
+
+    text, spec_of = _text_of(spec)
+    assert text is not None
+    report = recall(text, config)
+    try:
+        if report is None:
+            report = try_spec(spec_of, specimens(real_config(config), 0, untied=False)).report()
+            remember(text, config, {"command": "prove", "model": ref, "spec": str(spec), **report})
+    except IsomergeError as error:
+        raise IsomergeError(
+            f"{spec}: this text is not proven for {ref}, and cannot be tried here ({error}): prove it once with a tiny module of "
+            f"your own (isomerge prove {ref} --spec {spec} --module FILE.py:FUNCTION)"
+        ) from None
+    if not report["proven"]:
+        raise IsomergeError(
+            f"{spec}: {report['refuted']}: correct the text (isomerge prove {ref} --spec {spec} tells all)"
+        )
+
+
+def _text_of(spec: str | Path | None) -> tuple[str | None, Any]:
+    """A spec text, and what binds it to a config."""
+    from isomerge.archs import spec_for
+
+    file = None if spec is None else Path(os.path.expanduser(spec))
+
+    def spec_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        return spec_for(config, file, shapes)
+
+    if file is None:
+        return None, spec_of
+    try:
+        return file.read_text(encoding="utf-8"), spec_of
+    except (OSError, UnicodeDecodeError) as error:
+        raise IsomergeError(f"{spec}: cannot read this spec file ({error})") from None
+
+
+def _specimens(
+    model: Any, module: Any, inputs: Any, forward: Any, seed: int, observer: Observer
+) -> tuple[str, dict[str, Any], tuple[Specimen, ...]]:
+    """What the user calls the model, its config, and tiny random models of its class."""
+    from isomerge.discovery.building import real_config, specimens
+    from isomerge.discovery.checkpoint import read_config
+    from isomerge.discovery.module_specimen import module_specimens
+
+    live = hasattr(model, "named_parameters")
+    if module is None and live and inputs is not None:
+        module = model
+    if live:
+        own: Any = getattr(model, "config", None) or {}
+        ref, config = type(model).__name__, dict(own.to_dict() if hasattr(own, "to_dict") else own)
+    else:
+        ref, config, _ = read_config(model)
+    if module is not None and inputs is None:
+        raise IsomergeError(f"prove: a module of one's own is run: give inputs= for {type(module).__name__}")
+    observer("building tiny random models", 0, 0)
+    if module is not None:
+        return ref, config, module_specimens(module, config, inputs, forward, seed)
+    if live and not config.get("model_type"):
+        raise IsomergeError(
+            f"prove: {ref} is a module of plain torch, which is run: give inputs= as its forward takes them"
+        )
+    try:
+        return ref, config, specimens(real_config(config), seed, untied=False)
+    except IsomergeError as error:
+        raise IsomergeError(
+            f"{ref}: {error}; or give a tiny module of your own (--module FILE.py:FUNCTION)"
+        ) from None

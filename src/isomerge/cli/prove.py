@@ -1,0 +1,99 @@
+"""``isomerge prove``: a spec text before the law, on tiny random models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isomerge.cli import options as o
+
+
+def prove(
+    model: Annotated[str, typer.Argument(help="A model: a folder, a hub id, or its config.json alone.")],
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", help="The spec text to prove; without it, the built-in one of the architecture."),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            "--module",
+            metavar="FILE.py:FUNCTION",
+            help="A function of yours that returns a tiny module and its inputs, where transformers does not build the class: "
+            "plain torch, remote code. The file is run.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the tiny random models.")] = 0,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Prove a spec: random elements of every space leave the outputs of tiny random models of MODEL's class unchanged, and every
+    line that is left out changes them.
+
+    The weights of MODEL are not read. Exit code 0: proven; 1: refuted. A proof is remembered: commands with --spec demand it
+    once.
+    """
+    import isomerge
+    from isomerge.cli.console import Voice, write_json
+
+    voice = Voice(quiet, verbose)
+    own, inputs = (None, None) if module is None else made_by(module)
+    with voice.progress("prove", steps=True) as observer:
+        report = isomerge.prove(model, spec=spec, module=own, inputs=inputs, seed=seed, observer=observer)
+    write_json(json, report)
+    voice.say(f"{model}: {report['model_type']}, run as a tiny random {report['class']}")
+    columns = ["space", "role", "group", "per", "verdict", "outputs changed by"]
+    voice.table("", columns, [_row(law) for law in report["laws"]])
+    mutants = report["mutants"]
+    voice.say(f"{mutants['rejected']} of {mutants['count']} texts with a line left out are rejected.")
+    for mutant in mutants["survivors"]:
+        voice.warn(
+            f"space {mutant['space']} may as well leave out {mutant['line']}: nothing is proven of that line"
+        )
+    for larger in report["larger"]:
+        voice.say(
+            f"Space {larger['space']} could be {larger['group']}: that leaves the outputs as they are as well."
+        )
+    if report["unread"]:
+        voice.say(f"No output depends on {', '.join(report['unread'])}: nothing is proven of them.")
+    voice.say("Verdict: proven." if report["proven"] else "Verdict: refuted.")
+    if not report["proven"]:
+        raise typer.Exit(1)
+
+
+def made_by(reference: str) -> tuple[Any, Any]:
+    """The module and the inputs that a function of the user's own returns.
+
+    Args:
+        reference: ``FILE.py:FUNCTION``.
+
+    Raises:
+        IsomergeError: there is no such file or function, or it returns something else.
+    """
+    import runpy
+
+    from isomerge.errors import IsomergeError
+
+    file, _, name = reference.rpartition(":")
+    said = f"--module {reference}"
+    if not file or not Path(file).is_file():
+        raise IsomergeError(f"{said}: there is no file {file or reference}: give FILE.py:FUNCTION")
+    try:
+        function = runpy.run_path(file).get(name)
+    except Exception as error:  # whatever the user's own code raises
+        raise IsomergeError(f"{said}: running {file} fails ({type(error).__name__}: {error})") from error
+    if not callable(function):
+        raise IsomergeError(f"{said}: {file} has no function {name}")
+    made = function()
+    if not isinstance(made, tuple) or len(made) != 2 or not hasattr(made[0], "named_parameters"):
+        raise IsomergeError(f"{said}: expected a module and its inputs, (module, inputs), of {name}()")
+    return made
+
+
+def _row(law: dict[str, Any]) -> list[str]:
+    shown = "cannot act" if law["error"] is None else f"{law['error']:.1e}"
+    verdict = "proven" if law["holds"] else "refuted"
+    return [law["space"], law["role"], law["group"], ", ".join(law["index"]), verdict, shown]

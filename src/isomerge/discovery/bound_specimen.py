@@ -1,0 +1,99 @@
+"""A specimen as a spec sees it: random elements of its spaces act on its blocks, and its outputs are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from isomerge.engine.ties import without_broken_ties
+from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.discovery.specimen import Specimen
+
+MOVED = 1e-3
+"""How much some weight must move for a proof not to be empty; weights are of size 0.1 to 1."""
+DRAWS = 8
+"""How often an element is drawn again: a small group draws the identity now and then."""
+
+SpecOf = Callable[[Mapping[str, Any], Mapping[str, tuple[int, ...]]], Spec]
+"""From a config and the shapes of the stored tensors to the spec that is bound to them."""
+
+
+class BoundSpecimen:
+    """A specimen, and a spec that is bound to its config.
+
+    Args:
+        spec_of: makes the spec.
+        specimen: the tiny model.
+
+    Raises:
+        IsomergeError: the spec does not describe the specimen's tensors.
+    """
+
+    def __init__(self, spec_of: SpecOf, specimen: Specimen) -> None:
+        self.specimen = specimen
+        shapes = {name: tuple(t.shape) for name, t in specimen.stored.items()}
+        spec = spec_of(specimen.config, shapes)
+        self.matches: dict[str, Match] = coverage(spec, shapes)
+        self.names = by_canonical(self.matches)
+        self.spec: Spec = without_broken_ties(spec, self.names, specimen.config)
+        self.blocks: list[Block] = gather_blocks(self.spec, self.matches)
+
+    def fresh(self) -> dict[Block, Tensor]:
+        """The blocks' tensors, new ones each time."""
+        return {
+            block: block.assemble(lambda n: self.specimen.stored[self.names[n]]).clone().contiguous()
+            for block in self.blocks
+        }
+
+    def idle(self, name: str) -> bool:
+        """Whether the name is of no space or shift here."""
+        return name not in self.spec.spaces and all(shift.name != name for shift in self.spec.shifts)
+
+    def change(self, names: list[str], seed: int, disk: bool = False) -> float:
+        """The change of outputs under a random element of some spaces and shifts; infinite where none moves anything."""
+        moved = self.moved(names, seed)
+        return self.specimen.change(moved, disk=disk) if moved else float("inf")
+
+    def moved(self, names: list[str], seed: int, spec: Spec | None = None) -> dict[str, Tensor]:
+        """The stored tensors that a random element moves, as it leaves them; empty where none is moved.
+
+        Args:
+            names: spaces and shifts; those that are idle here are left out.
+            seed: of the element.
+            spec: draws from the groups of this one.
+        """
+        import torch
+
+        active = [n for n in names if not self.idle(n)]
+        for attempt in range(DRAWS):
+            rng, blocks = torch.Generator().manual_seed(100 * seed + attempt), self.fresh()
+            random_alignment(spec or self.spec, self.blocks, rng, active).act(blocks)
+            if moved := self.changed(blocks):
+                return moved
+        return {}
+
+    def turn(self, seed: int) -> float:
+        """The change of outputs when gains are folded, the streams are turned by their largest groups, and new gains taken on."""
+        import torch
+
+        spec = with_streams(self.spec)
+        blocks, rng = self.fresh(), torch.Generator().manual_seed(seed)
+        random_turn(spec, self.blocks, blocks.__getitem__, rng, gains=True).act(blocks)
+        return self.specimen.change(self.changed(blocks))
+
+    def changed(self, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
+        """The stored tensors that differ from the specimen's own; none where no weight differs by ``MOVED``."""
+        found = {self.names[n]: t for block, x in blocks.items() for n, t in block.split(x)}
+        stored = self.specimen.stored
+        changed = {
+            n: t for n, t in found.items() if not (t.dtype == stored[n].dtype and bool((t == stored[n]).all()))
+        }
+        if max((float((t - stored[n]).abs().max()) for n, t in changed.items()), default=0.0) < MOVED:
+            return {}
+        return changed

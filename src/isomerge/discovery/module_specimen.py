@@ -1,0 +1,136 @@
+"""Specimens of one's own modules: plain torch, or classes that transformers does not build by itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from isomerge.discovery.building import LARGEST, first_line, randomise
+from isomerge.discovery.placement import Place
+from isomerge.discovery.precision import double_precision
+from isomerge.discovery.specimen import Specimen
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Forward = Callable[[Any, Any], Any]
+"""From a module and an input to what it computes."""
+
+
+@dataclass(eq=False)
+class ModuleSpecimen(Specimen):
+    """A module of one's own with random weights, in float64, and how it is run."""
+
+    forward: Forward | None = None
+
+    def outputs(self) -> list[Tensor]:
+        """Every number that the module computes, for each input, flat, float64."""
+        import torch
+
+        with double_precision(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # modules that draw at random
+            run = self.forward or called
+            found = [list(_floats(run(self.module, each))) for each in self.inputs]
+        if not all(found):
+            raise IsomergeError(f"{type(self.module).__name__} gives no floating-point numbers for these inputs")
+        return [torch.cat([tensor.double().flatten() for tensor in tensors]) for tensors in found]
+
+    @contextmanager
+    def holding(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> Iterator[None]:
+        """As `Specimen.holding`; by way of the disk is by ``load_state_dict``, which is how such modules are read."""
+        if not disk:
+            with super().holding(moved):
+                yield
+            return
+        before, self.module = self.module, copy.deepcopy(self.module)
+        try:
+            self.module.load_state_dict({**self.stored, **moved})
+            yield
+        finally:
+            self.module = before
+
+
+def module_specimens(
+    module: Any, config: Mapping[str, Any], inputs: Any, forward: Forward | None = None, seed: int = 0
+) -> tuple[ModuleSpecimen, ModuleSpecimen]:
+    """Two copies of a module with random weights.
+
+    Args:
+        module: a ``torch.nn.Module``, best a tiny one: symmetries do not depend on size.
+        config: what its checkpoints have as config.json.
+        inputs: one input or a list of them: keywords as a dict, arguments as a tuple, or the only argument.
+        forward: called with module and input, where the module itself is not what is called.
+        seed: of the weights.
+
+    Raises:
+        IsomergeError: the module is large, does not run on the inputs, or gives no finite numbers.
+    """
+    found = [_specimen(module, config, inputs, forward, seed + n) for n in range(2)]
+    return found[0], found[1]
+
+
+def _specimen(
+    module: Any, config: Mapping[str, Any], inputs: Any, forward: Forward | None, seed: int
+) -> ModuleSpecimen:
+    name, size = type(module).__name__, sum(p.numel() for p in module.parameters())
+    if size > LARGEST:
+        raise IsomergeError(
+            f"{name} has {size:,} parameters: give a tiny one of the same class (symmetries do not depend on size)"
+        )
+    own = copy.deepcopy(module).cpu().double().eval()
+    randomise(own, seed)
+    stored = {n: t.detach().clone() for n, t in own.state_dict().items()}
+    places = {n: Place(n, lambda t: t) for n, _ in own.named_parameters(remove_duplicate=False)}
+    each = inputs if isinstance(inputs, list) else [inputs]
+    found = ModuleSpecimen(own, dict(config), stored, places, [_double(one) for one in each], forward=forward)
+    try:
+        found.reference = found.outputs()
+    except IsomergeError:
+        raise
+    except Exception as error:  # whatever the code of a module raises for inputs that are not its own
+        raise IsomergeError(
+            f"{name} does not run on the inputs ({type(error).__name__}: {first_line(error)}): give inputs= as its "
+            "forward takes them (a dict of keywords, a tuple of arguments, or the only argument)"
+        ) from error
+    if not all(bool(out.isfinite().all()) for out in found.reference):
+        raise IsomergeError(f"{name} with random weights gives numbers that are not finite: it proves nothing")
+    return found
+
+
+def called(module: Any, given: Any) -> Any:
+    """What a module computes from keywords (a dict), arguments (a tuple), or one argument."""
+    if isinstance(given, Mapping):
+        return module(**given)
+    return module(*given) if isinstance(given, tuple) else module(given)
+
+
+def _floats(value: Any) -> Iterator[Tensor]:
+    """The floating-point tensors in an output of any structure."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _floats(part)
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        for part in value:
+            yield from _floats(part)
+
+
+def _double(value: Any) -> Any:
+    """Inputs of any structure in float64 where they are of floating point."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, Mapping):
+        return {key: _double(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_double, value))
+    return value

@@ -1,0 +1,271 @@
+"""A spec text on trial: the law for every space on tiny random models, and mutants of the text that the law must reject.
+
+The law alone could be empty: a space whose tensors no output depends on leaves all outputs as they are. So every line
+that a space acts on is left out once (a mutant). The outputs must then change; where they do not, nothing is proven of
+this line. And every group is tried once as the next larger one: where that holds as well, the declared group is proven
+but is not the whole symmetry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
+from isomerge.discovery.proving import CANNOT_ACT, PROVEN
+from isomerge.evidence.law import with_streams
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.completeness import check_complete
+from isomerge.symmetry.shifts import find_shifts
+from isomerge.symmetry.spec import Space, Spec
+
+if TYPE_CHECKING:
+    from isomerge.discovery.specimen import Specimen
+
+SEEDS = (11, 12)
+LARGER = {
+    "Perm": "SignedPerm",
+    "Sign": "PositiveScale",
+    "SignedPerm": "O",
+    "OFixingOnes": "O",
+    "O": "GL",
+    "PositiveScale": "Scale",
+    "Complex": "GL",
+}
+"""What a group is tried as to see whether the declared one is all there is."""
+TOGETHER = 10 * PROVEN
+"""The largest change of outputs under all spaces at once: rounding adds up."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the law says of one space or shift, or of all together."""
+
+    name: str
+    role: str
+    group: str
+    index: tuple[str, ...]
+    error: float
+    """The largest relative change of outputs; infinite where an element could not act, or moved nothing."""
+    bound: float = PROVEN
+
+    @property
+    def holds(self) -> bool:
+        """Whether rounding explains the change."""
+        return self.error < self.bound
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A text made wrong on purpose, and what it changes."""
+
+    space: str
+    line: str
+    """The line that is left as it is while the others move."""
+    error: float
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the outputs changed by more than rounding."""
+        return not self.error < PROVEN
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The proof of a spec text for one config, or why there is none."""
+
+    model_type: str
+    module: str
+    """The class that was run."""
+    laws: tuple[Law, ...]
+    mutants: tuple[Mutant, ...]
+    larger: tuple[Law, ...]
+    """Spaces whose next larger group leaves the outputs unchanged as well."""
+    unread: tuple[str, ...]
+    """Lines that no output depends on: nothing is proven of them."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether every law holds, and none of them is empty."""
+        return all(law.holds for law in self.laws) and not self.empty
+
+    @property
+    def wrong(self) -> tuple[Law, ...]:
+        """The laws that do not hold, the worst one first."""
+        return tuple(sorted((law for law in self.laws if not law.holds), key=lambda law: -law.error))
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """Spaces none of whose mutants was rejected: their law says nothing."""
+        judged = {mutant.space for mutant in self.mutants}
+        return tuple(sorted(judged - {mutant.space for mutant in self.mutants if mutant.rejected}))
+
+    @property
+    def survivors(self) -> tuple[Mutant, ...]:
+        """The mutants that changed no output."""
+        return tuple(mutant for mutant in self.mutants if not mutant.rejected)
+
+    @property
+    def refuted(self) -> str | None:
+        """Why the text is not proven, in a clause; None where it is."""
+        if self.wrong:
+            law, of = self.wrong[0], f"the outputs of a tiny random {self.module}"
+            what = f"space {law.name} ({law.group})" if law.group else f"what it says of {law.name}"
+            if math.isinf(law.error):
+                return f"{what} cannot act on a tiny random {self.module}"
+            return f"{what} changes {of} by {law.error:.1g}, of which rounding explains {law.bound:.0e}"
+        if self.empty:
+            return f"nothing is proven of space {', '.join(self.empty)}: no output of a {self.module} depends on what it moves"
+        return None
+
+    def report(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "model_type": self.model_type,
+            "class": self.module,
+            "proven": self.proven,
+            "refuted": self.refuted,
+            "laws": [_law_row(law) for law in self.laws],
+            "mutants": {
+                "count": len(self.mutants),
+                "rejected": sum(mutant.rejected for mutant in self.mutants),
+                "survivors": [
+                    {"space": m.space, "line": m.line, "error": _finite(m.error)} for m in self.survivors
+                ],
+            },
+            "larger": [{"space": law.name, "group": law.group, "error": law.error} for law in self.larger],
+            "unread": list(self.unread),
+        }
+
+
+def try_spec(spec_of: SpecOf, specimens: Sequence[Specimen]) -> Trial:
+    """Try a spec on tiny random models.
+
+    Args:
+        spec_of: binds the text to a config.
+        specimens: the models; what is said of a space is the worst over all of them. Mutants are tried on the first.
+
+    Raises:
+        IsomergeError: the spec does not describe a specimen's tensors, or one that it demands is not there.
+    """
+    bound = [BoundSpecimen(spec_of, specimen) for specimen in specimens]
+    for seen in bound:
+        check_complete(seen.spec, seen.matches)
+    unread = set(_unread(bound[0]))
+    return Trial(
+        bound[0].spec.model_type,
+        type(specimens[0].module).__name__,
+        tuple(_laws(bound)),
+        tuple(_mutants(bound[0], unread)),
+        tuple(_larger(bound[0])),
+        tuple(sorted(unread)),
+    )
+
+
+def _movers(seen: BoundSpecimen) -> dict[str, Space | None]:
+    """The spaces that lines have, and the shifts (None), that can move here."""
+    used = {a.name for block in seen.blocks for a in atoms(block.axes or ())}
+    found: dict[str, Space | None] = {n: space for n, space in seen.spec.spaces.items() if n in used}
+    found |= dict.fromkeys(shift.name for shift, _, _ in find_shifts(seen.spec, seen.blocks))
+    return {name: space for name, space in found.items() if _can_move(seen, name)}
+
+
+def _can_move(seen: BoundSpecimen, name: str) -> bool:
+    """Whether a random element moves anything: a space of one element, as the permutations of one head, does not."""
+    try:
+        return bool(seen.moved([name], SEEDS[0]))
+    except CANNOT_ACT:
+        return True  # it cannot act, which the law will say
+
+
+def _laws(bound: Sequence[BoundSpecimen]) -> Iterator[Law]:
+    """Every space and shift alone, all together in memory and through disk, and the folded streams."""
+    movers = [_movers(seen) for seen in bound]
+    spaces = {name: space for found in movers for name, space in found.items()}
+    for name, space in spaces.items():
+        here = [seen for seen, found in zip(bound, movers, strict=True) if name in found]
+        yield _law(name, space, _worst(lambda seen, seed, name=name: seen.change([name], seed), here))
+    here = [seen for seen, found in zip(bound, movers, strict=True) if found]
+    every = list(spaces)
+    if here:
+        yield Law("all", "", "", (), _worst(lambda seen, seed: seen.change(every, seed), here), TOGETHER)
+        error = _worst(lambda seen, seed: seen.change(every, seed, disk=True), here[:1], SEEDS[:1])
+        yield Law("all, through disk", "", "", (), error, TOGETHER)
+    for name, space in spaces.items():
+        if space is not None and space.folded and bound[0].spec.can_fold(name):
+            group = with_streams(bound[0].spec).spaces[name].group_name
+            error = _worst(lambda seen, seed: seen.turn(seed), here)
+            yield Law(f"{name} folded", space.role, group, space.index, error, TOGETHER)
+
+
+def _law(name: str, space: Space | None, error: float, group: str = "") -> Law:
+    if space is None:
+        return Law(name, "bias", "translation", (), error)
+    return Law(name, space.role or space.name, group or space.group_name, space.index, error)
+
+
+def _worst(
+    change: Callable[[BoundSpecimen, int], float], bound: Sequence[BoundSpecimen], seeds: Sequence[int] = SEEDS
+) -> float:
+    """The largest change of outputs over specimens and seeds; infinite where an element cannot act."""
+    try:
+        return max((change(seen, seed) for seen in bound for seed in seeds), default=math.inf)
+    except CANNOT_ACT:
+        return math.inf
+
+
+def _unread(seen: BoundSpecimen) -> Iterator[str]:
+    """The lines that no output depends on: other tensors in their places change nothing (softmax forgets a key's bias)."""
+    stored = seen.specimen.stored
+    for line in dict.fromkeys(block.line for block in seen.blocks):
+        names = [seen.names[n] for block in seen.blocks if block.line is line for n in block.canonical]
+        others = {name: 0.5 * stored[name].flip(0) for name in names if stored[name].is_floating_point()}
+        if others and seen.specimen.change(others) < PROVEN:
+            yield line.name
+
+
+def _mutants(seen: BoundSpecimen, unread: set[str]) -> Iterator[Mutant]:
+    """For every space, each line that it moves left as it is; where it moves one line alone, another factor on that."""
+    for name in seen.spec.spaces:
+        try:
+            moved = seen.moved([name], SEEDS[0])
+        except CANNOT_ACT:
+            continue
+        lines = dict.fromkeys(seen.matches[n].line.name for n in moved)
+        for line in lines.keys() - unread:
+            rest = {n: t for n, t in moved.items() if seen.matches[n].line.name != line}
+            if not rest:
+                rest = {n: 0.5 * t for n, t in moved.items()}
+            yield Mutant(name, line, seen.specimen.change(rest))
+
+
+def _larger(seen: BoundSpecimen) -> Iterator[Law]:
+    """Spaces inside of layers whose next larger group leaves the outputs as they are too.
+
+    Bases of other spaces are left out: a sign of a whole head is an element of what the head contains.
+    """
+    bases = {index for space in seen.spec.spaces.values() for index in space.index}
+    for name, space in _movers(seen).items():
+        if space is None or space.group_name not in LARGER or space.residual or name in bases:
+            continue
+        group = LARGER[space.group_name]
+        spec = seen.spec.with_group(name, group)
+
+        def change(seen: BoundSpecimen, seed: int, name: str = name, spec: Spec = spec) -> float:
+            moved = seen.moved([name], seed, spec)
+            return seen.specimen.change(moved) if moved else math.inf
+
+        error = _worst(change, [seen])
+        if error < PROVEN:
+            yield _law(name, space, error, group)
+
+
+def _law_row(law: Law) -> dict[str, Any]:
+    row = {"space": law.name, "role": law.role, "group": law.group, "index": list(law.index)}
+    return {**row, "error": _finite(law.error), "holds": law.holds}
+
+
+def _finite(error: float) -> float | None:
+    return error if math.isfinite(error) else None
