@@ -115,10 +115,16 @@ def test_the_factored_average_solves_its_system(weight: list[float]) -> None:
 
 @pytest.mark.parametrize("damping", [0.1, 0.5, 1.0])
 def test_damping_draws_towards_the_average(damping: float) -> None:
-    """Each Fisher is mixed with the pooled one; at 1 all are equal. It bounds what singular Fishers of few data give."""
+    """Factors are mixed with their mean eigenvalue, then Fishers with the pooled one; at 1 all are equal."""
     tensors, _ = drawn(7)
-    factors, weight = factors_of(4, 4, 6), [2.0, 1.0, 1.0]
+    given, weight = factors_of(4, 4, 6), [2.0, 1.0, 1.0]
     shares = [0.5, 0.25, 0.25]
+
+    def level(x: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(x)
+        return (vectors * ((1 - damping) * values + damping * values.mean())) @ vectors.mT
+
+    factors = [KroneckerFactors(level(f.inputs), level(f.outputs)) for f in given]
     pooled = torch.kron(
         sum(s * f.outputs for s, f in zip(shares, factors, strict=True)),
         sum(s * f.inputs for s, f in zip(shares, factors, strict=True)),
@@ -126,8 +132,12 @@ def test_damping_draws_towards_the_average(damping: float) -> None:
     mixed = [(1 - damping) * torch.kron(f.outputs, f.inputs) + damping * pooled for f in factors]
     right = sum(s * (m @ t.flatten()) for s, m, t in zip(shares, mixed, tensors, strict=True))
     wanted = torch.linalg.solve(sum(s * m for s, m in zip(shares, mixed, strict=True)), right).reshape(4, 6)
-    found = fisher_kfac(tensors, weight=weight, factors=factors, damping=damping, iterations=100)
+    found = fisher_kfac(tensors, weight=weight, factors=given, damping=damping, iterations=100)
     assert torch.allclose(found, wanted, atol=1e-6)
+    diagonals = [KroneckerFactors(f.inputs, f.outputs.diagonal()) for f in given]
+    full = [KroneckerFactors(f.inputs, f.outputs.diagonal().diag()) for f in given]
+    one, other = (fisher_kfac(tensors, weight=weight, factors=f, damping=damping) for f in (diagonals, full))
+    assert torch.allclose(one, other, atol=1e-6)
     if damping == 1:
         average = sum(s * t for s, t in zip(shares, tensors, strict=True))
         assert torch.allclose(found, average, atol=1e-12)

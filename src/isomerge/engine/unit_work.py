@@ -31,6 +31,15 @@ Solved = tuple[list[UnitResult], dict[str, "Tensor | PlacedTensor"]]
 """What every solver found for a unit, and the tensors that are written, by name."""
 
 
+class Fused(dict["Block", "Tensor | PlacedTensor"]):
+    """The blocks of a unit that are written, and what is to be told of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[tuple[str, str]] = []
+        """Names of tensors and what a method says of them."""
+
+
 class UnitSolver(Protocol):
     """What brings the units of a source to an anchor: `PairSolver`, or one that transports."""
 
@@ -111,7 +120,8 @@ class UnitWork:
             found.append(result)
             moved.append(there)
         elements = [s.alignment(r.elements) for s, r in zip(self.solvers, found, strict=True)]
-        return found, self._named(dict(self.fuse(unit, [base, *moved], [None, *elements], {})))
+        fused = self.fuse(unit, [base, *moved], [None, *elements], {})
+        return _noted(found, fused), self._named(dict(fused))
 
     def _passed(self, unit: Unit) -> Solved:
         """A unit that nothing moves: what is fused piece by piece is read, summed and measured by the way."""
@@ -122,7 +132,7 @@ class UnitWork:
             for k, model in enumerate(models)
         ]
         by = [None, *(solver.alignment({}) for solver in self.solvers)]
-        fused = dict(self.fuse(unit, blocks, by, first))
+        fused = self.fuse(unit, blocks, by, first)
         found = []
         for k, solver in enumerate(self.solvers):
             squares = {
@@ -132,7 +142,9 @@ class UnitWork:
                 for block in unit.blocks
             }
             found.append(solver.still(unit, squares))
-        return found, self._named(fused)  # by now all was read: what is damaged is told as it is stored
+        return _noted(found, fused), self._named(
+            dict(fused)
+        )  # by now all was read: what is damaged is told as it is stored
 
     def _named(self, fused: dict[Block, Tensor | PlacedTensor]) -> dict[str, Tensor | PlacedTensor]:
         """What is written, by its names; the blocks are let go."""
@@ -159,3 +171,10 @@ class UnitWork:
             return [{block: self.anchor.assemble(block, dtype, mapped=True) for block in unit.blocks}]
         first = self.solvers[0].load(self.anchor, unit, mapped=True)
         return [first, *(s.load(s.source, unit, mapped=True) for s in self.solvers)]
+
+
+def _noted(found: list[UnitResult], fused: Mapping[Block, Tensor | PlacedTensor]) -> list[UnitResult]:
+    """What was found, the first told what the fused blocks have to tell."""
+    if isinstance(fused, Fused) and found:
+        found[0].notes += fused.notes
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
+from isomerge.fusion.bounds import convex
 from isomerge.fusion.inner_products import PIECE
 from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method
@@ -18,7 +19,7 @@ EPS = 1e-8
 
 
 @merge_method
-@limited(models=(1, 1))
+@limited(models=(1, 1), bound=convex)
 def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
     """The other model's entries where their importance is an upper outlier, the base's elsewhere.
 

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.bounds import circuit_sides
 from isomerge.fusion.circuit_spaces import Blocks, find_circuits, without_free_biases
 from isomerge.fusion.inner_products import combination
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import per_model, unit_method
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 
 @unit_method
+@limited(bound=circuit_sides)
 def circuits(
     spec: Spec, units: Sequence[Blocks], *, weight: Sequence[float] = per_model(1.0)
 ) -> dict[Block, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.options import CONSENSUS, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, random_entries, sparse
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @merge_method
-@limited(density=SHARE)
+@limited(density=SHARE, bound=task_vectors)
 def dare_linear(
     tensors: Sequence[Tensor],
     base: Tensor,
@@ -52,7 +53,7 @@ def dare_linear(
 
 
 @merge_method
-@limited(density=SHARE, consensus_method=CONSENSUS)
+@limited(density=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def dare_ties(
     tensors: Sequence[Tensor],
     base: Tensor,

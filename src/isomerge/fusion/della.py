@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.options import CONSENSUS, SHARE, Together, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, check_window, ranked_entries, sparse
@@ -24,7 +25,7 @@ WINDOWS = Together(("density", "epsilon"), _check_drawn)
 
 
 @merge_method
-@limited(density=SHARE, consensus_method=CONSENSUS, together=WINDOWS)
+@limited(density=SHARE, consensus_method=CONSENSUS, together=WINDOWS, bound=task_vectors)
 def della(
     tensors: Sequence[Tensor],
     base: Tensor,
@@ -66,7 +67,7 @@ def della(
 
 
 @merge_method
-@limited(density=SHARE, together=WINDOWS)
+@limited(density=SHARE, together=WINDOWS, bound=task_vectors)
 def della_linear(
     tensors: Sequence[Tensor],
     base: Tensor,

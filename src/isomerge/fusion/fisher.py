@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.bounds import convex, near_average
+from isomerge.fusion.near import near_or_average
 from isomerge.fusion.options import NOT_NEGATIVE, SHARE, Range, limited
 from isomerge.fusion.registry import merge_method, per_model
 
@@ -32,7 +34,7 @@ class KroneckerFactors:
 
 
 @merge_method
-@limited(weight=NOT_NEGATIVE)
+@limited(weight=NOT_NEGATIVE, bound=convex)
 def fisher(
     tensors: Sequence[Tensor],
     *,
@@ -78,7 +80,7 @@ def fisher(
 
 
 @merge_method
-@limited(weight=NOT_NEGATIVE, damping=SHARE, iterations=Range(least=1))
+@limited(weight=NOT_NEGATIVE, damping=SHARE, iterations=Range(least=1), bound=near_average)
 def fisher_kfac(
     tensors: Sequence[Tensor],
     *,
@@ -86,6 +88,7 @@ def fisher_kfac(
     factors: Sequence[KroneckerFactors | None],
     damping: float = 0.1,
     iterations: int = 100,
+    notes: list[str] | None = None,
 ) -> Tensor:
     """Linear layers merged by their factored Fisher, by conjugate gradients; every other tensor is averaged.
 
@@ -94,9 +97,11 @@ def fisher_kfac(
     of Martens & Grosse 2015). It begins at the weighted average and is preconditioned by the pooled ``M W = (sum_k w_k
     G_k) W (sum_k w_k A_k)``: one step is exact where models share either factor.
 
-    Two singular Fishers can have a minimum far outside of their models, so each is drawn towards the pooled one:
-    ``(1 - damping) F_k + damping M``. (Their code multiplies what is off the diagonals instead, which depends on the
-    basis; this does not.) What no model's data see stays the average.
+    Two singular Fishers can have a minimum far outside of their models (an untied head's is nearly blind for rare tokens),
+    so each factor is drawn towards its mean eigenvalue, ``(1 - damping) G_k + damping mean(G_k) I``, and then each Fisher
+    towards the pooled one, ``(1 - damping) F_k + damping M``. (Their code multiplies what is off the diagonals instead,
+    which depends on the basis; this commutes with rotations, and without damping with every linear map.) Where the minimum
+    still lies too far out, the tensor is the average (`isomerge.fusion.near`). What no model's data see is averaged.
 
     Args:
         tensors: one per model, of one shape, float32 or float64, aligned.
@@ -104,6 +109,7 @@ def fisher_kfac(
         factors: of every model, aligned; where a model has none, the result is the weighted average.
         damping: from 0, the exact minimum, to 1, the weighted average.
         iterations: the most steps.
+        notes: is told when a tensor is averaged because its factors are nearly singular.
 
     Raises:
         IsomergeError: negative weights, a sum of weights that is zero, or an option outside of its range.
@@ -115,7 +121,7 @@ def fisher_kfac(
         raise IsomergeError(f"iterations {iterations}: at least 1 is needed")
     if not 0 <= damping <= 1:
         raise IsomergeError(f"damping {damping}: a number between 0 and 1 is needed")
-    known = [f for f in factors if f is not None]
+    known = [_damped(f, damping) for f in factors if f is not None]
     start = weighted_mean(tensors, weight)
     if len(known) < len(tensors):
         return start
@@ -123,8 +129,8 @@ def fisher_kfac(
     mean = (start.mT if turned else start).double()
     pairs = [(share * (1 - damping), f) for share, f in zip(shares, known, strict=True)]
     pooled = KroneckerFactors(
-        sum((share * f.inputs.double() for share, f in zip(shares, known, strict=True)), 0 * known[0].inputs),
-        sum((share * f.outputs.double() for share, f in zip(shares, known, strict=True)), 0 * known[0].outputs),
+        sum((share * f.inputs for share, f in zip(shares, known, strict=True)), 0 * known[0].inputs),
+        sum((share * f.outputs for share, f in zip(shares, known, strict=True)), 0 * known[0].outputs),
     )
     right = torch.zeros_like(mean)
     for tensor, (share, f) in zip(tensors, pairs, strict=True):
@@ -133,8 +139,21 @@ def fisher_kfac(
     def apply(d: Tensor) -> Tensor:
         return sum((share * _curvature(f, d) for share, f in pairs), damping * _curvature(pooled, d))
 
-    found = mean + _conjugate_gradients(apply, right, _preconditioner(pooled), iterations)
-    return (found.mT if turned else found).to(start.dtype).contiguous()
+    step = _conjugate_gradients(apply, right, _preconditioner(pooled), iterations)
+    return near_or_average((step.mT if turned else step), tensors, start, notes)
+
+
+def _damped(f: KroneckerFactors, damping: float) -> KroneckerFactors:
+    """Both factors, float64, each drawn towards its mean eigenvalue."""
+
+    def drawn(x: Tensor) -> Tensor:
+        x = x.double()
+        level = damping * (x if x.ndim == 1 else x.diagonal()).mean()
+        x = (1 - damping) * x
+        (x if x.ndim == 1 else x.diagonal()).add_(level)
+        return x
+
+    return KroneckerFactors(drawn(f.inputs), drawn(f.outputs), f.axis)
 
 
 def _curvature(f: KroneckerFactors, d: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from isomerge.fusion.bounds import convex
 from isomerge.fusion.options import limited
 from isomerge.fusion.registry import forward_method
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @forward_method
-@limited(metric=("loss", "accuracy"))
+@limited(metric=("loss", "accuracy"), bound=convex)
 def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[str, Any]]:
     """The best model, averaged with each next best one that does not make the average worse on labelled examples.
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.bounds import on_sphere
 from isomerge.fusion.inner_products import combination, inner_products
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 
 @merge_method
+@limited(bound=on_sphere)
 def karcher(tensors: Sequence[Tensor], *, max_iter: int = 10, tol: float = 1e-5) -> Tensor:
     """The mean direction on the sphere, at the mean length.
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.bounds import weighted
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import elementwise_method, per_model
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @elementwise_method
+@limited(bound=weighted)
 def linear(
     tensors: Sequence[Tensor], *, weight: Sequence[float] = per_model(1.0), normalize: bool = True
 ) -> Tensor:

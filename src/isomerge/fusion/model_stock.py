@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
+from isomerge.fusion.bounds import stock
 from isomerge.fusion.inner_products import combination, inner_products
 from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method
@@ -21,7 +22,7 @@ SINGULAR = 1e-6
 
 
 @merge_method
-@limited(models=(2, None))
+@limited(models=(2, None), bound=stock)
 def model_stock(tensors: Sequence[Tensor], base: Tensor, *, filter_wise: bool = False) -> Tensor:
     """Between the base and the average, as near to the average as the models agree.
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.bounds import on_sphere
 from isomerge.fusion.inner_products import combination, inner_products
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method, per_model
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @merge_method
+@limited(bound=on_sphere)
 def multislerp(
     tensors: Sequence[Tensor],
     base: Tensor | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
+from isomerge.fusion.bounds import convex
 from isomerge.fusion.options import limited
 from isomerge.fusion.registry import elementwise_method
 
@@ -17,7 +18,7 @@ NEAREST = 1e-6
 
 
 @elementwise_method
-@limited(models=(1, 1))
+@limited(models=(1, 1), bound=convex)
 def nearswap(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     """Every entry moves from the base to the other model by ``min(1, t / |theta - base|)`` of the way.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
+from isomerge.fusion.bounds import interpolated
 from isomerge.fusion.inner_products import combination, inner_products
 from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method, per_model
@@ -23,7 +24,7 @@ TOTAL = 1e-6
 
 
 @merge_method
-@limited(models=(2, 2))
+@limited(models=(2, 2), bound=interpolated)
 def nuslerp(
     tensors: Sequence[Tensor],
     base: Tensor | None = None,

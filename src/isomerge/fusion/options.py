@@ -1,5 +1,5 @@
 """The options of merge methods: their kinds, and what a signature cannot say: which values they take, alone and together,
-and how many models a method merges.
+how many models a method merges, and how large its result can be.
 
     @merge_method
     @limited(density=SHARE, consensus_method=CONSENSUS, models=(2, None))
@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from isomerge.fusion.bounds import Bound
 
 KINDS = (bool, int, float, str)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -74,18 +77,21 @@ class Limits:
     models: tuple[int, int | None] = (1, None)
     """The least and the most models that it merges, the base not counted."""
     together: Together | None = None
+    bound: Bound | None = None
+    """How large a result can be: `isomerge.fusion.bounds`."""
 
 
 def limited(
     *,
     models: tuple[int, int | None] = (1, None),
     together: Together | None = None,
+    bound: Bound | None = None,
     **values: Range | tuple[str, ...],
 ) -> Callable[[Function], Function]:
     """Give a function limits, before it is registered: values of its options by name, and the other fields of `Limits`."""
 
     def put(function: Function) -> Function:
-        function.__dict__["limits"] = Limits(values, models, together)
+        function.__dict__["limits"] = Limits(values, models, together, bound)
         return function
 
     return put

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
+from isomerge.fusion.bounds import scaled
 from isomerge.fusion.options import limited
 from isomerge.fusion.registry import elementwise_method, per_model
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @elementwise_method
-@limited(models=(1, 1))
+@limited(models=(1, 1), bound=scaled)
 def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model(1.0)) -> Tensor:
     """``scale theta``.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.bounds import changes
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
 
 @merge_method
+@limited(bound=changes)
 def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     """The base plus, entry by entry, the mean task vector of the models that change it.
 
@@ -27,6 +30,7 @@ def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Te
 
 
 @merge_method
+@limited(bound=changes)
 def ramplus_tl(
     tensors: Sequence[Tensor], base: Tensor, *, r: float = 0.1, alpha: float = 0.2, epsilon: float = 1e-5
 ) -> Tensor:

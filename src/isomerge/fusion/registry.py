@@ -9,7 +9,8 @@
 parameters whose default is `per_model` have one value per model, the others one for all. A trailing underscore is dropped
 (``lambda_`` is mergekit's ``lambda``). ``rng`` makes a method random: it is seeded from the run's seed and the tensor's
 name, so that neither the order of tensors nor the number of workers matters. ``fishers``, ``grams`` and ``factors`` are
-statistics of the models (`isomerge.engine.merge.fusion_statistics`). Ranges, choices and the number of models are said by
+statistics of the models (`isomerge.engine.merge.fusion_statistics`); ``notes`` is a list to which it appends what users should
+know of a tensor. Ranges, choices, the number of models and how large a result can be are said by
 `isomerge.fusion.options.limited`.
 
 Adding a method is one file in this folder.
@@ -31,6 +32,8 @@ from isomerge.fusion.options import KINDS, Option, Together, check_kind, limits_
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
+
+    from isomerge.fusion.bounds import Bound
 
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
@@ -72,6 +75,10 @@ class Method:
     """The least and the most models that it merges, the base not counted."""
     together: Together | None = None
     """What values of several options must fulfil together."""
+    bound: Bound | None = None
+    """How large a result it can explain (`isomerge.fusion.bounds`); None: as `anything_near` says."""
+    noted: bool = False
+    """It has sentences to tell: see ``notes``."""
 
     @property
     def piecewise(self) -> bool:
@@ -105,6 +112,16 @@ class Method:
             raise IsomergeError(f"unknown key `{place}`: {hint}")
         check_kind(self.options[name], value, place)
 
+    def values(self, parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """All options by the users' names, defaults filled in, one value for each of ``count`` models where there is one per
+        model."""
+        found: dict[str, Any] = {}
+        for option in self.options.values():
+            value = parameters.get(option.name, option.default)
+            one = option.per_model and not isinstance(value, Sequence)
+            found[option.name] = [value] * count if one else value
+        return found
+
     def fuse(
         self,
         tensors: Sequence[Tensor],
@@ -114,6 +131,7 @@ class Method:
         rng: Generator | None = None,
         statistics: Any = None,
         out: Tensor | None = None,
+        notes: list[str] | None = None,
     ) -> Tensor:
         """Apply the method to the tensors of one block.
 
@@ -124,19 +142,18 @@ class Method:
             rng: of random methods.
             statistics: what `statistics` asks for.
             out: where a widening method puts its result.
+            notes: takes what the method has to tell.
         """
-        given: dict[str, Any] = {}
-        for option in self.options.values():
-            value = parameters.get(option.name, option.default)
-            if option.per_model and not isinstance(value, Sequence):
-                value = [value] * len(tensors)
-            given[option.keyword] = value
+        values = self.values(parameters, len(tensors))
+        given: dict[str, Any] = {option.keyword: values[option.name] for option in self.options.values()}
         if self.random:
             given["rng"] = rng
         if self.statistics:
             given[self.statistics] = statistics
         if self.widening:
             given["out"] = out
+        if self.noted:
+            given["notes"] = notes
         return self.function(tensors, *([base] if self.base != "none" else []), **given)
 
 
@@ -184,7 +201,7 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
     options: dict[str, Option] = {}
     limits = limits_of(function)
     for key, parameter in parameters.items():
-        if parameter.kind is not parameter.KEYWORD_ONLY or key in ("rng", "out") or key in STATISTICS:
+        if parameter.kind is not parameter.KEYWORD_ONLY or key in ("rng", "out", "notes") or key in STATISTICS:
             continue
         name, default = key.rstrip("_"), parameter.default
         values = limits.values.get(name)
@@ -209,6 +226,8 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
         forward,
         models=limits.models,
         together=limits.together,
+        bound=limits.bound,
+        noted="notes" in parameters,
     )
 
 

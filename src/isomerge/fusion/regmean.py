@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.bounds import near_average
 from isomerge.fusion.fisher import ROUNDING, checked_weights, pseudo_inverse, weighted_mean
+from isomerge.fusion.near import near_or_average
 from isomerge.fusion.options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 
@@ -26,13 +28,14 @@ class InputGram:
 
 
 @merge_method
-@limited(weight=NOT_NEGATIVE, alpha=SHARE)
+@limited(weight=NOT_NEGATIVE, alpha=SHARE, bound=near_average)
 def regmean(
     tensors: Sequence[Tensor],
     *,
     weight: Sequence[float] = per_model(1.0),
     grams: Sequence[InputGram | None],
     alpha: float = 0.9,
+    notes: list[str] | None = None,
 ) -> Tensor:
     """Regression of every linear layer on the models' own outputs, in closed form; every other tensor is averaged.
 
@@ -42,13 +45,15 @@ def regmean(
     further from 1, the closer to the average weighted by the inputs' sizes.
 
     Directions that no model's data see (singular Grams) keep the weighted average: a solution of least norm there would
-    be zeros.
+    be zeros. Where the minimum lies far outside of the models, as with nearly singular Grams at alpha 1, the tensor is the
+    average (`isomerge.fusion.near`).
 
     Args:
         tensors: one per model, of one shape, float32 or float64, aligned.
         weight: not negative.
         grams: of every model, aligned; where a model has none, the result is the weighted average.
         alpha: between 0 and 1.
+        notes: is told when a tensor is averaged because its Grams are nearly singular.
 
     Raises:
         IsomergeError: negative weights, a sum of weights that is zero, or an alpha outside its range.
@@ -70,8 +75,8 @@ def regmean(
         gram = alpha * gram + (1 - alpha) * gram.diagonal().diag()
         total += gram
         change += ((tensor.mT if turned else tensor).double() - w0) @ gram
-    found = w0 + _solved(total, change)
-    return (found.mT if turned else found).to(start.dtype).contiguous()
+    step = _solved(total, change)
+    return near_or_average(step.mT if turned else step, tensors, start, notes)
 
 
 def _solved(gram: Tensor, change: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.fusion.bounds import in_layers
 from isomerge.fusion.options import NOT_NEGATIVE, limited
 from isomerge.fusion.registry import forward_method, per_model
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @forward_method
-@limited(ridge=NOT_NEGATIVE)
+@limited(ridge=NOT_NEGATIVE, bound=in_layers)
 def regression(
     run: Forward, *, weight: Sequence[float] = per_model(1.0), ridge: float | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.bounds import changes
 from isomerge.fusion.options import SHARE, limited
 from isomerge.fusion.registry import merge_method
 from isomerge.fusion.sparsity import check_share, lowest
@@ -18,7 +19,7 @@ NEGLIGIBLE = 1e-6
 
 
 @merge_method
-@limited(select_topk=SHARE)
+@limited(select_topk=SHARE, bound=changes)
 def sce(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float = 1.0, int8_mask: bool = False) -> Tensor:
     """Select entries on which the models differ, calculate the models' weights, erase minority signs.
 

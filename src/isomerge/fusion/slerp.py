@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.arity import check_number
+from isomerge.fusion.bounds import interpolated
 from isomerge.fusion.inner_products import combination, inner_products
 from isomerge.fusion.options import limited
 from isomerge.fusion.registry import merge_method
@@ -21,7 +22,7 @@ EPS = 1e-8
 
 
 @merge_method
-@limited(models=(1, 1))
+@limited(models=(1, 1), bound=interpolated)
 def slerp(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     """Spherical interpolation from the base to the other model.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.bounds import task_vectors
+from isomerge.fusion.options import limited
 from isomerge.fusion.registry import elementwise_method, per_model
 from isomerge.fusion.task_vectors import add_task_vectors
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @elementwise_method
+@limited(bound=task_vectors)
 def task_arithmetic(
     tensors: Sequence[Tensor],
     base: Tensor,

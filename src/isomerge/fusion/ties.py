@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.options import CONSENSUS, SHARE, limited
 from isomerge.fusion.registry import per_model, widening_method
 from isomerge.fusion.sparsity import check_share
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @widening_method
-@limited(density=SHARE, consensus_method=CONSENSUS)
+@limited(density=SHARE, consensus_method=CONSENSUS, bound=task_vectors)
 def ties(
     tensors: Sequence[Tensor],
     base: Tensor,

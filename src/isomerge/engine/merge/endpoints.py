@@ -150,8 +150,9 @@ def write_fused(
     if stream.done("fused") is None:
         own_key = run_key("fused", [first, *(solver.source for solver in solvers)], key)
         with StreamWriter(first, intermediate_output(stream.output, folder, dtype), own_key) as own:
-            stream_units(own, solvers, plan, fuse, first)
+            results = stream_units(own, solvers, plan, fuse, first)
             write_alone(own, plan, first, dtype)
             own.finish({"command": "merge"}, {}, "")
-        stream.writer.commit("fused", {})
+        notes = [note for found in results for result in found for note in result.notes]
+        stream.writer.commit("fused", {"notes": notes})
     return recognise(folder, spec_file=first.spec_file)

@@ -66,14 +66,15 @@ def fuse_forward(
         still = make_plan(first, models[1:], "none")
         again = [PairSolver(first, model, still, fuser.dtype, guard=False) for model in models[1:]]
         if repair is None:
-            stream_units(stream, again, still, fuser.fuse, first)
+            fuser.take_notes(stream_units(stream, again, still, fuser.fuse, first))
             return results
         fused = write_fused(stream, first, again, still, fuser.fuse, fuser.dtype, key)
+        fuser.told += map(tuple, (stream.done("fused") or {}).get("notes", []))
         module = load_module(fused, run.dtype, device)
     if repair is not None:
         weights = fusion.weights(len(models))[fusion.start :]
         _repair(module, run, fuser, weights, open_given(repair, donor, matching, option="--repair"))
-    _write_module(stream, first, fuser, module)
+    _write_module(stream, models[fusion.start :], first, fuser, module, repaired=repair is not None)
     return results
 
 
@@ -84,13 +85,28 @@ def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[flo
     fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
 
 
-def _write_module(stream: StreamWriter, first: Model, fuser: Fuser, module: nn.Module) -> None:
-    """The blocks of the merge as a live module has them, unit by unit; what it has no weight for is the first model's."""
+def _write_module(
+    stream: StreamWriter,
+    models: Sequence[Model],
+    first: Model,
+    fuser: Fuser,
+    module: nn.Module,
+    *,
+    repaired: bool,
+) -> None:
+    """The blocks of the merge as a live module has them, unit by unit; what it has no weight for is the first model's.
+
+    Raises:
+        IsomergeError: a tensor that ``models``, those that are merged, do not explain.
+    """
     ready = state_of(module, first)
     for unit in fuser.plan.units:
         if stream.done(unit.key) is None:
-            for block in unit.blocks:
-                stream.put(block, _ready(first, block, ready, fuser.dtype))
+            blocks = {block: _ready(first, block, ready, fuser.dtype) for block in unit.blocks}
+            theirs = [{b: m.assemble(b, fuser.dtype) for b in unit.blocks} for m in models]
+            fuser.check(blocks, theirs, fuser.options(unit.blocks[0]), repaired=repaired)
+            for block, tensor in blocks.items():
+                stream.put(block, tensor)
             stream.writer.commit(unit.key, {})
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
 from isomerge.engine.first_reading import FirstReading, FirstReadings
 from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
-from isomerge.engine.pairs.pair import Blocks
+from isomerge.engine.pairs.pair import Blocks, UnitResult
 from isomerge.engine.plan import Plan
+from isomerge.engine.unit_work import Fused
+from isomerge.fusion.bounds import Inputs, in_layers, size_of
+from isomerge.fusion.net import Watched, check_explained, resolution_of
+from isomerge.fusion.options import Option
 from isomerge.pieces import all_finite, pieces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
@@ -28,12 +33,18 @@ if TYPE_CHECKING:
     from isomerge.engine.stored_form import StoredForm
 
 
+NAMED = 3
+"""Tensors that a note names."""
+
+
 @dataclass(frozen=True)
 class Way:
     """What a block's pieces pass through: where they go, and the first reading that they come from (None: read already)."""
 
     form: StoredForm | None
     reading: FirstReading | None
+    notes: list[tuple[str, str]]
+    """Takes what the method says of tensors."""
 
 
 class Fuser:
@@ -58,6 +69,8 @@ class Fuser:
         must follow. None: units come with what moves them."""
         self.report: dict[str, Any] = {}
         """What a method that runs models has to tell."""
+        self.told: list[tuple[str, str]] = []
+        """What the method has said of tensors, by their names."""
         self._depths = stacks_of(donor.blocks)
         ranks = {line.name: number for number, line in enumerate(donor.spec.lines)}
         stacked = [ranks[block.line.name] for block in donor.blocks if layer_of(block)[1] is not None]
@@ -71,7 +84,7 @@ class Fuser:
         first: FirstReadings,
         *,
         form: StoredForm | None = None,
-    ) -> dict[Block, Tensor | PlacedTensor]:
+    ) -> Fused:
         """The blocks that are written of one unit, from those of every model in the run's order and what moved them.
 
         Those of ``first`` are read here, piece by piece as they are fused where that can be. A block comes in one of three forms: as
@@ -82,19 +95,19 @@ class Fuser:
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
         by = by if self.moved_by is None else list(self.moved_by)
-        found: dict[Block, Tensor | PlacedTensor] = {}
+        found = Fused()
         apart = [block for block in first if not self._reads(block, len(blocks))]
         for block in apart:
             first[block].read()
         if self.fusion.method.unit:
             blocks = [{block: self._working(t) for block, t in part.items()} for part in blocks]
-            found |= self._by_unit(unit, blocks)
+            found.update(self._by_unit(unit, blocks))
         for block in unit.blocks:
             tensors = [part[block] for part in blocks]
             if not tensors[0].is_floating_point():
                 found[block] = tensors[0]
             elif block not in found:
-                way = Way(form, None if block in apart else first.get(block))
+                way = Way(form, None if block in apart else first.get(block), found.notes)
                 found[block] = self._by_block(block, tensors, by, way)
         return found
 
@@ -162,16 +175,29 @@ class Fuser:
         fusion = self.fusion
         here = tensors[fusion.start :][: self.count(block, number)]
         base = tensors[0] if fusion.first == "base" else None
+        name = self.name(block, number)
         if fusion.method.piecewise:
-            return self._in_pieces(block, given, here, base, way)
+            return self._in_pieces(block, given, here, base, way, name)
         here, base = list(map(self._working, here)), None if base is None else self._working(base)
         seen = None
         if self.statistics is not None and fusion.method.statistics is not None:
             seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
-        return self.apply(here, given, base=base, statistics=seen, name=block.canonical[number])
+        notes: list[str] = []
+        found = self.apply(here, given, base=base, statistics=seen, name=block.canonical[number], notes=notes)
+        way.notes.extend((name, words) for words in notes)
+        if not block.line.infinite:
+            check_explained(fusion.method, found, _inputs(here, base), given, name)
+        return found
 
     def apply(
-        self, tensors: list[Tensor], given: dict[str, Any], *, base: Tensor | None, statistics: Any, name: str
+        self,
+        tensors: list[Tensor],
+        given: dict[str, Any],
+        *,
+        base: Tensor | None,
+        statistics: Any,
+        name: str,
+        notes: list[str] | None = None,
     ) -> Tensor:
         """The method's result for one tensor of every model, in the working dtype; ``name`` seeds a random method."""
         method = self.fusion.method
@@ -180,10 +206,16 @@ class Fuser:
 
             return linear(tensors, weight=given.get("weight", [1.0] * len(tensors)))
         rng = generator(self.fusion.seed, method.name, name) if method.random else None
-        return method.fuse(tensors, given, base=base, rng=rng, statistics=statistics)
+        return method.fuse(tensors, given, base=base, rng=rng, statistics=statistics, notes=notes)
 
     def _in_pieces(
-        self, block: Block, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, way: Way
+        self,
+        block: Block,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        base: Tensor | None,
+        way: Way,
+        name: str,
     ) -> Tensor | PlacedTensor:
         """A method that needs no more than a piece of every model in the working dtype."""
         import torch
@@ -191,7 +223,8 @@ class Fuser:
         shape, device, form = tensors[0].shape, tensors[0].device, way.form
         narrow = None if form is None else form.written_dtype(block)
         place = None if form is None else form.place(block, finite=True)
-        fill = partial(self._fill, given, tensors, base, way.reading)
+        named = None if block.line.infinite else name
+        fill = partial(self._fill, given, tensors, base, way.reading, named)
         if place is not None and place.shape == shape:
             with suppress(NotFiniteError):
                 fill(place)
@@ -209,28 +242,74 @@ class Fuser:
         tensors: list[Tensor],
         base: Tensor | None,
         first: FirstReading | None,
+        name: str | None,
         out: Any,
     ) -> Any:
-        """The method's result, in a tensor or at its place in a file."""
-        if self.fusion.method.widening:
-            return self.fusion.method.fuse(tensors, given, base=base, out=out)
+        """The method's result, in a tensor or at its place in a file; where there is a ``name``, it must be explained."""
+        method = self.fusion.method
+        if method.widening:
+            return self._widened(given, tensors, base, name, out)
         read = pieces if first is None else first.pieces
         for parts, place in read([*tensors, *([] if base is None else [base])], out, self.dtype):
             origin = None if base is None else parts.pop()
-            place.copy_(self.fusion.method.fuse(parts, given, base=origin))
+            found = method.fuse(parts, given, base=origin)
+            if name is not None:
+                check_explained(method, found, _inputs(parts, origin), given, name)
+            place.copy_(found)
+        return out
+
+    def _widened(
+        self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, name: str | None, out: Any
+    ) -> Any:
+        """What a widening method puts into ``out``; an entry that ``out`` cannot hold is told by whoever writes."""
+        import torch
+
+        method = self.fusion.method
+        watched: Any = out if isinstance(out, torch.Tensor) else Watched(out)
+        method.fuse(tensors, given, base=base, out=watched)
+        size = watched.size if isinstance(watched, Watched) else size_of([watched])
+        if name is not None and (isfinite(size.norm) or out.dtype == self.dtype):
+            step = resolution_of(out.dtype)
+            check_explained(method, size, _inputs(tensors, base), given, name, resolution=step)
         return out
 
     def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
         first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])
-        given = {o.keyword: v for o, v in self.options(first)}
-        return self.fusion.method.function(
-            self.donor.spec, blocks[self.fusion.start :][: self.count(first)], **given
-        )
+        method, options = self.fusion.method, self.options(first)
+        blocks = blocks[self.fusion.start :][: self.count(first)]
+        found = method.function(self.donor.spec, blocks, **{o.keyword: v for o, v in options})
+        self.check(found, blocks, options)
+        return found
 
-    def options(self, block: Block | None) -> list[tuple[Any, Any]]:
+    def options(self, block: Block | None) -> list[tuple[Option, Any]]:
         """The method's options and their values, for a block or for a whole model, whose tensors all have the same."""
         given = self.parameters(self.plan.units[0].blocks[0] if block is None else block)
         return [(option, given[name]) for name, option in self.fusion.method.options.items()]
+
+    def take_notes(self, results: Sequence[Sequence[UnitResult]]) -> None:
+        """Keep what the method has said of tensors while units were fused."""
+        self.told += [note for found in results for result in found for note in result.notes]
+
+    def check(
+        self,
+        blocks: Mapping[Block, Tensor],
+        models: Sequence[Blocks],
+        options: Sequence[tuple[Option, Any]],
+        *,
+        repaired: bool = False,
+    ) -> None:
+        """Hold what is fused of a layer as a whole to what the method can explain, from the tensors of the models and its
+        options; with ``repaired``, what REPAIR can.
+
+        Raises:
+            IsomergeError: naming the tensor and the method.
+        """
+        inputs = Inputs([[t for t in part.values() if t.is_floating_point()] for part in models])
+        method, given = self.fusion.method, {option.name: value for option, value in options}
+        method = replace(method, bound=in_layers) if repaired else method
+        for block, tensor in blocks.items():
+            if tensor.is_floating_point() and not block.line.infinite:
+                check_explained(method, tensor, inputs, given, self.name(block))
 
     def described(self, count: int) -> dict[str, Any]:
         """What a report says of the fusion of ``count`` models."""
@@ -244,8 +323,27 @@ class Fuser:
             "base": fusion.first == "base",
             "seed": fusion.seed if fusion.method.random else None,
             "kept_from_first": [block.key for block in self.plan.alone],
-            "notes": [*self.plan.selection.notes, *fusion.notes],
+            "notes": [*self.plan.selection.notes, *fusion.notes, *_joined(self.told)],
         }
+
+
+def _inputs(tensors: Sequence[Tensor], base: Tensor | None) -> Inputs:
+    """Of one tensor of every model, for the net under methods."""
+    return Inputs([[t] for t in tensors], None if base is None else [base])
+
+
+def _joined(told: Sequence[tuple[str, str]]) -> list[str]:
+    """What was said of tensors, one sentence for each thing that was said."""
+    named: dict[str, list[str]] = {}
+    for name, words in sorted(told):
+        named.setdefault(words, []).append(name)
+    return [f"{_listed(names)}: {words}" for words, names in named.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    first = ", ".join(names[:NAMED])
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"tensor{'s' if len(names) > 1 else ''} {first}{more}"
 
 
 def generator(seed: int, *names: str) -> Generator:

@@ -191,6 +191,7 @@ class MergePlan:
                 fuse = partial(self.fuser.fuse, form=stream.form)
                 pieces = self.fusion.method.piecewise
                 results = stream_units(stream, used, self.plan, fuse, self.target, piecewise=pieces)
+                self.fuser.take_notes(results)
             aligned = options.onto and options.align
             moved = self.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
             write_alone(stream, self.plan, self.donor, self.dtype, moved)

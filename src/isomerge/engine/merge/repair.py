@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from isomerge.data.examples import Examples
 
 PLACES = ("all", "stream")
-# A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow rounding up.
-DEAD = 1e-6
+# A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow up rounding, and weights.
+DEAD = 1e-2
 
 
 @dataclass

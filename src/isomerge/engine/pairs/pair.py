@@ -38,6 +38,8 @@ class UnitResult:
     """Per block: tensor, spaces, norm, before, after."""
     dead: list[str] = field(default_factory=list)
     elements: dict[str, Tensor] = field(default_factory=dict)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """What the method of a merge says of tensors: their names, and its words."""
 
     def total(self, what: str) -> float:
         """The sum of one of the squared figures over the unit."""
@@ -45,12 +47,14 @@ class UnitResult:
 
     def record(self) -> dict[str, Any]:
         """The JSON form, without the elements."""
-        return {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
+        found = {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
+        return {**found, "notes": self.notes} if self.notes else found
 
     @classmethod
     def restored(cls, record: Mapping[str, Any], elements: dict[str, Tensor] | None = None) -> UnitResult:
         """What `record` was made from; without the elements, those of the whole model are kept elsewhere."""
-        return cls(record["unit"], record["layer"], record["blocks"], record["dead"], elements or {})
+        notes = [(name, words) for name, words in record.get("notes", [])]
+        return cls(record["unit"], record["layer"], record["blocks"], record["dead"], elements or {}, notes)
 
 
 class PairSolver:

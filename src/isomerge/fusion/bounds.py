@@ -1,0 +1,265 @@
+"""What a method can explain: how large a merged tensor can be, from the sizes of what was merged and the parameters.
+
+Every method declares a bound with its limits (``@limited(bound=...)``); a result beyond it is refused before the output
+appears (`isomerge.fusion.net`). A bound of isomerge's own methods is a theorem about them, whatever the inputs and however
+large the weights that the user asked for; what declares none has `anything_near`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import inf, isfinite, prod, sqrt
+from typing import TYPE_CHECKING, Any
+
+from isomerge.fusion.near import REACH, distance_from
+from isomerge.pieces import PIECE, wide_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FAR = 10.0
+"""What means on a sphere may add to the sum of their inputs' norms: between nearly opposite tensors they are longer."""
+ANYTHING = 100.0
+"""What a method that declares no bound may add to the sum of its inputs."""
+NO_WEIGHT = 1e-8
+"""Sum of weights that nothing is divided by (`isomerge.fusion.task_vectors`)."""
+CANCELLED = 1e-5
+"""Share of the largest weight below which a sum of weights is what rounding leaves of zero."""
+FEW = 12
+"""Models of which all subsets are looked at."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a tensor is."""
+
+    norm: float = 0.0
+    """Frobenius."""
+    largest: float = 0.0
+    """The largest magnitude of an entry."""
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.norm + other.norm, self.largest + other.largest)
+
+    def __rmul__(self, factor: float) -> Size:
+        return Size(abs(factor) * self.norm, abs(factor) * self.largest)
+
+    @property
+    def smeared(self) -> Size:
+        """That of a tensor of this norm in another direction: all of it may be in one entry."""
+        return Size(self.norm, self.norm)
+
+
+NOTHING = Size()
+
+
+def total(sizes: Sequence[Size], factors: Sequence[float] | None = None) -> Size:
+    """``sum_m |c_m| size_m``."""
+    factors = [1.0] * len(sizes) if factors is None else factors
+    return sum((factor * size for factor, size in zip(factors, sizes, strict=True)), NOTHING)
+
+
+def size_of(parts: Iterable[Tensor]) -> Size:
+    """The size of some tensors taken as one, in any floating dtype; not finite where an entry is not."""
+    import torch
+
+    squares = largest = 0.0
+    for part in parts:
+        for piece in part.reshape(-1).split(PIECE):
+            if not piece.numel():
+                continue
+            wide = piece if piece.dtype in (torch.float32, torch.float64) else piece.float()
+            square = float(torch.dot(wide, wide))  # float32 sums of a piece are right to 1e-4
+            if not 1e-30 < square < inf:
+                square = float(torch.linalg.vector_norm(wide, dtype=torch.float64)) ** 2
+            low, high = torch.aminmax(wide)
+            squares, largest = squares + square, max(largest, -float(low), float(high))
+    return Size(sqrt(squares), largest) if isfinite(squares) else Size(inf, inf)
+
+
+class Inputs:
+    """What a method was given, measured when a bound asks.
+
+    Args:
+        models: per model its tensors: one, or the blocks of a work unit.
+        base: those of the base, where there is one.
+    """
+
+    def __init__(self, models: Sequence[Sequence[Tensor]], base: Sequence[Tensor] | None = None) -> None:
+        self.tensors, self.origin = models, base
+
+    def each(self) -> Iterator[Size]:
+        """The sizes of the models, then of the base, one after the other."""
+        yield from map(size_of, [*self.tensors, *([] if self.origin is None else [self.origin])])
+
+    @cached_property
+    def models(self) -> list[Size]:
+        """Of every model."""
+        return [size_of(parts) for parts in self.tensors]
+
+    @cached_property
+    def base(self) -> Size:
+        """Of the base; of nothing where there is none."""
+        return NOTHING if self.origin is None else size_of(self.origin)
+
+    @cached_property
+    def deltas(self) -> list[Size]:
+        """Of every model's task vector; of the model where there is no base."""
+        if self.origin is None:
+            return self.models
+        return [size_of(_differences(parts, self.origin)) for parts in self.tensors]
+
+    @cached_property
+    def masses(self) -> list[float]:
+        """The sum of magnitudes of every task vector."""
+        import torch
+
+        origin = self.origin or []
+        return [
+            sum(float(delta.abs().sum(dtype=torch.float64)) for delta in _differences(parts, origin))
+            for parts in self.tensors
+        ]
+
+
+def _differences(parts: Sequence[Tensor], origin: Sequence[Tensor]) -> Iterator[Tensor]:
+    """``part - origin``, piece by piece, in float32 or float64."""
+    for part, other in zip(parts, origin, strict=True):
+        wide = wide_dtype([part, other])
+        for x, y in zip(part.reshape(-1).split(PIECE), other.reshape(-1).split(PIECE), strict=True):
+            yield x.to(wide) - y.to(wide)
+
+
+Bound = Callable[[Inputs, Mapping[str, Any]], Size]
+"""From what a method was given and its options, by the users' names with one value per model where there is one, to how large
+its result can be."""
+
+
+# ------------------------------------------------------------ averages
+
+
+def shares_of(given: Mapping[str, Any], switch: str = "normalize") -> list[float]:
+    """The weights, divided by their sum where the option ``switch`` says so."""
+    weight = list(given["weight"])
+    divisor = sum(weight) if given.get(switch) else 1.0
+    return [w / divisor for w in weight] if divisor else weight
+
+
+def weighted(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """``sum_m |w_m| theta_m``, with the weights divided by their sum where they are normalised."""
+    return total(inputs.models, shares_of(given))
+
+
+def scaled(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """``sum_m |scale_m| theta_m``."""
+    return total(inputs.models, given["scale"])
+
+
+def convex(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The sum of all models and the base: every entry lies between theirs."""
+    return total(inputs.models) + inputs.base
+
+
+def near_average(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The average, and ten times the farthest model's distance from it (`isomerge.fusion.near`)."""
+    weight = given.get("weight") or [1.0] * len(inputs.tensors)
+    shares = [w / sum(weight) for w in weight]
+    spread = distance_from([parts[0] for parts in inputs.tensors], shares)
+    return total(inputs.models, shares) + Size(REACH * spread, REACH * spread)
+
+
+# ------------------------------------------------------------ task vectors
+
+
+def task_vectors(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The base and ``|lambda| sum_m |w_m| delta_m``, divided as the method divides.
+
+    A task vector that is rescaled is as large as the sum of its magnitudes in one entry: in expectation it is
+    ``1 / density`` times as large, but a mask may leave its smallest entries alone. Where signs are elected and the weights
+    of those that agree are divided by, it is the smallest sum of weights that some of the models have.
+    """
+    weight, lambda_ = list(given["weight"]), given.get("lambda", 1.0)
+    deltas = inputs.deltas
+    if given.get("rescale"):
+        density = given["density"]
+        deltas = [
+            size if share in (0, 1) else Size(max(size.norm, mass), max(size.largest, mass))
+            for size, share, mass in zip(deltas, density, inputs.masses, strict=True)
+        ]
+    mixed = total(deltas, weight)
+    if given.get("normalize"):
+        elected = "consensus_method" in given
+        mixed = total(deltas) if elected and min(weight) >= 0 else _divisor(weight, elected) * mixed
+    return inputs.base + lambda_ * mixed
+
+
+def _divisor(weight: Sequence[float], elected: bool) -> float:
+    """By how much dividing by a sum of weights enlarges."""
+    if not elected:
+        return 1 / abs(sum(weight)) if abs(sum(weight)) >= NO_WEIGHT else 1.0
+    some = weight[:FEW]
+    sums = [abs(sum(part)) for count in range(1, len(some) + 1) for part in combinations(some, count)]
+    least = CANCELLED * max(map(abs, weight))
+    return max([1 / s for s in sums if s > least] + [1.0])
+
+
+def changes(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The base and all task vectors, with the gain of those that one model alone has."""
+    gain = 1 + abs(given.get("r", 0.0) * given.get("alpha", 0.0))
+    return inputs.base + gain * total(inputs.deltas)
+
+
+# ------------------------------------------------------------ spheres
+
+
+def interpolated(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """Ten times the inputs, more where ``t`` lies beyond them: the norms, in any direction."""
+    if "t" in given:
+        t = given["t"]
+    else:
+        first, second = given["weight"]
+        t = second / (first + second) if abs(first + second) >= NO_WEIGHT else 0.5
+    return FAR * ((abs(1 - t) + abs(t)) * (total(inputs.models) + inputs.base)).smeared
+
+
+def on_sphere(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """Ten times the weighted mean of the norms, in any direction, and the base."""
+    shares = shares_of(given, "normalize_weights") if "weight" in given else None
+    return inputs.base + FAR * total(inputs.deltas, shares).smeared
+
+
+def stock(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The base, and ten times the models: where task vectors point away from each other it divides by nearly nothing."""
+    return inputs.base + FAR * total(inputs.models).smeared
+
+
+# ------------------------------------------------------------ whole layers, and models that are run
+
+
+def circuit_sides(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """The weighted layers, and their squares: a side of an averaged product is as large as the root of the product, and a value
+    bias goes through the output projection into the output bias."""
+    shares = [max(abs(share), 1.0) for share in shares_of({**given, "normalize": True})]
+    squares = [Size(size.norm**2, size.norm**2) for size in inputs.models]
+    return (total(inputs.models, shares) + total(squares, shares)).smeared
+
+
+def in_layers(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """A hundred times the layers of all models, more with larger weights: what runs on data gives a layer without a bias one as large as its outputs."""
+    factor = max(1.0, sum(map(abs, shares_of(given)))) if "weight" in given else 1.0
+    return (ANYTHING * factor * total(inputs.models)).smeared
+
+
+def anything_near(inputs: Inputs, given: Mapping[str, Any]) -> Size:
+    """A hundred times the sum of the inputs, times every number among the options, or one over it where it is less than one."""
+    numbers = [
+        max([abs(n) if abs(n) >= 1 else 1 / abs(n) for n in _numbers(value)] or [1.0]) for value in given.values()
+    ]
+    return (ANYTHING * min(prod(numbers), 1e300) * (total(inputs.models) + inputs.base)).smeared
+
+
+def _numbers(value: Any) -> list[float]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and v]
