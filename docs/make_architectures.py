@@ -22,7 +22,7 @@ PAGE = Path(__file__).with_name("architectures.md")
 CHECKPOINTS = Path(__file__).with_name("checkpoints.json")
 """Well-known checkpoints: the sizes in their config.json, the depth of their stacks, and the tensors that they lack."""
 STATEMENT = re.compile(
-    r"(model|space|residual|shift|require|numbered|prefix|size|depth|layers|config|default|include|fixed) +(.*)"
+    r"(model|space|residual|shift|require|numbered|prefix|size|depth|layers|config|default|include|headed|returns|fixed) +(.*)"
 )
 INCLUDE = re.compile(r"(\w+)(?: as (\w+))?.*?(?: of (\S+))?(?: without .*)?$")
 SPACE = re.compile(r"(\w+)(?: as (\w+))?: (\w+)(?:\[(.*?)\])?(?: folded (\w+))?(?: if (.*))?$")
@@ -106,6 +106,7 @@ def section(origin: str, text: str) -> list[str]:
         how = f"`{bias}`" + (f" into `{into}`" if into else " is free")
         out.append(row(f"`{name}`", "bias", how, f"`{condition}`" if condition else ""))
     out += ["", residual_text(said["residual"]), ""] if "residual" in said else [""]
+    out += [returned_text(said["returns"]), ""] if "returns" in said else []
     parts = [read_fixed(statement) for statement in said.get("fixed", ())]
     fixed = []
     for line in (t.partition(" if ")[0] for t in tensors if not t.startswith("?")):
@@ -120,6 +121,15 @@ def section(origin: str, text: str) -> list[str]:
     refused = [r.rpartition(" : ")[2] for r in said.get("require", ())]
     out += [f"Refused: {'; '.join(refused)}.", ""] if refused else []
     return out
+
+
+def returned_text(statements: list[str]) -> str:
+    """What classes return beside their predictions, which keeps its basis."""
+    found = []
+    for names, _, classes in (statement.partition(" if ")[0].partition(" : ") for statement in statements):
+        given = ", ".join(f"`{name}`" for name in names.split() if name != "nothing")
+        found.append(f"{', '.join(f'`{kind}`' for kind in classes.split())}: {given or 'no stream'}")
+    return f"Returned by default, so that it keeps its basis, by {'; by '.join(found)}."
 
 
 def fixed_text(parts: list[FixedPart], names: list[str]) -> list[str]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from isomerge.checkpoint.memory import in_memory
+from isomerge.engine.free_streams import given_out
 from isomerge.engine.models import Model, recognise
-from isomerge.engine.plan import gives_out_streams
 from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
 
 Weights = dict[str, Tensor]
@@ -32,7 +32,7 @@ def disguised(weights: Weights, config: Config, seed: int) -> Model:
     )
     blocks = {block: model.assemble(block, None) for block in model.blocks}
     rng = torch.Generator().manual_seed(seed)
-    if gives_out_streams(model):
+    if given_out(model):
         random_alignment(model.spec, model.blocks, rng, beside_streams(model.spec)).act(blocks)
     else:
         spec = with_streams(model.spec, "largest")

@@ -16,15 +16,12 @@ from toys import Toy, config_of
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is not 1"),
     ("llama", {"rope_parameters": None, "partial_rotary_factor": 0.5}, "partial_rotary_factor is not 1"),
-    ("phi", {"qk_layernorm": True}, "qk_layernorm is true"),
-    ("falcon-grouped", {"alibi": True}, "alibi with grouped queries"),
     ("falcon-grouped", {"parallel_attn": False}, "new_decoder_architecture without parallel_attn"),
     (
         "bloom",
         {"apply_residual_connection_post_layernorm": True},
         "apply_residual_connection_post_layernorm is true",
     ),
-    ("mpt", {"attn_config": {"qk_ln": True}}, "attn_config.qk_ln is true"),
     ("electra", {"position_embedding_type": "relative_key"}, "position_embedding_type is not absolute"),
     ("electra", {"is_decoder": True, "add_cross_attention": True}, "cross-attention in ELECTRA"),
     ("albert", {"position_embedding_type": "relative_key"}, "position_embedding_type is not absolute"),

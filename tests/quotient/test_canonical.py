@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 import isomerge
 from engine.disguises import keep_streams, perturb, turn, write_like
+from isomerge.engine.free_streams import given_out
 from isomerge.engine.models import recognise
-from isomerge.engine.plan import gives_out_streams
 from isomerge.evidence.outputs import compare_outputs
 from isomerge.quotient.canonical import canonical
 from isomerge.quotient.degeneracy import CLOSE
@@ -48,7 +48,7 @@ def test_twins_have_one_canonical_form(name: str, tmp_path: Path) -> None:
     """Random elements of every space, the streams' among them: the same weights come out, and the same function. Of base models, which
     give out their streams, random elements of all that leaves these alone."""
     a = save_toy(name, tmp_path / "a", seed=SEEDS.get(name, 0), dtype=torch.float64)
-    moved = keep_streams if gives_out_streams(recognise(a)) else turn
+    moved = keep_streams if given_out(recognise(a)) else turn
     twin = moved(name, a, tmp_path / "twin", 3)
     report = canon(a, tmp_path / "one")
     assert report["degeneracy"]["unique"] != (name in OPEN)

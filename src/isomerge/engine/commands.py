@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.compatible import check_compatible
 from isomerge.engine.cost import room_for_units
+from isomerge.engine.free_streams import given_out, has_no_head, turned_outputs
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pairs.baselines import OURS, SOFT
 from isomerge.engine.pairs.match_options import WEIGHTS, Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.solutions import prepare_solutions
-from isomerge.engine.plan import gives_out_streams, make_plan, unit_layer
+from isomerge.engine.plan import make_plan, unit_layer
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of
 from isomerge.engine.streaming import elements_of_results, prepare_votes, stream_units, write_alone
@@ -121,7 +122,7 @@ def run_apply(
         raise IsomergeError(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made for another one"
         )
-    _check_moves(alignment, model, name)
+    notes = _check_moves(alignment, model, name)
     dtype = working_dtype([model])
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks)
@@ -135,25 +136,29 @@ def run_apply(
                 record = {"rows": _apply_unit(alignment, model, unit, stream, dtype, name)}
                 stream.writer.commit(unit.key, record)
             rows += record["rows"]
-        report = {**report_of(command, [model], []), "distance": summarise(rows), **(more or {})}
+        report = {**report_of(command, [model], []), "distance": summarise(rows), "notes": notes, **(more or {})}
         title, text = card
         stream.finish(report, {"alignment.safetensors": alignment}, model_card(title, [model.ref], text, report))
     return report
 
 
-def _check_moves(alignment: Alignment, model: Model, name: str) -> None:
-    """Refuse an alignment that would change the function: of a tied head, or of the stream that a model gives out."""
+def _check_moves(alignment: Alignment, model: Model, name: str) -> list[str]:
+    """Refuse an alignment that would change the function: of a tied head, or of the stream that is all that a model gives out.
+
+    Returns what is to be said of streams that it gives out beside its predictions.
+    """
     moved = {key.rpartition(":")[2].partition("[")[0] for key in alignment}
     if lost := sorted((moved & model.declared.spaces.keys()) - model.spec.spaces.keys()):
         raise IsomergeError(
             f"{model.ref}: the alignment {name} moves {lost[0]}, which the head's tie to the embeddings does not allow: "
             "apply it with --untie"
         )
-    if moved & set(model.spec.streams) and gives_out_streams(model):
+    if moved & given_out(model) and has_no_head(model):
         raise IsomergeError(
             f"{model.ref}: the alignment {name} turns the residual stream, which this model has no head to read: its "
             "outputs would change; apply it to a model with a head"
         )
+    return [f"{model.ref}: {turned_outputs(model, stream)}" for stream in sorted(moved & given_out(model))]
 
 
 def _apply_unit(

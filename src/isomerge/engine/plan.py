@@ -7,15 +7,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from isomerge.checkpoint.quantised import quantisation_note
+from isomerge.engine.free_streams import with_free_streams
 from isomerge.engine.models import Model
-from isomerge.engine.ties import tied_lines
-from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
-from isomerge.matching.streams import headless, names_stream
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.units import Unit, plan_units, voted
-
-HEADLESS = "this model has no head, so that its residual stream is what it gives out and must keep its basis"
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     Raises:
         IsomergeError: spaces or layers that do not exist.
     """
-    selection = with_heads_only(select_spaces(donor.spec, spaces), [donor, *others], spaces)
+    selection = with_free_streams(select_spaces(donor.spec, spaces), [donor, *others], spaces)
     told = [note for model in (donor, *others) if (note := quantisation_note(model.checkpoint))]
     selection = replace(selection, notes=(*selection.notes, *told))
     if layers is not None:  # heads shared by a whole stack can only move with all of its layers
@@ -66,29 +62,6 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
                 if not block.layers or (wanted is not None and not wanted.issuperset(block.layers)):
                     skipped.add(unit.key)
     return Plan(selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone))
-
-
-def with_heads_only(selection: Selection, models: Sequence[Model], spaces: str) -> Selection:
-    """The selection without residual streams where a model gives them out as they are.
-
-    Raises:
-        IsomergeError: the streams were asked for by name.
-    """
-    if selection.frame is None:
-        return selection
-    for model in models:
-        if gives_out_streams(model):
-            why = f"{model.ref}: {HEADLESS}"
-            if any(names_stream(model.spec, word.strip()) for word in spaces.split(",")):
-                raise IsomergeError(f"--spaces {spaces}: {why}; choose --spaces default")
-            return replace(selection, frame=None, notes=(*selection.notes, why))
-    return selection
-
-
-def gives_out_streams(model: Model) -> bool:
-    """Whether a model has no head, so that what its residual stream carries are its outputs."""
-    tied = bool(tied_lines(model.spec, model.names, model.config))
-    return headless(model.spec, list(model.names), model.config, tied)
 
 
 def unit_layer(unit: Unit) -> int | None:

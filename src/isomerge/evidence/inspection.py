@@ -80,7 +80,7 @@ def _spaces(model: Model) -> list[dict[str, Any]]:
 
 def _streams(model: Model) -> list[dict[str, Any]]:
     """What may act on every residual stream, and why it is no more."""
-    from isomerge.engine.plan import HEADLESS, gives_out_streams
+    from isomerge.engine.free_streams import given_out, why_given_out
 
     frame, notes = choose_frame(model.spec, ["all"])
     if frame is None:
@@ -90,8 +90,8 @@ def _streams(model: Model) -> list[dict[str, Any]]:
         space, declared = frame.spaces[name], model.spec.spaces[name]
         why = next((note for note in notes if note.startswith(f"{name} ")), "")
         group: str | None = space.group_name
-        if gives_out_streams(model):
-            group, why = None, HEADLESS
+        if name in given_out(model):
+            group, why = None, why_given_out(model, name)
         folded = group is not None and group == declared.folded and group != declared.group_name
         found.append({"name": name, "declared": declared.group_name, "group": group, "folded": folded, "why": why})
     return found

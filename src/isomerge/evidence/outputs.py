@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
     """The largest difference of two checkpoints' outputs relative to the largest output of the first.
 
     Token ids and pixels are drawn at random; both models run in float32 through ``from_pretrained``. Of several outputs
-    (start and end of an answer, classes and boxes) it is that of the one which differs most.
+    (logits, hidden states, boxes) it is that of the one which differs most: all that the class `returned` count.
 
     Raises:
         IsomergeError: transformers cannot load a checkpoint, its class does not run on tokens and pixels alone, or what it
@@ -32,15 +33,7 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
     names = [config.architectures or [""] for config in configs]
     # a head that only one model has would be drawn at random for the other: then the bodies are compared
     name = names[0][0] if names[0] == names[1] else ""
-    pairs = zip(*(_run(folder, name, given) for folder in (one, two)), strict=True)
-    return max(_difference(first, second) for first, second in pairs)
-
-
-def _difference(first: Tensor, second: Tensor) -> float:
-    """The largest difference relative to the largest finite number of the first."""
-    change = (first - second).abs().masked_fill(first == second, 0)  # infinities stand for what is never predicted
-    largest = first.abs().masked_fill(first.isinf(), 0).max()
-    return float(change.max() / largest.clamp_min(1e-30))
+    return max(differences(*(_run(folder, name, given, seed) for folder in (one, two))).values())
 
 
 def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Any]:
@@ -85,8 +78,8 @@ def _config(folder: str | Path) -> Any:
         raise _unloadable(folder, error) from None
 
 
-def _run(folder: str | Path, name: str, given: dict[str, Any]) -> list[Tensor]:
-    """What the model predicts from these inputs."""
+def _run(folder: str | Path, name: str, given: dict[str, Any], seed: int) -> dict[str, Tensor]:
+    """What the model returns for these inputs; tensors that its class has and the checkpoint lacks are drawn from the seed."""
     import torch
     import transformers
 
@@ -95,7 +88,9 @@ def _run(folder: str | Path, name: str, given: dict[str, Any]) -> list[Tensor]:
     kind: Any = getattr(transformers, name, transformers.AutoModel) if name else transformers.AutoModel
     try:
         experts = eager_experts(_config(folder).to_dict())
-        model = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False, **experts).eval()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False, **experts).eval()
     except Exception as error:  # OSError, ValueError, RuntimeError, KeyError, ImportError: whatever does not fit
         raise _unloadable(folder, error) from None
     model.config.return_dict = True  # a config may ask for tuples, which have no names
@@ -107,25 +102,63 @@ def _run(folder: str | Path, name: str, given: dict[str, Any]) -> list[Tensor]:
         raise IsomergeError(
             f"{folder}: {type(model).__name__} does not run on random tokens and pixels alone ({_said(error)}): leave out --run"
         ) from None
-    predicted = _predictions(found)
-    if not predicted or any(bool(x.isnan().any()) for x in predicted):
+    outputs = {key: value for key, value in returned(found).items() if value.is_floating_point()}
+    if not outputs or any(bool(x.isnan().any()) for x in outputs.values()):
         raise IsomergeError(
-            f"{folder}: {type(model).__name__} gives {'no numbers' if predicted else 'nothing'} for random tokens and pixels that "
+            f"{folder}: {type(model).__name__} gives {'no numbers' if outputs else 'nothing'} for random tokens and pixels that "
             "could be compared: leave out --run"
         )
-    return predicted
+    return outputs
 
 
-def _predictions(found: Mapping[str, Any]) -> list[Tensor]:
-    """The outputs that are predictions by name; where none is, the first, such as the hidden states of a body.
+CACHES = ("past_key_values", "cache_params", "past_buckets_states", "mems", "state")
+"""What a class returns to be given back to it with the next token: no outputs, but states of its inside, in whatever basis."""
 
-    Others are not compared: what an encoder gives to its decoder may be turned where the function is the same.
+
+def returned(found: Any, name: str = "") -> dict[str, Tensor]:
+    """Every tensor that a model returned, by the path of its name (``text_model_output.last_hidden_state``), but for `CACHES`.
+
+    Args:
+        found: what ``forward`` returned: a mapping, a sequence, a dataclass or a tensor, nested in any way.
+        name: what the path begins with.
     """
     import torch
 
-    numbers = {key: value for key, value in found.items() if torch.is_tensor(value) and value.is_floating_point()}
-    named = [value for key, value in numbers.items() if "logits" in key or key.startswith("pred_")]
-    return named or list(numbers.values())[:1]
+    if torch.is_tensor(found):
+        return {name: found}
+    if is_dataclass(found) and not isinstance(found, Mapping):
+        found = vars(found)
+    if isinstance(found, Mapping):
+        parts = {str(key): value for key, value in found.items() if key not in CACHES}
+    elif isinstance(found, (list, tuple)):
+        parts = {str(number): value for number, value in enumerate(found)}
+    else:
+        return {}
+    dot = f"{name}." if name else ""
+    return {path: tensor for key, value in parts.items() for path, tensor in returned(value, f"{dot}{key}").items()}
+
+
+def differences(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:
+    """By how much what two models `returned` differs, tensor by tensor, relative to the largest finite number of the first.
+
+    A tensor that one lacks, that has another shape, or that is not a number where the other's is, differs by infinity.
+    """
+    return {
+        name: _difference(first[name], second[name]) if name in first and name in second else float("inf")
+        for name in {**first, **second}
+    }
+
+
+def _difference(first: Tensor, second: Tensor) -> float:
+    if first.shape != second.shape:
+        return float("inf")
+    if not first.numel():
+        return 0.0
+    a, b = (x if x.is_floating_point() or x.is_complex() else x.double() for x in (first, second))
+    alike = (a == b) | (a.isnan() & b.isnan())  # infinities stand for what is never predicted
+    largest = a.abs().masked_fill(~a.isfinite(), 0).max()
+    change = (a - b).abs().masked_fill(alike, 0).nan_to_num(nan=float("inf"))
+    return float(change.max() / largest.clamp_min(1e-30))
 
 
 def _unloadable(folder: str | Path, error: Exception) -> IsomergeError:

@@ -72,11 +72,11 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
 
 def _streams(solver: PairSolver) -> str:
     """What is known of the residual streams: ``matched``, ``free`` (not matched, but they could be), or nothing."""
-    from isomerge.engine.plan import gives_out_streams
+    from isomerge.engine.free_streams import given_out
 
     if solver.plan.selection.frame is not None:
         return "matched"
-    free = solver.anchor.spec.streams and not any(map(gives_out_streams, (solver.anchor, solver.source)))
+    free = set(solver.anchor.spec.streams) - given_out(solver.anchor) - given_out(solver.source)
     return "free" if free else ""
 
 

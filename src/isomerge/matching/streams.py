@@ -7,6 +7,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.returned import HIDDEN_STATES, asks_for, class_of, declared
 from isomerge.symmetry.spec import Spec
 
 ROLE = "residual"
@@ -79,7 +80,7 @@ def _unfolded(spec: Spec, name: str) -> str:
 
 
 def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: bool) -> bool:
-    """Whether a model gives out the residual stream itself, so that turning it would change the outputs.
+    """Whether a model gives out the residual stream itself and nothing else.
 
     Args:
         spec: the bound spec.
@@ -88,7 +89,7 @@ def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: 
             ``...Backbone``, but for those that the spec calls ``headed``: CLIP's two towers give out projections.
         tied: whether a head is there that is tied to the embeddings.
     """
-    kind = str((config.get("architectures") or [""])[0])
+    kind = class_of(config)
     if kind in spec.headed:
         return False
     headed = any(word in kind for word in ("LMHead", "DoubleHeads", "EncoderDecoder"))
@@ -102,3 +103,18 @@ def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: 
         if here and all(a.dual for a in here):
             return False
     return not tied
+
+
+def returned_streams(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: bool) -> frozenset[str]:
+    """The residual streams that a model's class returns by default: what the spec says of it, all of a model without a head
+    otherwise, and all where ``config.json`` asks for hidden states. Turning one would change an output.
+
+    Args: see `headless`.
+    """
+    every = frozenset(spec.streams)
+    if asks_for(config, HIDDEN_STATES):
+        return every
+    said = declared(spec, config)
+    if said is not None:
+        return said & every
+    return every if headless(spec, names, config, tied) else frozenset()

@@ -10,18 +10,18 @@ eigenbases, signs and phases inside the layers, and orders. Everything comes fro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.canonical.frame import folding, inner_folding, read_moved, whole_alignment, with_gains
 from isomerge.engine.commands import run_apply
+from isomerge.engine.free_streams import free_frame, given_out, unread_gains
 from isomerge.engine.models import Model, coarsest_dtype
-from isomerge.engine.plan import gives_out_streams, make_plan
+from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_norm
-from isomerge.matching.frame import has_shared_meaning, is_folded_bias, lonely_gains, streams_alone
+from isomerge.matching.frame import has_shared_meaning, is_folded_bias, streams_alone
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
 from isomerge.progress import Observer, quiet
@@ -64,18 +64,17 @@ class Canonicaliser:
         self.dtype = torch.float64  # gaps of a millionth are decided
         self.plan = make_plan(model, [], "all")
         self.local = self.plan.selection.spec
-        self.frame = self.plan.selection.frame or self.local
         self.blocks = [block for unit in self.plan.units for block in unit.blocks]
-        notes = list(self.plan.selection.notes)
-        if self.plan.selection.frame is not None and lonely_gains(self.frame, self.blocks):
-            self.frame = self.local
-            notes.append("a norm gives out its stream, which must keep its basis")
-        kept = self.frame is self.local
-        self.frame = with_gains(model.spec, self.local) if kept else self.frame
+        self.notes = self.plan.selection.notes
+        free = free_frame(model.spec, [model])
+        if free is not None:
+            self.frame = free
+            self.fold = folding(model, free, self.blocks, self.dtype, unread_gains([model]))
+        else:
+            self.frame = with_gains(model.spec, self.local)
+            every = not given_out(model)
+            self.fold = inner_folding(model, self.frame, self.blocks, self.dtype, every=every)
         self.streams = self.frame.restrict(list(self.frame.streams))
-        self.notes = tuple(notes)
-        fold = partial(inner_folding, every=not gives_out_streams(model)) if kept else folding
-        self.fold = fold(model, self.frame, self.blocks, self.dtype)
         self.gauges: dict[str, Alignment] = {}
         self.turn = Alignment(self.frame)
         self.gaps: list[Gap] = []

@@ -16,6 +16,7 @@ from isomerge.symmetry.axes import Axis, atoms, shape, show
 from isomerge.symmetry.fixed import FixedPart
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.names import Number, expression, filled, numbers
+from isomerge.symmetry.returned import Returned
 
 # What a group may be restricted to (--spaces res:Perm).
 SUBGROUPS = {"SignedPerm": ("Perm", "Sign"), "O": ("Perm", "SignedPerm"), "OFixingOnes": ("Perm",), "GL": ("O",)}
@@ -137,7 +138,9 @@ class Spec:
     numbered: dict[str, list[object]] = field(default_factory=dict)
     """What layers are by their numbers, whatever config and tensors say: why, and a value for every layer."""
     headed: tuple[str, ...] = ()
-    """Classes that are named like base classes, and give out what their own heads make of the streams, not the streams."""
+    """Classes that are named like base classes, and have heads: they return what these make of the streams."""
+    returned: tuple[Returned, ...] = ()
+    """What classes return by default beside their predictions."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:

@@ -19,6 +19,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
+``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
 ``fixed NAME ... : REASON [if E]``              a part whose tensors no symmetry of a block moves, and why
 ``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
 ==============================================  ==========================================================
@@ -55,10 +56,11 @@ from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.inclusion import Inclusion, check_apart, included, read_inclusion
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
+from isomerge.symmetry.returned import Returned, read_returned, without_returned
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
 
 _STATEMENT = re.compile(
-    r"(model|prefix|size|layers|depth|require|numbered|config|default|include|space|residual|shift|headed|fixed)\s+(.*)"
+    r"(model|prefix|size|layers|depth|require|numbered|config|default|include|space|residual|shift|headed|returns|fixed)\s+(.*)"
 )
 _SPACE = re.compile(
     r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
@@ -122,6 +124,7 @@ class _Reader:
         self.keys: list[str] = []
         self.fixed: list[FixedPart] = []
         self.headed: list[str] = []
+        self.returned: list[Returned] = []
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
 
@@ -263,6 +266,11 @@ class _Reader:
     def read_headed(self, rest: str) -> None:
         self.headed += rest.split()
 
+    def read_returns(self, rest: str) -> None:
+        statement, _, condition = rest.partition(" if ")
+        if self.holds(condition or None):
+            self.returned.append(read_returned(statement))
+
     def read_fixed(self, rest: str) -> None:
         statement, _, condition = rest.partition(" if ")
         if self.holds(condition or None):
@@ -303,7 +311,8 @@ class _Reader:
             self.depths,
             self.numbered,
             tuple(self.headed),
+            tuple(self.returned),
         )
         check_legality(spec)
         check_fixed(spec)
-        return spec
+        return spec if "whole" in self.config else without_returned(spec, self.config)

@@ -5,7 +5,7 @@ All that is left to find there keeps lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.engine.models import Model
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def folding(model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype) -> Alignment:
-    """The residual scales that make every gain of a model one.
+def folding(
+    model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype, unread: Collection[str] = ()
+) -> Alignment:
+    """The residual scales that make every gain of a model one, but for the elements of ``unread`` gains, which stay.
 
     Raises:
         IsomergeError: a gain has zeros, and a stream is to be turned by what acts on folded gains only.
@@ -32,7 +34,8 @@ def folding(model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dty
 
     if any(frame.spaces[s].group_name == frame.spaces[s].folded for s in frame.streams):
         check_folded(frame, blocks, read, model.ref)
-    return folded_gains(frame, blocks, read)
+    fold = folded_gains(frame, blocks, read)
+    return Alignment(frame, {key: gain for key, gain in fold.items() if key not in unread})
 
 
 def with_gains(spec: Spec, local: Spec) -> Spec:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.engine.accelerator import CPU, at_home, on
 from isomerge.engine.canonical.frame import folding, read_moved
+from isomerge.engine.free_streams import unread_gains
 from isomerge.engine.memory import CACHE
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan
@@ -96,7 +97,8 @@ class CanonicalUnits:
         self.local = plan.selection.spec
         self.frame = plan.selection.frame or self.local
         blocks = [block for unit in plan.units for block in unit.blocks]
-        self.folds = [folding(model, self.frame, blocks, dtype) for model in models]
+        unread = unread_gains(models)
+        self.folds = [folding(model, self.frame, blocks, dtype, unread) for model in models]
         self.activations = activations
         self.evidence = SHARES[evidence] if activations else SHARES["weights"]
         self.weights: dict[str, float] = {}

@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.canonical.frame import inner_folding, with_gains
+from isomerge.engine.free_streams import free_frame, unread_gains
 from isomerge.engine.pairs.pair import PairSolver, overflow_told
 from isomerge.engine.pairs.streams import StreamSolver
-from isomerge.engine.plan import gives_out_streams, unit_bytes
+from isomerge.engine.plan import unit_bytes
 from isomerge.errors import IsomergeError
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import lonely_gains
 from isomerge.matching.local import compact_solution
-from isomerge.matching.streams import choose_frame
 from isomerge.progress import Observer
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.spec import Spec
@@ -93,12 +93,14 @@ def peak(a: Tensor) -> float:
 def frame_residual_stream(solver: PairSolver, observer: Observer) -> None:
     """From now on, the solver loads both models with gains folded, the source's streams in the anchor's basis.
 
-    Streams from embeddings and heads, then from all tensors in a few sweeps. Where a stream or a gain reaches outputs
-    that are not compared, a difference there would be taken for a symmetry: then gains inside of layers alone are folded.
+    Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out keep their bases. Where
+    what reads a gain is not compared, a difference there would be taken for a symmetry: then gains inside of layers alone are folded.
     """
-    full, _ = choose_frame(solver.anchor.spec, ["all"])
+    models = (solver.anchor, solver.source)
+    full = free_frame(solver.anchor.spec, models)
     blocks = [block for unit in solver.plan.units for block in unit.blocks]
-    if full is None or lonely_gains(full, blocks) or any(map(gives_out_streams, (solver.anchor, solver.source))):
+    unread = unread_gains(models[:1]) & unread_gains(models[1:])
+    if full is None or lonely_gains(full, blocks) - unread:
         _fold_gains(solver, blocks)
     else:
         _frame_both(solver, full, observer)

@@ -63,8 +63,8 @@ class Wording:
 
 def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
     """The spaces of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
+    from isomerge.engine.free_streams import given_out
     from isomerge.engine.models import recognise
-    from isomerge.engine.plan import gives_out_streams
 
     try:
         model = recognise(folder, spec_file=spec)
@@ -77,4 +77,4 @@ def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
         role = "stream" if name in streams else "gain" if name in residual else space.role
         known[name] = SpaceWords(name, role if role in ROLES else "", space.group_name)
     known |= {shift.name: SpaceWords(shift.name, "bias", "shift") for shift in declared.shifts}
-    return Wording(known, bool(model.spec.streams) and not gives_out_streams(model))
+    return Wording(known, bool(set(model.spec.streams) - given_out(model)))

@@ -12,7 +12,7 @@ from isomerge.checkpoint.memory import config_of
 from isomerge.engine.live.modules import parameter_names
 from isomerge.engine.ties import SELF_DUAL, has_language_head
 from isomerge.errors import IsomergeError
-from isomerge.matching.streams import headless
+from isomerge.matching.streams import returned_streams
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.shifts import find_shifts
@@ -73,9 +73,10 @@ def bind(
     blocks = gather_blocks(spec, matches)
     chosen = _chosen(spec, spaces)
     left_out = _broken_by_sharing(module, spec)
-    if headless(spec, list(names), config, tied=has_language_head(config) and _shares(module)):
-        ends = (n for n, s in spec.spaces.items() if s.residual and not spec.scope(s))
-        left_out |= dict.fromkeys(ends, "the module has no head: this norm's output is what it gives out")
+    tied = has_language_head(config) and _shares(module)
+    if kept := returned_streams(spec, list(names), config, tied):
+        ends = (n for n, s in spec.spaces.items() if s.residual and not spec.scope(s) and {n, *s.index} & kept)
+        left_out |= dict.fromkeys(ends, "the module gives out what this norm does")
     trains = {id(p) for p in (parameters.values() if trained is None else trained) if p.requires_grad}
     frozen = {canonical for canonical, p in parameters.items() if id(p) not in trains}
     active = spec.restrict(chosen - left_out.keys())

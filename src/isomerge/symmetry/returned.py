@@ -1,0 +1,82 @@
+"""What classes of models return by default: the spaces that no symmetry may move, because somebody reads what is in them.
+
+Every tensor that a class returns is an output, also one inside of another output; states that are only given back to the model with
+the next token (``past_key_values``) are none. Specs say of which classes more than predictions are returned (``returns``), and a
+config may ask for more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+
+if TYPE_CHECKING:
+    from isomerge.symmetry.spec import Spec
+
+NOTHING = "nothing"
+ROLES_RETURNED = {"output_attentions": {"h", "g"}, "output_router_logits": {"expert"}}
+"""Roles of spaces that are outputs where a config asks for maps of attention (a row for every head) or for votes of routers."""
+HIDDEN_STATES = "output_hidden_states"
+_RETURNS = re.compile(r"([\w\s]+?)\s*:\s*([\w*?\s]+)$")
+
+
+@dataclass(frozen=True)
+class Returned:
+    """One ``returns`` statement: what classes return, by the names of spaces and shifts."""
+
+    names: frozenset[str]
+    classes: tuple[str, ...]
+    """Names of classes, in which ``*`` stands for anything."""
+
+
+def read_returned(rest: str) -> Returned:
+    """Read what follows the word ``returns``.
+
+    Raises:
+        IsomergeError: it is not understood.
+    """
+    found = _RETURNS.match(rest)
+    if not found:
+        raise IsomergeError(
+            f"returns {rest!r} is not understood: write `returns SPACE ... : CLASS ...`, or `returns nothing : CLASS ...`"
+        )
+    return Returned(frozenset(found[1].split()) - {NOTHING}, tuple(found[2].split()))
+
+
+def class_of(config: Mapping[str, Any]) -> str:
+    """The class that ``config.json`` names, or nothing."""
+    return str((config.get("architectures") or [""])[0])
+
+
+def declared(spec: Spec, config: Mapping[str, Any]) -> frozenset[str] | None:
+    """What the spec says that the model's class returns; None where it says nothing of this class."""
+    kind = class_of(config)
+    said = [one.names for one in spec.returned if any(fnmatchcase(kind, name) for name in one.classes)]
+    return frozenset().union(*said) if said else None
+
+
+def asks_for(config: Mapping[str, Any], key: str) -> bool:
+    """Whether a config, or a group of its keys that describes a part, has a switch on."""
+    return any(part.get(key) is True for part in _parts(config))
+
+
+def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield config
+    for name, value in config.items():
+        if name != "whole" and isinstance(value, Mapping):
+            yield from _parts(value)
+
+
+def without_returned(spec: Spec, config: Mapping[str, Any]) -> Spec:
+    """The spec without the spaces and shifts inside of layers that the model's class returns; streams are told by `declared`."""
+    roles = {role for key, roles in ROLES_RETURNED.items() if asks_for(config, key) for role in roles}
+    lost = (declared(spec, config) or frozenset()) - {*spec.streams, *spec.gains}
+    lost |= {name for name, space in spec.spaces.items() if space.role in roles}
+    if not lost:
+        return spec
+    return spec.restrict(n for n in (*spec.spaces, *(s.name for s in spec.shifts)) if n not in lost)
