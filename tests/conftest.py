@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import isomerge  # noqa: F401 - before torch computes: it sets the arithmetic that tests of bytes rely on
+
 # the same examples on every machine, and no test that depends on the machine's speed
 settings.register_profile("isomerge", deadline=None, derandomize=True, max_examples=50, database=None)
 settings.load_profile("isomerge")

@@ -5,10 +5,13 @@ The Python API is twenty-one names; heavy imports happen when they are used.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+# read by torch's MKL at its first product, and by child processes: results do not depend on where operands lie (`isomerge.arithmetic`)
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from isomerge.api import align as align

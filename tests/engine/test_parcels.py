@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def test_another_process_solves_the_same(packed: tuple[UnitWork, Parcel], tmp_pa
     (tmp_path / "task").write_bytes(pickle.dumps((parcel, number)))
     code = """
 import pickle, sys
+from dataclasses import replace
 from pathlib import Path
 from isomerge.engine.cluster.worker import solve_unit
 Path(sys.argv[2]).write_bytes(pickle.dumps(solve_unit(*pickle.loads(Path(sys.argv[1]).read_bytes()))))
@@ -188,6 +190,16 @@ def test_other_releases_are_refused(packed: tuple[UnitWork, Parcel], monkeypatch
     monkeypatch.setattr(parcels, "versions", lambda: {**mine, "torch": "1.0"})
     with pytest.raises(ClusterError, match=rf"has torch 1\.0, but the driver has {mine['torch'][:3]}"):
         unpack.__wrapped__(packed[1])
+
+
+def test_another_mode_of_mkl_is_refused(packed: tuple[UnitWork, Parcel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It rounds otherwise; a driver that has none of its own takes what the workers have."""
+    monkeypatch.setattr(parcels, "mkl_mode", lambda: "OFF")
+    with pytest.raises(
+        ClusterError, match=rf"computes with MKL_CBWR=OFF, but the driver with {packed[1].mkl}: set"
+    ):
+        unpack.__wrapped__(packed[1])
+    assert unpack.__wrapped__(replace(packed[1], mkl=None)).units == packed[0].units
 
 
 def test_a_unit_that_arrives_damaged_is_refused(packed: tuple[UnitWork, Parcel]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.arithmetic import is_reproducible
 from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_place, weights_checksum
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import map_private, read_ahead, read_into
@@ -183,14 +184,15 @@ class Checkpoint:
         """The stored bytes of the tensor ``name`` in pages of its file, which are copied only when they are written to.
 
         They are not summed: whoever reads all of them tells `summed`, and asks `check_unchanged` then. None where the tensor
-        is not stored as it is read: computed, pickled, without entries, or at an odd place.
+        is not stored as it is read: computed, pickled, without entries, or at an odd place; and where results would depend on its
+        place in the file (`isomerge.arithmetic`).
 
         Raises IsomergeError as `read` does.
         """
         info = self._info(name)
         if name in self.recipes or self._pickled is not None or not info.nbytes:
             return None
-        if info.offset % stored_dtype(info).itemsize:
+        if info.offset % stored_dtype(info).itemsize or not is_reproducible():
             return None
         with read_errors(info), open_fd(info.file) as fd:
             self._check_unchanged(info, os.fstat(fd))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.arithmetic import aligned
 from isomerge.checkpoint.header import read_header
 from isomerge.data.examples import IGNORED, Examples, first_not_finite
 from isomerge.data.inputs import Inputs
@@ -51,7 +52,7 @@ def read_tensors(path: Path, limit: int | None) -> dict[str, Tensor]:
                     raise IsomergeError(
                         f"{path}: tensor {name} is a single number; its first axis must be examples"
                     )
-                tensors[name] = file.get_slice(name)[:limit]
+                tensors[name] = aligned(file.get_slice(name)[:limit])
     except (OSError, SafetensorError) as error:
         raise IsomergeError(f"{path} cannot be read ({error}); save it again") from None
     return tensors

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.arithmetic import aligned
 from isomerge.files import write_tensors
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def load_parts(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]
             about = json.loads((file.metadata() or {})["isomerge"])
             for name in file.keys():  # noqa: SIM118
                 part, _, key = name.rpartition("/")
-                parts.setdefault(part, {})[key] = file.get_tensor(name)
+                parts.setdefault(part, {})[key] = aligned(file.get_tensor(name))
     except (SafetensorError, OSError, KeyError, ValueError):  # what was saved is lost: begin again
         return None
     return parts, about

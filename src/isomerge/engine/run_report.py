@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from isomerge.arithmetic import arithmetic_notes, arithmetic_record
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.pair import UnitResult
 from isomerge.engine.provenance import input_rows
@@ -39,12 +40,15 @@ def report_of(
         "models": [m.ref for m in models],
         "architecture": models[0].spec.model_type,
         "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": version("transformers")},
+        "arithmetic": arithmetic_record(),
         "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
         "inputs": input_rows(model.checkpoint for model in (*models, *beside)),
         "dead_blocks": sorted({key for r in results for unit in r for key in unit.dead}),
         "fixed": fixed_parts(models[0].spec, models[0].matches.values()),
         **more,
     }
+    if notes := arithmetic_notes():
+        report["notes"] = [*report.get("notes", []), *notes]
     if len(each) > 1:
         report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]
     return report

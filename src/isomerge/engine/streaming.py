@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.arithmetic import aligned
 from isomerge.checkpoint.place import PlacedTensor
 from isomerge.engine.cost import unit_memory
 from isomerge.engine.local_engine import Demand, LocalEngine
@@ -115,7 +116,7 @@ def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> None:
             continue
         path = stream.writer.blob(f"votes-{k}.safetensors")
         if stream.done(f"votes {k}") is not None:
-            solver.votes = load_file(path)
+            solver.votes = {key: aligned(x) for key, x in load_file(path).items()}
         else:
             _save_elements(path, solver.collect_votes())
             stream.writer.commit(f"votes {k}", {})
@@ -129,7 +130,7 @@ def _restored(stream: StreamWriter, record: dict[str, Any], blob: str) -> UnitRe
     from safetensors.torch import load_file
 
     elements = load_file(stream.writer.blob(blob)) if record["moved"] else {}
-    return UnitResult.restored(record, elements)
+    return UnitResult.restored(record, {key: aligned(x) for key, x in elements.items()})
 
 
 def elements_of_results(results: Iterable[UnitResult]) -> dict[str, Tensor]:

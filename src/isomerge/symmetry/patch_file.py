@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.arithmetic import aligned
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.spec import Spec
 
@@ -60,7 +61,7 @@ def read_patch(path: Path, spec: Spec) -> tuple[Spec, dict[str, Tensor]]:
     try:
         with safe_open(str(path), "pt") as file:
             text = (file.metadata() or {}).get("isomerge", "{}")
-            elements = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            elements = {key: aligned(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise IsomergeError(
             f"{path}: not a readable alignment file ({error}): save one with --save-alignment"

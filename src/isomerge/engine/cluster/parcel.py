@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.arithmetic import VARIABLE, aligned, is_reproducible, mkl_mode
 from isomerge.checkpoint.checksums import file_checksum
 from isomerge.engine.memory import map_large_blocks
 from isomerge.engine.unit_work import UnitWork
@@ -48,6 +49,8 @@ class Parcel:
     crc32: int
     """Of the file of its tensors."""
     versions: tuple[tuple[str, str], ...] = field(default_factory=lambda: tuple(versions().items()))
+    mkl: str | None = field(default_factory=lambda: mkl_mode() if is_reproducible() else None)
+    """The mode in which workers must compute; None where the driver itself computes in none that is reproducible."""
 
 
 def pack(work: UnitWork, folder: Path) -> Parcel:
@@ -92,7 +95,7 @@ def unpack(parcel: Parcel) -> UnitWork:
     """The work that the driver has left, with this machine's view of its files.
 
     Raises:
-        ClusterError: naming the machine, and what is other here than on the driver's: releases, the output's folder, or a
+        ClusterError: naming the machine, and what is other here than on the driver's: releases, MKL's mode, the output's folder, or a
             checkpoint's file.
     """
     here = socket.gethostname()
@@ -102,6 +105,11 @@ def unpack(parcel: Parcel) -> UnitWork:
             raise ClusterError(
                 f"{here} has {name} {mine[name]}, but the driver has {wanted}: install the same release on all machines"
             )
+    if parcel.mkl not in (None, mkl_mode()):
+        raise ClusterError(
+            f"{here} computes with {VARIABLE}={mkl_mode()}, but the driver with {parcel.mkl}: set the same on all machines "
+            "before Ray is started there"
+        )
     path = Path(parcel.path)
     try:
         content = path.read_bytes()
@@ -135,7 +143,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(stream)
         from safetensors.torch import load_file
 
-        self._tensors = load_file(path)
+        self._tensors = {number: aligned(x) for number, x in load_file(path).items()}
 
     def persistent_load(self, pid: Any) -> Tensor:
         return self._tensors[str(pid[1])]

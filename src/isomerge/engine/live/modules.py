@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.arithmetic import aligned
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.accelerator import check_device
@@ -72,6 +73,8 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
                 "check config.json and the weights"
             ) from error
     _check_complete(checkpoint.folder, kind.__name__, info)
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = aligned(tensor.data)
     return module.eval().to(where)
 
 

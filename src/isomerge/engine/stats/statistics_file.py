@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.arithmetic import aligned
 from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.engine.models import Model
 from isomerge.engine.stats.statistics_header import read_statistics_header
@@ -81,7 +82,7 @@ class StatisticsFile:
 
         try:
             with safe_open(str(self.path), "pt") as file:
-                x = file.get_tensor(name)
+                x = aligned(file.get_tensor(name))
         except (OSError, SafetensorError) as error:
             raise IsomergeError(f"{self.path}: {name} cannot be read ({error}): make the file again") from None
         if not (x.is_floating_point() and self._fits(name, list(x.shape)) and bool(x.isfinite().all())):
