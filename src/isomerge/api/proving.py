@@ -124,10 +124,9 @@ def _specimens(
     from isomerge.discovery.checkpoint import read_config
     from isomerge.discovery.module_specimen import module_specimens
 
-    live = hasattr(model, "named_parameters")
-    if module is None and live and inputs is not None:
+    if module is None and inputs is not None and hasattr(model, "named_parameters"):
         module = model
-    if live:
+    if module is not None and module is model:
         own: Any = getattr(model, "config", None) or {}
         ref, config = type(model).__name__, dict(own.to_dict() if hasattr(own, "to_dict") else own)
     else:
@@ -137,10 +136,6 @@ def _specimens(
     observer("building tiny random models", 0, 0)
     if module is not None:
         return ref, config, module_specimens(module, config, inputs, forward, seed)
-    if live and not config.get("model_type"):
-        raise IsomergeError(
-            f"prove: {ref} is a module of plain torch, which is run: give inputs= as its forward takes them"
-        )
     try:
         return ref, config, specimens(real_config(config), seed, untied=False)
     except IsomergeError as error:

@@ -93,7 +93,7 @@ class _Attempt:
         while any(name in draft.sizes for name in self._names(number)):
             number += 1
         self.number = number
-        self.h, self.g, self.head, self.ov, *queries = self._names(number)
+        self.h, self.g, self.head, self.ov, self.factor, *queries = self._names(number)
         self.query_names = QueryNames(self.h, self.head, *queries)
         self.names = Names(self.h, self.g, found.count, found.sharing)
         self.indices = found.output.indices
@@ -102,7 +102,9 @@ class _Attempt:
     def _names(self, number: int) -> tuple[str, ...]:
         end = "" if number == 1 else str(number)
         heads = "h" if self.found.sharing == 1 else "kv"
-        return tuple(f"{name}{end}" for name in (heads, "g", "head", "ov", "qk", "c", "pair", "rest", "sg", "t"))
+        return tuple(
+            f"{name}{end}" for name in (heads, "g", "head", "ov", "vs", "qk", "c", "pair", "rest", "sg", "t")
+        )
 
     def prove(self) -> Draft | None:
         """The draft with this attention; None where neither its layout is known nor any of its spaces is proven."""
@@ -112,11 +114,41 @@ class _Attempt:
         base = self.draft.sized(**sizes)
         ov = SpaceDraft(self.ov, "GL", (*self.indices, self.h), "ov")
         plain = {"q": self.head, "k": self.head, "v": self.ov, "o": f"{self.ov}'"}
-        typed = self._typed(base.sized(**{self.ov: self.head}), plain)
-        if typed is None or not self.court.accepts(typed.with_space(ov), self.ov):
+        base = base.sized(**{self.ov: self.head})
+        typed = self._typed(base, plain)
+        if typed is None:
             return None
-        draft, self.parts = self._queries(typed.with_space(ov), plain)
+        valued: Draft | None = typed.with_space(ov)
+        if not self.court.accepts(valued, self.ov):
+            plain = {**plain, "v": f"{self.ov} {self.factor}", "o": f"{self.ov}' {self.factor}'"}
+            valued = self._gated(base.sized(**{self.factor: "1"}), plain)
+        if valued is None:
+            return None
+        draft, self.parts = self._queries(valued, plain)
         return self._heads(draft)
+
+    def _gated(self, draft: Draft, parts: dict[str, str]) -> Draft | None:
+        """Values behind gates, one for each coordinate of every head: permuted with their gates, and a factor each."""
+        typed = self._typed(draft, parts)
+        if typed is None:
+            return None
+        length = self.found.count * self.found.sharing * self.chunks.head
+        grouped = f"{self.h} {self.g}" if self.found.sharing > 1 else self.h
+        taken = {name for name, _ in self.found.roles}
+        order = SpaceDraft(self.ov, "Perm", (*self.indices, self.h), "ov")
+        factor = SpaceDraft(self.factor, "Scale", (*self.indices, self.h, self.ov), "ov")
+        for line in self.chunks.lines:
+            out = line.out
+            if line.name in taken or out is None or len(line.shapes[0]) != 2 or line.shapes[0][out] != length:
+                continue
+            gates = {(line.name, out): f"({grouped} {self.ov})"}
+            bias = bias_of(line, self.chunks.lines)
+            if bias is not None:
+                gates[bias.name, 0] = gates[line.name, out]
+            tried = typed.typed(gates).with_space(order, factor)
+            if typed.free(line, out) and self.court.accepts(tried, self.ov, self.factor):
+                return tried
+        return None
 
     def _sizes(self) -> dict[str, str] | None:
         one, two = (s.keys for s in self.court.specimens)

@@ -56,7 +56,8 @@ def real_config(config: Mapping[str, Any]) -> Any:
 
         raise IsomergeError(
             f"config.json: transformers {transformers.__version__} cannot make a model of model_type {kind!r} "
-            f"({first_line(error)}): discovery needs its code"
+            f"({first_line(error)}): register its classes (AutoConfig, AutoModel) in the same process, or write its spec by hand "
+            "(docs/add-an-architecture.md)"
         ) from None
 
 

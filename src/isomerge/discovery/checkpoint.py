@@ -37,6 +37,8 @@ def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
         return str(model.get("model_type")), dict(model), None
     if isinstance(model, Checkpoint):
         return model.ref, model.config, model.shapes
+    if hasattr(model, "named_parameters"):
+        return _read_live(model)
     if not isinstance(model, (str, os.PathLike)):
         raise IsomergeError(
             f"{type(model).__name__} is no model: give a folder, a config.json, a hub id, or a config"
@@ -47,6 +49,18 @@ def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
         return str(model), read_object(file, remedy="download config.json again"), None
     found = open_checkpoint(os.fspath(model))
     return str(model), found.config, found.shapes
+
+
+def _read_live(module: Any) -> tuple[str, dict[str, Any], None]:
+    """The config of a live module, whose class is built anew; its weights are not looked at."""
+    name, config = type(module).__name__, getattr(module, "config", None)
+    config = config.to_dict() if hasattr(config, "to_dict") else config
+    if not isinstance(config, Mapping) or not config.get("model_type"):
+        raise IsomergeError(
+            f"{name} is a module of plain torch, of which no tiny one can be made from a config: write its spec by hand and prove it "
+            "(docs/add-an-architecture.md; isomerge.prove(module, spec=TEXT, inputs=...))"
+        )
+    return name, dict(config), None
 
 
 def _has_weights(folder: Path) -> bool:

@@ -220,6 +220,18 @@ def _first_of_each(found: HeadsFound, free: list[tuple[End, int]]) -> list[tuple
     return [entry for number, entry in enumerate(free) if number % each < found.sharing]
 
 
+def _named(free: list[tuple[End, int]], wanted: dict[str, int]) -> list[tuple[End, int]]:
+    """Of free chunks those of two matrices that have as many as are wanted, and begin with the letter of their role."""
+    found: list[tuple[End, int]] = []
+    for role, count in wanted.items():
+        names = dict.fromkeys(end[0].name for end, _ in free)
+        for name in names:
+            chunks = [entry for entry in free if entry[0][0].name == name]
+            if len(chunks) == count and name.split(".")[-2].lstrip("_").startswith(role):
+                found += chunks
+    return found
+
+
 def _by_module(chunks: Chunks, found: HeadsFound) -> None:
     """Queries and keys that norms hide: what is left of the attention's module in numbers that fit."""
     wanted = {"q": found.count * found.sharing, "k": found.count}
@@ -231,6 +243,8 @@ def _by_module(chunks: Chunks, found: HeadsFound) -> None:
             continue
         places = found.roles.get((line.name, axis), [None] * (line.shapes[0][axis] // chunks.head))
         free += [(end, i) for i, place in enumerate(places) if place is None]
+    if len(free) != sum(wanted.values()):
+        free = _named(free, wanted)  # gates, or neurons of a block that has no module for its attention
     if len(free) != sum(wanted.values()):
         return
     asks = [entry for entry in free if "q" in entry[0][0].module.split(".")[-1][:2]]
