@@ -154,9 +154,19 @@ def test_what_cannot_be_asked_is_let_pass(toy: Callable[..., Toy], monkeypatch: 
         raise IsomergeError("hidden")
 
     monkeypatch.setattr(reading, "live_names", hidden)
-    reading._reading.cache_clear()
+    reading._asked.cache_clear()
     assert reading_of(config, shapes) is None
-    reading._reading.cache_clear()
+    reading._asked.cache_clear()
+
+
+def test_a_config_that_transformers_refuses_has_no_verdict(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """Equal weights under a config of which no model is made: that they are the same function is not said."""
+    rope = {"rope_theta": 10000.0, "rope_type": "unheard"}
+    one, two = (copied(toy("llama"), tmp_path / name, {"rope_parameters": rope}) for name in "ab")
+    found = isomerge.verify(one, two)
+    assert (found["same"], found["algebra"]) == (None, True)
+    assert "transformers makes no model of config.json" in found["reason"]
+    assert "unheard" in found["reason"]
 
 
 def test_switches_of_parts_decide_as_well(tmp_path: Path) -> None:

@@ -57,12 +57,12 @@ def verify(
     Returns:
         ``same``: True; False, which is not the same by the symmetries that the spec declares; or None where it cannot be told, and
         ``reason`` says why: rounding of the stored numbers (``residual`` says where), configs that differ in a key of which the spec
-        says nothing, or, with ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone. With
+        says nothing or of which transformers makes no model, or, with ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone. With
         ``run``, ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against algebra.
     """
     from isomerge.engine.live.modules import on_disk
     from isomerge.evidence.outputs import compare_outputs
-    from isomerge.evidence.verify import contradiction, doubted, prove, reconsidered, refute, unlike_configs
+    from isomerge.evidence.verify import contradiction, doubt_of_configs, doubted, prove, reconsidered, refute
     from isomerge.quotient.fingerprint import fingerprint as print_of
     from isomerge.quotient.similarity import similarity as compare_prints
 
@@ -78,7 +78,7 @@ def verify(
             found = prove(solver, observer)
             found = reconsidered(solver, found, prints.difference or 0.0) if prints.same else found
         contradicted = contradiction(found, apart) if run else None
-        told = doubted(found, unlike_configs(solver.anchor, solver.source) if found["same"] else None)
+        told = doubted(found, doubt_of_configs(solver.anchor, solver.source) if found["same"] else None)
         report = {
             "command": "verify",
             "models": [solver.anchor.ref, solver.source.ref],

@@ -177,19 +177,25 @@ def doubted(found: dict[str, Any], reason: str | None) -> dict[str, Any]:
     return found if reason is None else {**found, "same": None, "reason": reason}
 
 
-def unlike_configs(one: Model, two: Model) -> str | None:
-    """A sentence where two models whose weights agree differ in a key of config.json that the spec says nothing of."""
+def doubt_of_configs(one: Model, two: Model) -> str | None:
+    """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing of, or transformers
+    makes no model of one; None where there is no such reason."""
     from isomerge.checkpoint.agreement import undeclared_differences
     from isomerge.engine.compatible import compared_keys
+    from isomerge.engine.live.reading import refusal_of
 
     unlike = undeclared_differences(one.config, two.config, compared_keys(one))
-    if not unlike:
-        return None
-    more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
-    return (
-        f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].mine!r} and {unlike[0].theirs!r}){more}, of "
-        f"which the spec for {one.spec.model_type} does not say whether the function depends on it"
-    )
+    if unlike:
+        more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
+        return (
+            f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].mine!r} and {unlike[0].theirs!r}){more}, of "
+            f"which the spec for {one.spec.model_type} does not say whether the function depends on it"
+        )
+    for model in (one, two):
+        refusal = refusal_of(model.config, model.checkpoint.shapes)
+        if refusal is not None:
+            return f"the weights are the same, but transformers makes no model of config.json of {model.ref} ({refusal})"
+    return None
 
 
 def _reason(found: dict[str, Any]) -> str:

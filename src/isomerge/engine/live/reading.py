@@ -57,39 +57,58 @@ def reading_of(config: Config, shapes: Shapes) -> Reading | None:
         config: the parsed ``config.json``.
         shapes: of the stored tensors, by name.
     """
-    return _reading(json.dumps(config, sort_keys=True, default=str), tuple(sorted(shapes.items())))
+    made = _asked(json.dumps(config, sort_keys=True, default=str), tuple(sorted(shapes.items())))
+    return made if isinstance(made, Reading) else None
+
+
+def refusal_of(config: Config, shapes: Shapes) -> str | None:
+    """Why transformers, which knows the architecture of a config, does not make a model of it; None where it does, or is not known to."""
+    made = _asked(json.dumps(config, sort_keys=True, default=str), tuple(sorted(shapes.items())))
+    return made if isinstance(made, str) else None
 
 
 @lru_cache(64)  # models are recognised more than once in a run, and by the same config
-def _reading(config: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Reading | None:
+def _asked(config: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Reading | str | None:
+    """What is read, or why it is refused."""
     stored = dict(shapes)
-    with contextlib.suppress(IsomergeError):  # a version of transformers that hides how it loads
+    with contextlib.suppress(IsomergeError):  # no such class, or a version of transformers that hides how it loads
         module = skeleton(json.loads(config), stored)
-        return None if module is None else _compared(module, stored)
+        return _compared(module, stored) if module is not None and not isinstance(module, str) else module
     return None
 
 
-def skeleton(config: Config, shapes: Shapes) -> nn.Module | None:
-    """The module that transformers would load, on the device ``meta``; None where there is no such class, or it cannot be built."""
+def skeleton(config: Config, shapes: Shapes) -> nn.Module | str | None:
+    """The module that transformers would load, on the device ``meta``.
+
+    Returns:
+        What transformers says where it refuses the config; None where it does not know the architecture, or the class cannot be built
+        here (it needs another package, or numbers that ``meta`` does not have).
+
+    Raises:
+        IsomergeError: the config names a class that transformers does not have.
+    """
     import torch
+    from transformers import CONFIG_MAPPING
 
     from isomerge.engine.live.modules import class_of, silent
 
-    plain = {
-        key: value for key, value in config.items() if key != "quantization_config"
-    }  # numbers are plain by now
+    if config.get("model_type") not in CONFIG_MAPPING:
+        return None
+    plain = {k: v for k, v in config.items() if k != "quantization_config"}  # weights are plain numbers by now
     with silent(), warnings.catch_warnings(action="ignore"), contextlib.ExitStack() as stack:
+        kind = class_of(plain, tuple(shapes), "")
         try:
-            kind = class_of(plain, tuple(shapes), "")
-            made = _configuration(kind, plain)
+            made = configuration(kind, plain)
             stack.enter_context(torch.device("meta"))
             _enter_safe_creation(stack)
             return kind.from_config(made) if hasattr(kind, "_model_mapping") else kind(made)
-        except Exception:  # as many types as there are ways not to fit
+        except (ImportError, NotImplementedError, RuntimeError):
             return None
+        except Exception as error:  # as many types as there are ways not to fit
+            return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
-def _configuration(kind: Any, config: dict[str, Any]) -> Any:
+def configuration(kind: Any, config: dict[str, Any]) -> Any:
     """The configuration object of a class: that of a part, where the class is one of a part and the config of a whole."""
     made = read_by_transformers(config)
     wanted = getattr(kind, "config_class", None)
