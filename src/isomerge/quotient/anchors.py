@@ -1,13 +1,14 @@
 """Anchors: vectors of a residual stream that have a name of their own, from which its circuits are seen.
 
-Where a stream can be turned they are rows of the embeddings, which turn with it: of fixed tokens, positions or patches. Where
+Where a stream can be turned they come from the rows of its embeddings, which turn with it: of tokens, positions or patches. Where
 nothing acts on a stream (sinusoids are added to it, or convolutions in groups of channels read it), its coordinates have names
-already, and some of them are the anchors.
+already. There are four draws of them, which fail in different ways: two lots of single rows, which a table that grew keeps; sums of
+all rows with random signs, which no few rows can move and in which every row has its place; and sums of rows that are alike in
+length, which do not know the order of the rows.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from isomerge.engine.canonical.frame import read_moved
 from isomerge.engine.models import Model
 from isomerge.matching.frame import has_shared_meaning
+from isomerge.quotient.draws import by_norm, chosen, sketch
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-ROWS = 32
-"""Rows of a table of embeddings that serve as anchors, or coordinates of a stream that nothing acts on."""
+TOKENS, OTHERS, EVERY, LENGTHS = "tokens", "other tokens", "all rows", "lengths of rows"
+DRAWS = (TOKENS, OTHERS, EVERY, LENGTHS)
+"""The draws of anchors. Single rows, others, sums of all rows by their places, and sums of all rows by their lengths."""
+POINTS = 33
+"""Quantiles that the lengths of a table's rows are told by."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +42,49 @@ class Anchors:
     """[anchors, width]."""
 
 
-def anchor_rows(spec: Spec, block: Block, tensor: Tensor) -> Iterator[tuple[str, Anchors]]:
-    """The rows that serve as anchors, with their stream, of a block outside the layers; none where it is no input of a stream.
+@dataclass(frozen=True)
+class Table:
+    """What is told of a table of embeddings, whatever the basis of its stream."""
 
-    Rows are chosen by a hash of their numbers, so that a table that grew keeps most of those that it had.
-    """
+    rows: int
+    lengths: Tensor
+    """float64 [at most `POINTS`]: quantiles of the lengths of its rows, falling."""
+
+
+Draws = dict[str, dict[str, Anchors]]
+"""The anchors of every stream, by draw; a draw may lack a stream whose tables are small."""
+
+
+def table_rows(spec: Spec, block: Block, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The streams that a block outside the layers feeds, each with its rows [rows, width]; none where it is no input of a stream."""
     for (view,), axes, _ in leaves(spec, block, tensor):
         here = [a for a in axes if a.name in spec.residual_names]
         if len(here) != 1 or here[0].name not in spec.streams or here[0].dual or here[0].diag:
             continue  # a head, a gain, or the bias of a norm, whose scale is another gauge
         rows = view.movedim(axes.index(here[0]), -1)
-        rows = rows.reshape(-1, rows.shape[-1])
-        chosen = _chosen(block.key, len(rows))
-        yield here[0].name, Anchors(tuple(f"{block.key}#{n}" for n in chosen), rows[chosen].clone())
+        yield here[0].name, rows.reshape(-1, rows.shape[-1])
+
+
+def drawn(key: str, rows: Tensor, dtype: torch.dtype, salt: str) -> tuple[dict[str, Anchors], Table]:
+    """The anchors of every draw from the rows of one table, and what is told of it.
+
+    Args:
+        key: the table's name.
+        rows: [rows, width], of any dtype.
+        dtype: of the anchors.
+        salt: what the draws are made with.
+    """
+    import torch
+
+    found = {}
+    for number, draw in enumerate((TOKENS, OTHERS)):
+        if places := chosen(key, len(rows), number, salt):
+            found[draw] = Anchors(tuple(f"{key}#{n}" for n in places), rows[places].to(dtype))
+    whole, (near, lengths) = sketch(key, rows, dtype, salt), by_norm(rows, dtype)
+    found[EVERY] = Anchors(tuple(f"{key}+{n}" for n in range(len(whole))), whole)
+    found[LENGTHS] = Anchors(tuple(f"{key}%{n}" for n in range(len(near))), near)
+    at = torch.linspace(0, len(rows) - 1, min(POINTS, len(rows))).round().long()
+    return found, Table(len(rows), lengths[at].double())
 
 
 def mapped_rows(
@@ -75,36 +110,46 @@ def mapped_rows(
         yield new.name, Anchors(anchors[old.name].names, rows)
 
 
-def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment) -> dict[str, Anchors]:
-    """The anchors of every stream. Where LayerNorm takes the mean away, so do they: a reader's part along the ones is idle.
+def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = "") -> tuple[Draws, dict[str, Table]]:
+    """The anchors of every stream by draw, and the tables that they are from, by block.
+
+    Where LayerNorm takes the mean away, so do they: a reader's part along the ones is idle.
 
     Args:
         model: whose embeddings are read, and its gains.
         dtype: of the rows.
         fold: what folds the gains.
+        salt: what the draws are made with.
     """
+    spec, tables = model.spec, {}
+    shared = [block for block in model.blocks if has_shared_meaning(spec, block)]
+    parts: dict[str, dict[str, list[Anchors]]] = {draw: {} for draw in DRAWS}
+    for block in shared:
+        for stream, rows in table_rows(spec, block, model.assemble(block, None)):
+            found, tables[block.key] = drawn(block.key, rows, dtype, salt)
+            for draw, anchors in found.items():
+                parts[draw].setdefault(stream, []).append(anchors)
+    draws = {draw: {s: _joined(found) for s, found in here.items()} for draw, here in parts.items()}
+    if set(draws[TOKENS]) != set(spec.streams):
+        for block in shared:
+            whole = read_moved(model, block, dtype, fold)
+            for draw, anchors in draws.items():
+                draws[draw] = anchors | dict(mapped_rows(spec, block, whole, anchors))
+    for anchors in draws.values():
+        for stream, found in anchors.items():
+            if spec.spaces[stream].folded == "OFixingOnes":
+                anchors[stream] = replace(found, rows=found.rows - found.rows.mean(-1, keepdim=True))
+    for name in fixed_streams(spec, model.blocks):
+        for draw, found in _coordinates(name, spec.sizes[name], dtype, salt).items():
+            draws[draw][name] = found
+    return {draw: anchors for draw, anchors in draws.items() if anchors}, tables
+
+
+def _joined(parts: Sequence[Anchors]) -> Anchors:
+    """The anchors of several tables."""
     import torch
 
-    parts: dict[str, list[Anchors]] = {}
-    for block in model.blocks:
-        if has_shared_meaning(model.spec, block):
-            for stream, found in anchor_rows(model.spec, block, model.assemble(block, None)):
-                parts.setdefault(stream, []).append(found)
-    anchors = {}
-    for stream, found in parts.items():
-        rows = torch.cat([part.rows.to(dtype) for part in found])
-        anchors[stream] = Anchors(tuple(name for part in found for name in part.names), rows)
-    for block in model.blocks:
-        if set(anchors) != set(model.spec.streams) and has_shared_meaning(model.spec, block):
-            anchors |= dict(mapped_rows(model.spec, block, read_moved(model, block, dtype, fold), anchors))
-    anchors |= {
-        stream: replace(found, rows=found.rows - found.rows.mean(-1, keepdim=True))
-        for stream, found in anchors.items()
-        if model.spec.spaces[stream].folded == "OFixingOnes"
-    }
-    for name in fixed_streams(model.spec, model.blocks):
-        anchors[name] = _coordinates(name, model.spec.sizes[name], dtype)
-    return anchors
+    return Anchors(tuple(name for part in parts for name in part.names), torch.cat([part.rows for part in parts]))
 
 
 def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> tuple[str, ...]:
@@ -122,18 +167,9 @@ def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> tuple[str, ...]:
     return tuple(name for name, found in sides.items() if len(found) == 2)
 
 
-def _coordinates(name: str, size: int, dtype: torch.dtype) -> Anchors:
-    """Some coordinates of a stream that nothing acts on."""
+def _coordinates(name: str, size: int, dtype: torch.dtype, salt: str) -> dict[str, Anchors]:
+    """Some coordinates of a stream that nothing acts on, others, and sums of all; they have no lengths to tell."""
     import torch
 
-    chosen = _chosen(name, size)
-    return Anchors(tuple(f"{name}#{n}" for n in chosen), torch.eye(size, dtype=dtype)[chosen])
-
-
-def _chosen(key: str, count: int) -> list[int]:
-    """Some of so many numbers, by a hash of each: of more numbers, most of the same ones."""
-
-    def rank(number: int) -> bytes:
-        return hashlib.blake2b(f"{key}#{number}".encode(), digest_size=8).digest()
-
-    return sorted(sorted(range(count), key=rank)[:ROWS])
+    found, _ = drawn(name, torch.eye(size, dtype=dtype), dtype, salt)
+    return {draw: anchors for draw, anchors in found.items() if draw != LENGTHS}

@@ -1,209 +1,173 @@
 """A fingerprint of a checkpoint modulo symmetry: small, and the same for every disguise of a model.
 
-It holds relations between fixed tokens (`isomerge.quotient.relations`) and spectra of circuits (`isomerge.quotient.spectra`), made
-in one pass over the weights, a unit at a time. Two fingerprints tell whether two models are the same function, derived from one
-base, or independent (`isomerge.quotient.similarity`); the hash is a name for the function.
+It holds relations between vectors that have names (`isomerge.quotient.anchors`, `isomerge.quotient.relations`), spectra of circuits,
+which no vocabulary touches (`isomerge.quotient.spectra`), and what the config says of the function, made in one pass over the weights,
+a unit at a time. Two fingerprints tell whether two models are the same function, derived from one base, or independent
+(`isomerge.quotient.similarity`); the hash is a name for the function.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.document import read_object
-from isomerge.engine.canonical.frame import read_moved
+from isomerge.checkpoint.agreement import ASIDE, as_transformers_reads, config_value
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
 from isomerge.errors import IsomergeError
-from isomerge.files import write_whole
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
 from isomerge.matching.frame import folded_gains
 from isomerge.progress import Observer, quiet
-from isomerge.quotient.anchors import anchors_of
+from isomerge.quotient.anchors import EVERY, LENGTHS, Draws, anchors_of
+from isomerge.quotient.draws import salted, signs, sketch
+from isomerge.quotient.record import FORMAT, Fingerprint, Relation, View, read_fingerprint
 from isomerge.quotient.relations import Related, relations
-from isomerge.quotient.spectra import spectra
+from isomerge.quotient.spectra import Spectrum, spectra
+from isomerge.quotient.storage import Look
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import leaf_atoms
 from isomerge.symmetry.blocks import Block, layer_of
 from isomerge.symmetry.spec import Spec
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+__all__ = ["Fingerprint", "fingerprint", "read_fingerprint"]
 
-FORMAT = "isomerge-fingerprint-1"
-STEP = 1e-2
+STEP = 5e-3
 """What a hash rounds to. Twins in float32 are some 1e-7 apart, so that one model in a thousand lies at an edge."""
-SUMS = 8
-"""Numbers per kind of relation in a hash: a change that leaves all of them within a step is rare."""
+SUMS = 32
+"""Numbers in a hash. All of them see every relation: a change that leaves every one within a step is rare."""
+
+Found = dict[tuple[str, str, str], tuple[Block, Related]]
+"""Relations by draw, block and kind."""
 
 
-@dataclass(frozen=True)
-class Relation:
-    """One relation of one layer."""
-
-    block: str
-    """The canonical name of the first tensor in it."""
-    stack: str
-    layer: int | None
-    kind: str
-    data: Tensor
-    """float32 [anchors, anchors], [anchors] or []."""
-    ends: tuple[str, ...] = ()
-    """The stream whose anchors stand along every dimension."""
-
-
-@dataclass
-class Fingerprint:
-    """What a model is modulo symmetry, in brief."""
-
-    model_type: str
-    hash: str
-    dtype: str
-    """The coarsest stored dtype of its tensors, as safetensors names it."""
-    anchors: dict[str, tuple[str, ...]]
-    """The names of the anchors of every residual stream."""
-    grams: dict[str, Tensor]
-    """Their Gram matrices, float32 [anchors, anchors]."""
-    relations: list[Relation]
-    spectra: dict[str, Tensor] = field(default_factory=dict)
-    """float32 [points], by element."""
-    ref: str = ""
-    """What the user called the model."""
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON, whole or not at all. Raises IsomergeError when it cannot be written."""
-        write_whole(path, (json.dumps(self.document(), indent=1) + "\n").encode())
-
-    def document(self) -> dict[str, Any]:
-        """The fingerprint as JSON; tensors are little-endian float32 in base64, with their shapes."""
-        return {
-            "format": FORMAT,
-            "hash": self.hash,
-            "model_type": self.model_type,
-            "dtype": self.dtype,
-            "model": self.ref,
-            "anchors": {s: {"names": list(n), "gram": _packed(self.grams[s])} for s, n in self.anchors.items()},
-            "relations": [
-                {
-                    "block": r.block,
-                    "stack": r.stack,
-                    "layer": r.layer,
-                    "kind": r.kind,
-                    "ends": list(r.ends),
-                    **_packed(r.data),
-                }
-                for r in self.relations
-            ],
-            "spectra": {key: [float(f"{v:.7g}") for v in x.tolist()] for key, x in self.spectra.items()},
-        }
-
-    @staticmethod
-    def from_document(found: Mapping[str, Any], ref: str) -> Fingerprint:
-        """The inverse of `document`.
-
-        Raises:
-            IsomergeError: it is not a fingerprint.
-        """
-        import torch
-
-        try:
-            if found["format"] != FORMAT:
-                raise KeyError(found["format"])
-            anchors = {s: tuple(_word(n) for n in a["names"]) for s, a in found["anchors"].items()}
-            grams = {s: _unpacked(a["gram"]).reshape(len(anchors[s]), -1) for s, a in found["anchors"].items()}
-            relations = [_relation(r, tuple(anchors)) for r in found["relations"]]
-            spectra = {key: torch.tensor(v, dtype=torch.float32) for key, v in found["spectra"].items()}
-            model_type, name, dtype = _word(found["model_type"]), _word(found["hash"]), _word(found["dtype"])
-            return Fingerprint(model_type, name, dtype, anchors, grams, relations, spectra, ref)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
-            raise IsomergeError(
-                f"{ref} is not a fingerprint: expected a file that `isomerge fingerprint MODEL -o FILE` wrote"
-            ) from None
-
-
-def _relation(found: Mapping[str, Any], streams: tuple[str, ...]) -> Relation:
-    """One relation of a document; older ones do not tell ends, which are plain where there is one stream."""
-    data = _unpacked(found)
-    ends = found.get("ends", list(streams) * data.ndim if len(streams) == 1 else [])
-    layer = _layer(found["layer"])
-    return Relation(
-        _word(found["block"]), _word(found["stack"]), layer, _word(found["kind"]), data, tuple(map(_word, ends))
-    )
-
-
-def _word(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-def _layer(value: Any) -> int | None:
-    if value is not None and type(value) is not int:
-        raise TypeError(value)
-    return value
-
-
-def read_fingerprint(path: Path) -> Fingerprint:
-    """A fingerprint from its file.
-
-    Raises:
-        IsomergeError: it cannot be read, or is not one.
-    """
-    found = read_object(path, remedy="give a checkpoint, or a file that `isomerge fingerprint MODEL -o FILE` wrote")
-    return Fingerprint.from_document(found, str(path))
-
-
-def fingerprint(model: Model, observer: Observer = quiet) -> Fingerprint:
+def fingerprint(model: Model, observer: Observer = quiet, *, salt: str = "") -> Fingerprint:
     """The fingerprint of a model, in one pass over its weights and one more over its embeddings and gains.
 
     Memory: one unit (the tensors of a layer's attention, or of its MLP), or the table of embeddings, in float32 (in float64 for
     checkpoints of full precision).
+
+    Args:
+        model: what is read.
+        observer: told of every unit.
+        salt: what anchors are drawn with: nobody who does not know it can tell which rows count. Fingerprints of one salt compare.
+
+    Raises:
+        IsomergeError: there are no tensors, or numbers so large that their products overflow.
     """
     import torch
 
-    dtype = torch.float64 if working_dtype([model]) == torch.float64 or not _halves(model) else torch.float32
+    if not model.checkpoint.tensors:
+        raise IsomergeError(f"{model.ref} has no tensors, so there is nothing to tell it by: is its file of weights lost?")
+    exact = working_dtype([model]) == torch.float64 or not _halves(model)
+    try:
+        return _made(model, observer, torch.float64 if exact else torch.float32, salt)
+    except OverflowError as error:
+        if exact:
+            raise _too_large(model, error) from None
+    try:
+        return _made(model, observer, torch.float64, salt)
+    except OverflowError as error:
+        raise _too_large(model, error) from None
+
+
+def _too_large(model: Model, error: OverflowError) -> IsomergeError:
+    return IsomergeError(
+        f"{model.ref}: products of tensor {error} overflow even in float64, so that nothing can be told of them: is the checkpoint damaged?"
+    )
+
+
+def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fingerprint:
+    """The fingerprint, computed in one dtype. Raises OverflowError with the name of the block whose numbers are too large."""
     local = make_plan(model, [], "default")
     shifts, spec = local.selection.spec, model.spec
     fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
-    anchors = anchors_of(model, dtype, fold)
-    related: list[tuple[Block, str, Related]] = []
-    told: dict[str, Tensor] = {}
+    draws, tables = anchors_of(model, dtype, fold, salt)
+    found: Found = {}
+    told: dict[str, Spectrum] = {}
+    look = Look()
     total, seen = sum(unit_bytes(model, unit) for unit in local.units), 0
     for unit in local.units:
         observer(unit.key, seen, total)
         seen += unit_bytes(model, unit)
-        tensors = {block: read_moved(model, block, dtype, fold) for block in unit.blocks}
-        floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
+        floats = {block: _moved(model, block, dtype, fold, look) for block in unit.blocks if _counts(model, block)}
+        floats = {block: t for block, t in floats.items() if t.is_floating_point()}
         meet = trees(shifts, floats)
         (canonical_gauge if meet or _chained(shifts, floats) else fold_biases)(shifts, floats)
-        first = {block.key: block for block in unit.blocks}
-        related += [(first[key], kind, x) for (key, kind), x in relations(spec, floats, anchors).items()]
+        found |= _related(spec, floats, draws, salt)
         here = spectra(shifts, floats)
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it
-            related += [
-                (unit.blocks[0], f"{key.partition('[')[0]}:spectrum", Related(x, ())) for key, x in here.items()
-            ]
+            for key, x in here.items():
+                values = x.data.flatten().sort(descending=True).values
+                found["", unit.blocks[0].key, f"{key.partition('[')[0]}:spectrum"] = unit.blocks[0], Related(values, ())
         told |= here
-    found = [
-        Relation(block.key, *layer_of(block), kind, x.data.float(), x.ends)
-        for block, kind, x in sorted(related, key=lambda r: (r[0].key, r[1]))
-    ]
+    _check_finite(found, told)
+    asked = {key: value for key, value in model.config.items() if key not in ASIDE}
     return Fingerprint(
         spec.model_type,
-        _hash(spec.model_type, related),
-        coarsest_dtype(model),
-        {s: a.names for s, a in anchors.items()},
-        {s: (a.rows @ a.rows.mT).float() for s, a in anchors.items()},
-        found,
-        {key: x.float() for key, x in told.items()},
+        _hash(model, found, salt),
+        look.storage(coarsest_dtype(model)),
+        salted(salt),
+        json.loads(json.dumps(asked, default=str)),
+        spec.config_keys,
+        dict(spec.sizes),
+        {draw: {s: View(a.names, (a.rows @ a.rows.mT).float()) for s, a in here.items()} for draw, here in draws.items()},
+        tables,
+        [Relation(draw, *_place(block), kind, x.data.float(), x.ends) for (draw, _, kind), (block, x) in sorted(found.items(), key=lambda r: r[0])],
+        told,
         model.ref,
     )
+
+
+def _place(block: Block) -> tuple[str, str, int | None]:
+    """The block's name, its stack and its layer."""
+    return block.key, *layer_of(block)
+
+
+def _counts(model: Model, block: Block) -> bool:
+    """Whether a block is told of: a head that is the embeddings is not, stored or not, nor is what a model can do without and no
+    symmetry knows (masks, frequencies)."""
+    return not (block.line.tied and not model.has_own_head) and not (block.axes is None and block.line.optional)
+
+
+def _moved(model: Model, block: Block, dtype: torch.dtype, fold: Alignment, look: Look) -> Tensor:
+    """A block in the working dtype with gains folded, looked at as it is stored."""
+    tensor = model.assemble(block, dtype)
+    if tensor.is_floating_point():
+        look.at(block, tensor)
+        fold.act_linearly(block, tensor)
+    return tensor
+
+
+def _related(spec: Spec, floats: dict[Block, Tensor], draws: Draws, salt: str) -> Found:
+    """The relations of one unit from every draw: all of them from the draw that sees every row, or where there is none; circuits from
+    the others."""
+    first = {block.key: block for block in floats}
+    found: Found = {}
+    for draw, anchors in (draws or {EVERY: {}}).items():
+        seen = relations(spec, floats, anchors, circuits=draw != EVERY, salt=salt)
+        found |= {(draw, key, kind): (first[key], x) for (key, kind), x in seen.items()}
+    for block, tensor in floats.items():
+        if block.axes is None:
+            data = sketch(f"{block.key} places", tensor.flatten(), tensor.dtype, salt)
+            found[EVERY, block.key, "rows"] = block, Related(data, ())
+    return found
+
+
+def _check_finite(found: Found, told: dict[str, Spectrum]) -> None:
+    """Raises OverflowError with the name of the first block whose relations are not finite."""
+    for (_, key, _), (_, x) in found.items():
+        if not bool(x.data.isfinite().all()):
+            raise OverflowError(key)
+    for key, x in told.items():
+        if not bool(x.data.isfinite().all()):
+            raise OverflowError(key)
 
 
 def _chained(spec: Spec, blocks: Iterable[Block]) -> bool:
@@ -219,39 +183,50 @@ def _halves(model: Model) -> bool:
     return not kinds & {"F32", "F64"}
 
 
-def _hash(model_type: str, related: list[tuple[Block, str, Related]]) -> str:
-    """A name for the function: per kind of relation `SUMS` sums with fixed random signs, as shares of its norm, rounded to
-    `STEP`."""
-    sums: dict[str, list[float]] = {}
-    squares: dict[str, float] = {}
-    for block, kind, found in sorted(related, key=lambda r: (r[0].key, r[1])):
-        x = found.data
-        signed = _signed(f"{block.key}|{kind}", x)
-        sums[kind] = [a + b for a, b in zip(sums.get(kind, [0.0] * SUMS), signed, strict=True)]
-        squares[kind] = squares.get(kind, 0.0) + float(x.double().square().sum())
-    values = {k: [round(v / max(squares[k], 1e-300) ** 0.5 / STEP) for v in sums[k]] for k in sorted(sums)}
-    text = json.dumps([FORMAT, model_type, values])
+# -------------------------------------------------------------------------- the hash
+
+
+def _hash(model: Model, found: Found, salt: str) -> str:
+    """A name for the function: what the config says of it, and `SUMS` sums with random signs over all relations, each kind as a share
+    of its norm, rounded to `STEP`."""
+    kinds: dict[str, list[tuple[str, Related]]] = {}
+    for (draw, key, kind), (_, x) in sorted(found.items(), key=lambda r: r[0]):
+        if draw != LENGTHS:  # rows of nearly one length may change places under rounding
+            kinds.setdefault(f"{draw} {kind}", []).append((f"{draw}|{key}|{kind}", x))
+    sums = [0.0] * SUMS
+    for parts in kinds.values():
+        size = sum(float(x.data.double().square().sum()) for _, x in parts) ** 0.5
+        shares = _summed(parts, salt)
+        sums = [a + b / max(size, 1e-300) for a, b in zip(sums, shares, strict=True)]
+    values = [round(v / max(len(kinds), 1) ** 0.5 / STEP) for v in sums]
+    text = json.dumps([FORMAT, salted(salt), model.spec.model_type, _function(model), values])
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def _signed(name: str, x: Tensor) -> list[float]:
-    """`SUMS` sums of all entries, with signs that depend on the name and the place alone."""
-    import torch
-
-    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
-    rng = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, (SUMS, x.numel()), generator=rng).double() * 2 - 1
-    return (signs @ x.double().flatten()).tolist()
-
-
-def _packed(x: Tensor) -> dict[str, Any]:
-    data = x.float().contiguous().numpy().astype("<f4").tobytes()
-    return {"shape": list(x.shape), "data": base64.b64encode(data).decode()}
+def _summed(parts: Sequence[tuple[str, Related]], salt: str) -> list[float]:
+    """`SUMS` sums of all entries of one kind, with signs that depend on the name, the place and the salt alone."""
+    total = [0.0] * SUMS
+    for name, x in parts:
+        flat = x.data.double().flatten()
+        drawn = signs(name, SUMS * len(flat), salt).reshape(SUMS, -1).double()
+        total = [a + b for a, b in zip(total, (drawn @ flat).tolist(), strict=True)]
+    return total
 
 
-def _unpacked(found: Mapping[str, Any]) -> Tensor:
-    import numpy as np
-    import torch
+def _function(model: Model) -> list[Any]:
+    """What changes the function beside the weights: the sizes of the spec, and the keys of the config that it names, as transformers
+    reads them."""
+    config = as_transformers_reads(model.config) or model.config
+    asked = {key: _plain(config_value(config, key)) for key in sorted(set(model.spec.config_keys))}
+    return [dict(sorted(model.spec.sizes.items())), asked]
 
-    flat = np.frombuffer(base64.b64decode(found["data"], validate=True), dtype="<f4").astype("float32")
-    return torch.from_numpy(flat).reshape(found["shape"])
+
+def _plain(value: Any) -> Any:
+    """A value of a config in one form: numbers that are equal are one number."""
+    if isinstance(value, dict):
+        return {str(key): _plain(x) for key, x in sorted(value.items(), key=lambda pair: str(pair[0]))}
+    if isinstance(value, (list, tuple)):
+        return [_plain(x) for x in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 1 << 53 else str(value)
+    return value if value is None or isinstance(value, (str, bool, float)) else str(value)

@@ -9,12 +9,14 @@ Zeng et al. 2024, HuRef). Nothing is solved and nothing is balanced: it is as ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
 from isomerge.quotient.anchors import Anchors
+from isomerge.quotient.draws import signs, sketch
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.spec import Spec
@@ -56,22 +58,42 @@ class Related:
     """The stream whose anchors stand along every dimension; of what no anchor stands along, none."""
 
 
+CIRCUITS = ("qk:rr", "ov:rw", "scale:rw")
+"""The relations that tell kinship: products of two maps in which nothing but directions of the stream is left."""
+WAYS = 8
+"""Ways in which the parts of two relations are weighed when they are compared."""
+Relations = dict[tuple[str, str], Related]
+"""By the block that they are first found at, and the kind: what they relate."""
+Parts = dict[tuple[str, tuple[str, ...]], "Tensor"]
+"""How much of a relation every head, neuron or expert holds, [`WAYS`, *axes], by the kind and the permuted axes."""
+
+
 def relations(
-    spec: Spec, tensors: Mapping[Block, Tensor], anchors: Mapping[str, Anchors]
-) -> dict[tuple[str, str], Related]:
-    """The relations of one unit, by the block that they are first found at and what they relate.
+    spec: Spec,
+    tensors: Mapping[Block, Tensor],
+    anchors: Mapping[str, Anchors],
+    *,
+    circuits: bool = False,
+    salt: str = "",
+) -> Relations:
+    """The relations of one unit.
 
     Args:
         spec: the full spec.
         tensors: the unit's blocks with gains folded and free biases moved (where folding is possible).
         anchors: of every stream.
+        circuits: `CIRCUITS` alone.
+        salt: what signs are drawn with.
 
     Returns:
         (block key, kind) -> a tensor [anchors, anchors], [anchors] or [] with the streams of its ends. A kind is the role of the space that is contracted
         and what stands at its two ends: ``r`` reads the stream, ``w`` writes it, ``b`` is a bias; ``qk:rr``, ``ov:rw``. The
-        product of a tensor with itself has one end and a square: ``ff:r2``.
+        product of a tensor with itself has one end and a square: ``ff:r2``. ``rows`` are the rows of a tensor that nothing acts on
+        but the stream, few or in sums. ``joint`` holds what two relations share head by head, or neuron by neuron: their sums alone would not
+        know which query belongs to which value.
     """
-    found: dict[tuple[str, str], Related] = {}
+    found: Relations = {}
+    parts: Parts = {}
     seen = [
         leaf
         for block, tensor in tensors.items()
@@ -79,23 +101,87 @@ def relations(
         if (leaf := _anchored(spec, block, view, atoms, anchors)) is not None
     ]
     for k, one in enumerate(seen):
+        if not circuits and not spec.spaces.keys() & one.inner.keys():
+            key = "rows" if one.inner else "stream"
+            _add(found, (one.block.key,), key, Related(_rows(one, salt), one.streams))
         if one.streams and (not one.inner or len(one.streams) == 2):
-            # a gain or a bias; a convolution along the stream, whose products with itself have four ends
-            found[one.block.key, "stream"] = Related(one.data, one.streams)
-            continue
+            continue  # a gain or a bias; a convolution along the stream, whose products with itself have four ends
         for other in seen[k:]:
             if other is not one and one.end == other.end == "b":
                 continue  # one number, which may be a difference of large ones
-            if _invariant(spec, one.inner, other.inner):
-                key, value = _kind(spec, one, other), _contract(one, other)
-                # attention between several streams: what has other ends does not add up
-                places = product((key, *(f"{key} {n}" for n in range(2, 9))), (one.block.key, other.block.key))
-                free = next((k, kind) for kind, k in places if (k, kind) not in found)
-                ends = one.streams + other.streams
-                alike = (at for at, x in found.items() if at[1].split()[0] == key and x.ends == ends)
-                place = next(alike, free)
-                found[place] = Related(found[place].data + value if place in found else value, ends)
+            if not _invariant(spec, one.inner, other.inner):
+                continue
+            key, ends = _kind(spec, one, other), one.streams + other.streams
+            if not circuits:
+                for place, x in _by_part(spec, key, one, other, salt).items():
+                    parts[place] = parts[place] + x if place in parts else x
+            elif key not in CIRCUITS:
+                continue
+            _add(found, (one.block.key, other.block.key), key, Related(_contract(one, other), ends))
+    if parts:
+        found[next(iter(tensors)).key, "joint"] = Related(_joint(parts, salt), ())
     return found
+
+
+def _add(found: Relations, homes: Sequence[str], key: str, new: Related) -> None:
+    """Adds to what has equal ends; attention between several streams has circuits that do not add up."""
+    places = product((key, *(f"{key} {n}" for n in range(2, 9))), homes)
+    free = next((k, kind) for kind, k in places if (k, kind) not in found)
+    alike = (at for at, x in found.items() if at[0] in homes and at[1].split()[0] == key and x.ends == new.ends)
+    place = next((at for at in alike if found[at].data.shape == new.data.shape), free)
+    found[place] = Related(found[place].data + new.data if place in found else new.data, new.ends)
+
+
+def _rows(one: _Leaf, salt: str) -> Tensor:
+    """What a leaf holds at places that have names: all of them, or sums with random signs, [places, *anchors]."""
+    inner = [at for at, a in enumerate(one.atoms) if not a.name.startswith("@")]
+    data = one.data.movedim(inner, list(range(len(inner))))
+    if not inner:
+        return data
+    return sketch(f"{one.block.key} places", data.flatten(0, len(inner) - 1), data.dtype, salt)
+
+
+def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts:
+    """How much of a relation every head, neuron or expert holds; nothing where no axis is permuted, or one end is a bias.
+
+    (Biases may be nothing but rounding, which a share would show; what they meet tells them.)
+    """
+    import torch
+
+    both = {**one.inner, **other.inner}
+    kept = tuple(n for n in spec.ordered if n in both and spec.spaces[n].group_name == "Perm")
+    if not kept or "b" in (one.end, other.end):
+        return {}
+    letters = {name: chr(ord("a") + k) for k, name in enumerate(both)}
+    x, y = (_weighed(leaf, f"{key} {side}", salt) for side, leaf in enumerate((one, other)))
+    left, right = ("".join(letters[n] for n in leaf.inner) for leaf in (one, other))
+    return {(key, kept): torch.einsum(f"W{left},W{right}->W{''.join(letters[n] for n in kept)}", x, y)}
+
+
+def _weighed(leaf: _Leaf, key: str, salt: str) -> Tensor:
+    """A leaf [`WAYS`, *inner]: the sums over its anchors, with as many random signs."""
+    import torch
+
+    ends = [at for at, a in enumerate(leaf.atoms) if a.name.startswith("@")]
+    data = leaf.data.movedim(ends, list(range(len(ends))))
+    size = prod(data.shape[: len(ends)])
+    weights = torch.stack([signs(f"{key} {way}", size, salt) for way in range(WAYS)]).to(data)
+    return (weights @ data.reshape(size, -1)).reshape(WAYS, *data.shape[len(ends) :])
+
+
+def _joint(parts: Parts, salt: str) -> Tensor:
+    """The sums over heads, neurons or experts of what every two relations hold of them, as shares, all in one [`WAYS`]."""
+    import torch
+
+    told = torch.zeros(WAYS, dtype=torch.float64)
+    shares = {key: x.double() / x.double().norm().clamp_min(1e-300) for key, x in parts.items()}
+    for (one, names), x in shares.items():
+        for (other, theirs), y in shares.items():
+            if set(names) & set(theirs):
+                letters = {name: chr(ord("a") + n) for n, name in enumerate(dict.fromkeys((*names, *theirs)))}
+                left, right = ("".join(letters[n] for n in side) for side in (names, theirs))
+                told += signs(f"{one} x {other}", WAYS, salt) * torch.einsum(f"W{left},W{right}->W", x, y)
+    return told
 
 
 def _anchored(

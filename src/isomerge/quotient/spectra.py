@@ -1,4 +1,4 @@
-"""Spectra of a layer's circuits: what is left of ``W_Q^T W_K`` and ``W_O W_V`` where no direction is told.
+"""Spectra of a layer's circuits: what is left of ``W_Q^T W_K`` and ``W_O W_V`` where no direction is told, and no vocabulary either.
 
 The singular values of a product of two maps do not know the basis between them: with the self-Grams A and B of the two sides,
 which a general linear g moves to ``g A g^T`` and ``g^-T B g^-1``, they are the roots of the eigenvalues of ``A B``. Scales and
@@ -9,30 +9,47 @@ second moments are told.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.matching.gram import along, self_grams
-from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block, layer_of
 from isomerge.symmetry.spec import Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-POINTS = 17
-"""Values that a spectrum is told by: the largest, the smallest, and quantiles between."""
+POINTS = 33
+"""Values that a spectrum is told by at most: the largest, the smallest, and quantiles between."""
+HEADS = 64
+"""Heads, or groups of them, that are told each by itself; of more, as many by the quantiles of their sizes."""
+LONE = 4
+"""Values of which a head has more: those of rotary pairs are told by head, and those of neurons all together."""
 
 
-def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Tensor]:
-    """The spectrum of every space of a unit, by element key, float64 [`POINTS`], largest first.
+@dataclass(frozen=True)
+class Spectrum:
+    """The singular values of one space of a layer."""
+
+    role: str
+    """What is related: ``qk``, ``ov``, ``ff``, ``scale``."""
+    stack: str
+    layer: int | None
+    data: Tensor
+    """float64 [heads, points], every row falling, and the rows by their sizes; [1, points] where there are no heads."""
+
+
+def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Spectrum]:
+    """The spectrum of every space of a unit, by element key.
 
     Args:
         spec: its spaces are the block-local ones.
         tensors: the unit's blocks; gauges do not matter, but norms' gains do: fold them first.
     """
-    found: dict[str, Tensor] = {}
-    keys = {key: space for block in tensors for key, space in elements_of(spec, block).items()}
-    for key, space in keys.items():
+    found: dict[str, Spectrum] = {}
+    keys = {key: (space, block) for block in tensors for key, space in elements_of(spec, block).items()}
+    for key, (space, block) in keys.items():
         if not space.keeps_lengths:
             grams = self_grams(spec, space.name, tensors)
             values = _singular_values(*grams) if grams is not None else None
@@ -40,7 +57,7 @@ def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Tensor]:
             moments = list(_second_moments(spec, space.name, tensors))
             values = sum(moments[1:], moments[0]).sqrt() if moments else None
         if values is not None:
-            found[key] = _told(values)
+            found[key] = Spectrum(space.role or space.name, *layer_of(block), _told(values))
     return found
 
 
@@ -66,9 +83,16 @@ def _second_moments(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> I
 
 
 def _told(values: Tensor) -> Tensor:
-    """Quantiles of all values of a space, over its batch."""
+    """The quantiles of every head, largest heads first; of all values where a head has but a few."""
+    while values.ndim > 1 and values.shape[-1] <= LONE:
+        values = values.flatten(-2)
+    rows = values.reshape(-1, values.shape[-1]).double().sort(dim=-1, descending=True).values
+    rows = rows[rows.norm(dim=-1).argsort(descending=True, stable=True)]
+    return rows[_places(len(rows), HEADS)][:, _places(rows.shape[-1], POINTS)]
+
+
+def _places(count: int, most: int) -> Tensor:
+    """At most so many of so many places, the ends among them."""
     import torch
 
-    falling = values.flatten().sort(descending=True).values
-    at = torch.linspace(0, len(falling) - 1, POINTS).round().long()
-    return falling[at]
+    return torch.linspace(0, count - 1, min(most, count)).round().long()

@@ -1,0 +1,242 @@
+"""What a fingerprint holds, and its file."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.document import read_object
+from isomerge.errors import IsomergeError
+from isomerge.files import write_whole
+from isomerge.quotient.anchors import Table
+from isomerge.quotient.spectra import Spectrum
+from isomerge.quotient.storage import Storage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT = "isomerge-fingerprint-2"
+OLDER = ("isomerge-fingerprint-1",)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One relation of one layer, seen from one draw of anchors."""
+
+    draw: str
+    block: str
+    """The canonical name of the first tensor in it."""
+    stack: str
+    layer: int | None
+    kind: str
+    data: Tensor
+    """float32 [anchors, anchors], [anchors] or []."""
+    ends: tuple[str, ...] = ()
+    """The stream whose anchors stand along every dimension."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One draw of anchors of one stream."""
+
+    names: tuple[str, ...]
+    gram: Tensor
+    """Their Gram matrix, float32 [anchors, anchors]."""
+
+
+@dataclass
+class Fingerprint:
+    """What a model is modulo symmetry, in brief."""
+
+    model_type: str
+    hash: str
+    storage: Storage
+    salt: str
+    """What tells one salt from another (`isomerge.quotient.draws.salted`); empty where the draws are public."""
+    config: dict[str, Any]
+    """The model's config, without what no output depends on."""
+    config_keys: tuple[str, ...]
+    """The keys of it that change the function."""
+    sizes: dict[str, int]
+    """The sizes of the spec."""
+    anchors: dict[str, dict[str, View]]
+    """Every draw of anchors, of every residual stream."""
+    tables: dict[str, Table]
+    """The tables that they are from."""
+    relations: list[Relation]
+    spectra: dict[str, Spectrum] = field(default_factory=dict)
+    """By element; float32."""
+    ref: str = ""
+    """What the user called the model."""
+
+    def __repr__(self) -> str:
+        return f"<fingerprint {self.hash} of {self.ref or 'a model'}: {self.model_type}, {self.dtype}>"
+
+    @property
+    def dtype(self) -> str:
+        """The coarsest stored dtype of its tensors, as safetensors names it."""
+        return self.storage.dtype
+
+    def depths(self) -> dict[str, int]:
+        """How many layers every stack has, of those that have relations or spectra."""
+        found: dict[str, int] = {}
+        for part in (*self.relations, *self.spectra.values()):
+            if part.layer is not None:
+                found[part.stack] = max(found.get(part.stack, 0), part.layer + 1)
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, whole or not at all. Raises IsomergeError when it cannot be written."""
+        write_whole(path, (json.dumps(self.document(), indent=1) + "\n").encode())
+
+    def document(self) -> dict[str, Any]:
+        """The fingerprint as JSON; tensors are little-endian float32 in base64, with their shapes."""
+        return {
+            "format": FORMAT,
+            "hash": self.hash,
+            "model_type": self.model_type,
+            "model": self.ref,
+            "salt": self.salt,
+            "storage": asdict(self.storage),
+            "config": self.config,
+            "config_keys": list(self.config_keys),
+            "sizes": self.sizes,
+            "anchors": {
+                draw: {s: {"names": list(v.names), "gram": _packed(v.gram)} for s, v in streams.items()}
+                for draw, streams in self.anchors.items()
+            },
+            "tables": {key: {"rows": t.rows, "lengths": _packed(t.lengths)} for key, t in self.tables.items()},
+            "relations": [
+                {
+                    "draw": r.draw,
+                    "block": r.block,
+                    "stack": r.stack,
+                    "layer": r.layer,
+                    "kind": r.kind,
+                    "ends": list(r.ends),
+                    **_packed(r.data),
+                }
+                for r in self.relations
+            ],
+            "spectra": {
+                key: {"role": x.role, "stack": x.stack, "layer": x.layer, **_packed(x.data)}
+                for key, x in self.spectra.items()
+            },
+        }
+
+    @staticmethod
+    def from_document(found: Mapping[str, Any], ref: str) -> Fingerprint:
+        """The inverse of `document`.
+
+        Raises:
+            IsomergeError: it is not a fingerprint, or one of an older format.
+        """
+        if found.get("format") in OLDER:
+            raise IsomergeError(
+                f"{ref} is a fingerprint of an older format ({found['format']}), which saw a model from 32 rows alone and cannot be compared "
+                f"with {FORMAT}: make it anew from the model with `isomerge fingerprint MODEL -o FILE`"
+            )
+        try:
+            if found["format"] != FORMAT:
+                raise KeyError(found["format"])
+            return Fingerprint(
+                model_type=_word(found["model_type"]),
+                hash=_word(found["hash"]),
+                storage=_storage(found["storage"]),
+                salt=_word(found["salt"]),
+                config=_object(found["config"]),
+                config_keys=tuple(map(_word, found["config_keys"])),
+                sizes={key: _number(n) for key, n in _object(found["sizes"]).items()},
+                anchors={
+                    draw: {s: _view(v) for s, v in _object(streams).items()}
+                    for draw, streams in _object(found["anchors"]).items()
+                },
+                tables={
+                    key: Table(_number(t["rows"]), _unpacked(t["lengths"]))
+                    for key, t in _object(found["tables"]).items()
+                },
+                relations=[_relation(r) for r in found["relations"]],
+                spectra={key: _spectrum(x) for key, x in _object(found["spectra"]).items()},
+                ref=ref,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+            raise IsomergeError(
+                f"{ref} is not a fingerprint: expected a file that `isomerge fingerprint MODEL -o FILE` wrote"
+            ) from None
+
+
+def read_fingerprint(path: Path) -> Fingerprint:
+    """A fingerprint from its file.
+
+    Raises:
+        IsomergeError: it cannot be read, or is not one.
+    """
+    found = read_object(path, remedy="give a checkpoint, or a file that `isomerge fingerprint MODEL -o FILE` wrote")
+    return Fingerprint.from_document(found, str(path))
+
+
+def _relation(found: Mapping[str, Any]) -> Relation:
+    data, ends = _unpacked(found), tuple(map(_word, found["ends"]))
+    if len(ends) > data.ndim:
+        raise ValueError(ends)
+    draw, block, stack, kind = (_word(found[key]) for key in ("draw", "block", "stack", "kind"))
+    return Relation(draw, block, stack, _layer(found["layer"]), kind, data, ends)
+
+
+def _spectrum(found: Mapping[str, Any]) -> Spectrum:
+    data = _unpacked(found)
+    if data.ndim != 2 or not data.numel():
+        raise ValueError(data.shape)
+    return Spectrum(_word(found["role"]), _word(found["stack"]), _layer(found["layer"]), data)
+
+
+def _view(found: Mapping[str, Any]) -> View:
+    names = tuple(map(_word, found["names"]))
+    return View(names, _unpacked(found["gram"]).reshape(len(names), len(names)))
+
+
+def _storage(found: Mapping[str, Any]) -> Storage:
+    bits = None if found["bits"] is None else _number(found["bits"])
+    return Storage(_word(found["dtype"]), _word(found["precision"]), float(found["zeros"]), bits)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(value)
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+def _layer(value: Any) -> int | None:
+    return None if value is None else _number(value)
+
+
+def _packed(x: Tensor) -> dict[str, Any]:
+    data = x.float().contiguous().numpy().astype("<f4").tobytes()
+    return {"shape": list(x.shape), "data": base64.b64encode(data).decode()}
+
+
+def _unpacked(found: Mapping[str, Any]) -> Tensor:
+    import numpy as np
+    import torch
+
+    flat = np.frombuffer(base64.b64decode(found["data"], validate=True), dtype="<f4").astype("float32")
+    data = torch.from_numpy(flat).reshape(found["shape"])
+    if not bool(data.isfinite().all()):
+        raise ValueError(found["shape"])
+    return data
