@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,14 @@ from isomerge.checkpoint.memory import in_memory
 from isomerge.engine.free_streams import given_out
 from isomerge.engine.models import Model, recognise
 from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
+from isomerge.quotient.draws import chosen
+from isomerge.symmetry.axes import Atom, atoms
+from isomerge.symmetry.blocks import Block
 
 Weights = dict[str, Tensor]
 Config = dict[str, Any]
+LAYER = re.compile(r"(.*?\b(?:layer|layers|h)\.)(\d+)(\..*)")
+"""The name of a tensor of a layer."""
 
 
 def read(model: Model) -> Weights:
@@ -69,39 +75,261 @@ def _levels(bits: int) -> Callable[[Tensor], Tensor]:
     return done
 
 
-def more_tokens(weights: Weights, config: Config, seed: int) -> tuple[Weights, Config]:
-    """A vocabulary that is a tenth larger; new rows are as large as the old ones."""
-    old = config["vocab_size"]
-    new, rng = old // 10, torch.Generator().manual_seed(seed)
-
-    def grown(name: str, t: Tensor) -> Tensor:
-        tables = ("word_embeddings", "embed_tokens", "shared", "wte", "lm_head", "predictions")
-        if not any(mark in name for mark in tables) or not t.ndim or t.shape[0] != old:
-            return t
-        return torch.cat([t, t.std() * torch.randn((new, *t.shape[1:]), generator=rng)])
-
-    return {n: grown(n, t) for n, t in weights.items()}, {**config, "vocab_size": old + new}
+Made = tuple[Weights, Config]
 
 
-def fewer_layers(weights: Weights, config: Config, seed: int) -> tuple[Weights, Config]:
-    """One layer in the middle taken out."""
-    depth = next(k for k in ("num_hidden_layers", "n_layer", "num_layers") if k in config)
-    gone = config[depth] // 2
-    marks = [f"{stack}.{{}}." for stack in ("layer", "layers", "h")]
+def vocabulary(weights: Weights, config: Config) -> dict[str, int]:
+    """The tensors that have a row, or an entry, for every token, and the axis that tokens are on."""
+    model = recognise(in_memory(weights, config))
     found = {}
+    for name, match in model.matches.items():
+        for at, axis in enumerate(match.line.axes or ()):
+            if isinstance(axis, Atom) and axis.name == "vocab":
+                found[name] = at
+    return found
+
+
+def _rows(weights: Weights, config: Config, change: Callable[[Tensor], Tensor]) -> Weights:
+    """Every tensor of the vocabulary changed, tokens first."""
+    tables = vocabulary(weights, config)
+    return {
+        n: change(t.movedim(tables[n], 0)).movedim(0, tables[n]).contiguous() if n in tables else t
+        for n, t in weights.items()
+    }
+
+
+def more_tokens(weights: Weights, config: Config, seed: int) -> Made:
+    """A vocabulary that is a tenth larger; new rows are as large as the old ones."""
+    old, rng = config["vocab_size"], torch.Generator().manual_seed(seed)
+
+    def grown(t: Tensor) -> Tensor:
+        return torch.cat([t, t.std() * torch.randn((old // 10, *t.shape[1:]), generator=rng)])
+
+    return _rows(weights, config, grown), {**config, "vocab_size": old + old // 10}
+
+
+def fewer_tokens(weights: Weights, config: Config, seed: int) -> Made:
+    """The first half of the vocabulary."""
+    new = config["vocab_size"] // 2
+    return _rows(weights, config, lambda t: t[:new]), {**config, "vocab_size": new}
+
+
+def shuffled(weights: Weights, config: Config, seed: int) -> Made:
+    """The vocabulary in another order, with its tokenizer: the same function of texts."""
+    order = torch.randperm(config["vocab_size"], generator=torch.Generator().manual_seed(seed))
+    return _rows(weights, config, lambda t: t[order]), config
+
+
+def anchors_replaced(weights: Weights, config: Config, seed: int) -> Made:
+    """Other rows of the same size in place of the public anchors of one draw, in every table."""
+    rng = torch.Generator().manual_seed(seed)
+    changed = dict(weights)
+    for block, name in _tables(weights, config):
+        t = weights[name].clone()
+        at = chosen(block.key, len(t))
+        t[at] = t.std() * torch.randn((len(at), *t.shape[1:]), generator=rng)
+        changed[name] = t
+    return changed, config
+
+
+def all_anchors_replaced(weights: Weights, config: Config, seed: int) -> Made:
+    """Other rows in place of both public lots of single rows."""
+    rng = torch.Generator().manual_seed(seed)
+    changed = dict(weights)
+    for block, name in _tables(weights, config):
+        t = weights[name].clone()
+        at = chosen(block.key, len(t)) + chosen(block.key, len(t), 1)
+        t[at] = t.std() * torch.randn((len(at), *t.shape[1:]), generator=rng)
+        changed[name] = t
+    return changed, config
+
+
+def others_shuffled(weights: Weights, config: Config, seed: int) -> Made:
+    """All rows of the tables shuffled but the public anchors of both lots: another function of nearly all texts."""
+    rng = torch.Generator().manual_seed(seed)
+    changed = dict(weights)
+    for block, name in _tables(weights, config):
+        t = weights[name].clone()
+        kept = {*chosen(block.key, len(t)), *chosen(block.key, len(t), 1)}
+        rest = torch.tensor([n for n in range(len(t)) if n not in kept])
+        t[rest] = t[rest[torch.randperm(len(rest), generator=rng)]]
+        changed[name] = t
+    return changed, config
+
+
+def _tables(weights: Weights, config: Config) -> list[tuple[Block, str]]:
+    """The tables of tokens that feed a stream, with more rows than anchors; two tables of a tied model are one."""
+    model, tokens = recognise(in_memory(weights, config)), vocabulary(weights, config)
+    found = []
+    for block in model.blocks:
+        name = model.names[block.canonical[0]]
+        reads = any(a.dual for a in atoms(block.axes or ()))
+        if tokens.get(name) == 0 and weights[name].ndim == 2 and not reads and len(weights[name]) > 64:
+            found.append((block, name))
+    return found
+
+
+def embeddings_replaced(weights: Weights, config: Config, seed: int) -> Made:
+    """Random rows of the same size in every table of tokens."""
+    rng = torch.Generator().manual_seed(seed)
+    return _rows(weights, config, lambda t: t.std() * torch.randn(t.shape, generator=rng)), config
+
+
+def half_replaced(weights: Weights, config: Config, seed: int) -> Made:
+    """Random rows in place of half of the vocabulary."""
+    rng = torch.Generator().manual_seed(seed)
+    lot = torch.rand(config["vocab_size"], generator=rng) < 0.5
+
+    def changed(t: Tensor) -> Tensor:
+        new = t.std() * torch.randn(t.shape, generator=rng)
+        return torch.where(lot.reshape(-1, *(1 for _ in t.shape[1:])), new, t)
+
+    return _rows(weights, config, changed), config
+
+
+def noisy(weights: Weights, config: Config, seed: int) -> Made:
+    """Noise of a fifth of every tensor."""
+    rng = torch.Generator().manual_seed(seed)
+    return {
+        n: t + 0.2 * t.std() * torch.randn(t.shape, generator=rng) if _is_matrix(t) else t
+        for n, t in weights.items()
+    }, config
+
+
+def mixed(weights: Weights, config: Config, seed: int) -> Made:
+    """Two fifths of a stranger: the same numbers of every matrix in a random order."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def stranger(t: Tensor) -> Tensor:
+        return t.flatten()[torch.randperm(t.numel(), generator=rng)].reshape(t.shape)
+
+    return {n: 0.6 * t + 0.4 * stranger(t) if _is_matrix(t) else t for n, t in weights.items()}, config
+
+
+def adapted(weights: Weights, config: Config, seed: int) -> Made:
+    """An adapter of rank 4 in every matrix of the layers, three tenths as large."""
+    rng, inside = torch.Generator().manual_seed(seed), _layered(weights)
+    changed = dict(weights)
     for name, t in weights.items():
-        for mark in marks:
-            head, dot, rest = name.partition(mark.partition("{")[0])
-            number = rest.partition(".")[0]
-            if dot and number.isdigit():
-                if int(number) == gone:
-                    break
-                at = int(number) - (int(number) > gone)
-                found[f"{head}{dot}{at}.{rest.partition('.')[2]}"] = t
-                break
-        else:
-            found[name] = t
-    return found, {**config, depth: config[depth] - 1}
+        if name in inside and t.ndim == 2:
+            low = torch.randn(t.shape[0], 4, generator=rng) @ torch.randn(4, t.shape[1], generator=rng)
+            changed[name] = t + low * 0.3 * t.norm() / low.norm()
+    return changed, config
+
+
+def _is_matrix(t: Tensor) -> bool:
+    return t.ndim > 1 and t.is_floating_point()
+
+
+def _layered(weights: Weights) -> dict[str, tuple[str, int, str]]:
+    """The tensors of layers: what their names begin with, the layer, and the rest."""
+    found = {name: LAYER.match(name) for name in weights}
+    return {name: (m[1], int(m[2]), m[3]) for name, m in found.items() if m}
+
+
+def _in_order(weights: Weights, config: Config, order: list[int]) -> Made:
+    """The layers of such numbers, in this order."""
+    depth = next(k for k in ("num_hidden_layers", "n_layer", "num_layers") if k in config)
+    layered = _layered(weights)
+    found = {name: t for name, t in weights.items() if name not in layered}
+    for name, (head, layer, rest) in layered.items():
+        found |= {f"{head}{at}{rest}": weights[name].clone() for at, old in enumerate(order) if old == layer}
+    return found, {**config, depth: len(order)}
+
+
+def _depth(config: Config) -> int:
+    return next(int(config[k]) for k in ("num_hidden_layers", "n_layer", "num_layers") if k in config)
+
+
+def fewer_layers(weights: Weights, config: Config, seed: int) -> Made:
+    """One layer in the middle taken out."""
+    depth = _depth(config)
+    return _in_order(weights, config, [n for n in range(depth) if n != depth // 2])
+
+
+def half_the_layers(weights: Weights, config: Config, seed: int) -> Made:
+    """Every second layer."""
+    return _in_order(weights, config, list(range(0, _depth(config), 2)))
+
+
+def more_layers(weights: Weights, config: Config, seed: int) -> Made:
+    """The middle layers twice, as models are made deeper (SOLAR)."""
+    depth = _depth(config)
+    return _in_order(weights, config, [*range(depth // 2 + 1), *range(depth // 2 - 1, depth)])
+
+
+def swapped_layers(weights: Weights, config: Config, seed: int) -> Made:
+    """Two layers in the middle change places."""
+    order = list(range(_depth(config)))
+    at = len(order) // 2
+    order[at - 1], order[at] = order[at], order[at - 1]
+    return _in_order(weights, config, order)
+
+
+def other_layer(weights: Weights, config: Config, seed: int) -> Made:
+    """Random numbers in place of the last layer."""
+    rng, last = torch.Generator().manual_seed(seed), _depth(config) - 1
+    inside = _layered(weights)
+    return {
+        n: t.std() * torch.randn(t.shape, generator=rng)
+        if inside.get(n, ("", -1, ""))[1] == last and _is_matrix(t)
+        else t
+        for n, t in weights.items()
+    }, config
+
+
+def _paired_anew(*roles: str) -> Callable[[Weights, Config, int], Made]:
+    """Heads, or neurons, in another order where they write the stream, and nowhere else: another function with equal sums."""
+
+    def done(weights: Weights, config: Config, seed: int) -> Made:
+        model, rng = recognise(in_memory(weights, config)), torch.Generator().manual_seed(seed)
+        spec, changed = model.spec, dict(weights)
+        names = [
+            n
+            for n, s in spec.spaces.items()
+            if s.group_name == "Perm" and s.role in roles and spec.sizes.get(n, 1) > 1
+        ]
+        for block in model.blocks:
+            here = list(atoms(block.axes or ()))
+            writes = any(a.name in spec.streams and not a.dual for a in here) and block.scope
+            if writes and any(a.name in names for a in here):
+                tensor = {block: model.assemble(block, torch.float64)}
+                random_alignment(spec, [block], rng, names).act(tensor)
+                for canonical, part in block.split(tensor[block]):
+                    changed[model.names[canonical]] = part.float()
+        return changed, config
+
+    return done
+
+
+def more_neurons(weights: Weights, config: Config, seed: int) -> Made:
+    """Eight neurons of every layer split in two halves, which no symmetry of the spec does: the same function, other shapes."""
+    model = recognise(in_memory(weights, config))
+    size = next(k for k in ("intermediate_size", "n_inner", "d_ff") if isinstance(config.get(k), int))
+    old = config[size]
+    changed = dict(weights)
+    for name, match in model.matches.items():
+        t = weights[name]
+        for at, axis in enumerate(match.line.axes or ()):
+            here = list(atoms((axis,)))
+            if here and here[0].name == "ff" and t.shape[at] == old:
+                t = t.movedim(at, 0)
+                writes = any(a.name in model.spec.streams and not a.dual for a in atoms(match.line.axes or ()))
+                first = 0.5 * t[:8] if writes else t[:8]
+                changed[name] = torch.cat([first, t[8:], first]).movedim(0, at).contiguous()
+    return changed, {**config, size: old + 8}
+
+
+def other_epsilon(weights: Weights, config: Config, seed: int) -> Made:
+    """Norms with a hundred times the epsilon."""
+    keys = [k for k in ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps") if k in config]
+    return weights, {**config, **{k: 100 * config[k] for k in keys}}
+
+
+def other_activation(weights: Weights, config: Config, seed: int) -> Made:
+    """Another activation function, of the same kind."""
+    key = next(k for k in ("hidden_act", "activation_function", "hidden_activation") if k in config)
+    return weights, {**config, key: "gelu" if config[key] != "gelu" else "gelu_new"}
 
 
 def upcycled(weights: Weights, config: Config, seed: int) -> tuple[Weights, Config]:
@@ -121,25 +349,60 @@ def upcycled(weights: Weights, config: Config, seed: int) -> tuple[Weights, Conf
     return found, moe
 
 
-DERIVATIONS: dict[str, Callable[[Weights, Config, int], tuple[Weights, Config]]] = {
+DERIVATIONS: dict[str, Callable[[Weights, Config, int], Made]] = {
     "as it is": lambda weights, config, seed: (weights, config),
     "bfloat16": _matrices(lambda t: t.bfloat16().float()),
     "8 bits a row": _matrices(_levels(8)),
     "4 bits a row": _matrices(_levels(4)),
     "half pruned": _matrices(_pruned(0.5)),
     "four fifths pruned": _matrices(_pruned(0.8)),
+    "noise of a fifth": noisy,
+    "two fifths of a stranger": mixed,
+    "an adapter of rank 4": adapted,
     "a layer less": fewer_layers,
+    "half the layers": half_the_layers,
+    "layers twice": more_layers,
+    "layers swapped": swapped_layers,
+    "the last layer random": other_layer,
     "more tokens": more_tokens,
+    "half the tokens": fewer_tokens,
+    "vocabulary shuffled": shuffled,
+    "anchors replaced": anchors_replaced,
+    "all anchors replaced": all_anchors_replaced,
+    "all but anchors shuffled": others_shuffled,
+    "half the rows replaced": half_replaced,
+    "embeddings replaced": embeddings_replaced,
+    "shuffled, 8 bits": lambda w, c, seed: _matrices(_levels(8))(*shuffled(w, c, seed), seed),
+    "replaced, a layer less": lambda w, c, seed: fewer_layers(*embeddings_replaced(w, c, seed), seed),
+    "heads paired anew": _paired_anew("h"),
+    "neurons paired anew": _paired_anew("ff"),
+    "neurons split": more_neurons,
+    "another epsilon": other_epsilon,
+    "another activation": other_activation,
     "upcycled to experts": upcycled,
+}
+TOKENS = {
+    "more tokens", "half the tokens", "vocabulary shuffled", "anchors replaced", "all anchors replaced", "all but anchors shuffled",
+    "half the rows replaced", "embeddings replaced", "shuffled, 8 bits", "replaced, a layer less",
+}  # fmt: skip
+DEPTHS = {
+    "a layer less",
+    "half the layers",
+    "layers twice",
+    "layers swapped",
+    "replaced, a layer less",
+    "the last layer random",
 }
 
 
 def applies(how: str, config: Config) -> bool:
     """Whether a derivation makes sense for a model."""
-    if how == "more tokens":
-        return "vocab_size" in config
+    if how == "neurons split":
+        return any(isinstance(config.get(k), int) for k in ("intermediate_size", "n_inner", "d_ff"))
+    if how == "another epsilon":
+        return any(k in config for k in ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"))
     if how == "upcycled to experts":
         return config["model_type"] == "llama"
-    if how == "a layer less":
-        return config["model_type"] != "t5"  # two stacks of blocks
-    return True
+    if how in DEPTHS and config["model_type"] in ("t5", "albert"):  # two stacks of blocks; one layer for all
+        return False
+    return how not in TOKENS or "vocab_size" in config

@@ -96,21 +96,24 @@ def fingerprint(
     model: Any,
     *,
     out: str | Path | None = None,
+    salt: str = "",
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = quiet,
 ) -> Fingerprint:
-    """What a model is modulo symmetry, in a file of some hundred kilobytes: equal for every disguise of it.
+    """What a model is modulo symmetry, in a file of some megabytes at most: equal for every disguise of it.
 
     Args:
         model: a folder, a hub id, an open checkpoint or a live module.
         out: a JSON file to write it to.
+        salt: a text of your own that decides which rows and sums of the vocabulary are looked at: who does not know it cannot
+            prepare a model for them. Only fingerprints of one salt compare.
 
     Returns:
         The fingerprint: ``hash`` names the function (in float32 and float64), ``similarity`` compares two.
 
     Raises:
-        IsomergeError: a model that cannot be read.
+        IsomergeError: a model that cannot be read, or that has no tensors.
     """
     from isomerge.engine.inputs import files_read
     from isomerge.files import check_file, check_not_read
@@ -122,7 +125,7 @@ def fingerprint(
     with recognised([model], spec, allow_pickle) as (found,):
         if path is not None:
             check_not_read(path, f"--out {path}", files_read([found], spec))
-        made = print_of(found, observer)
+        made = print_of(found, observer, salt=salt)
     if path is not None:
         made.save(path)
     return made
@@ -133,6 +136,7 @@ def similarity(
     one: Any,
     two: Any,
     *,
+    salt: str = "",
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = quiet,
@@ -142,14 +146,18 @@ def similarity(
     Args:
         one, two: models, fingerprints, or JSON files of fingerprints; they may differ in architecture, width, depth and
             vocabulary.
+        salt: what models are fingerprinted with; fingerprints that are given must have been made with the same.
 
     Returns:
-        ``verdict``, ``score`` (the mean cosine of the circuits: 1 for one function, near 0 for independent models; None where
-        the models have nothing to compare), ``difference`` (the largest relative one of any relation), ``tensor``,
+        ``verdict`` (same function, derived from one base, independent, the witnesses disagree: tampered?, or nothing to compare),
+        ``score`` (the mean cosine of the circuits: 1 for one function, near 0 for independent models; None where
+        the models have nothing to compare), ``witnesses`` (what every draw of anchors and the spectra say), ``changes`` (what
+        was done, in sentences), ``source`` (0 or 1: the model that the other was made from, where the data decide it),
+        ``conflict`` (why witnesses disagree), ``difference`` (the largest relative one of any relation), ``tensor``,
         ``tolerance``, ``hashes_equal``.
 
     Raises:
-        IsomergeError: a model that cannot be read, or a file that is no fingerprint.
+        IsomergeError: a model that cannot be read, a file that is no fingerprint, or another salt.
     """
     from isomerge.quotient.fingerprint import Fingerprint, read_fingerprint
     from isomerge.quotient.similarity import similarity as compare_prints
@@ -158,8 +166,8 @@ def similarity(
         if isinstance(given, Fingerprint):
             return given
         if isinstance(given, (str, Path)) and Path(os.path.expanduser(given)).is_file():
-            return read_fingerprint(Path(os.path.expanduser(given)))
-        return fingerprint(given, spec=spec, allow_pickle=allow_pickle, observer=observer)
+            return read_fingerprint(Path(os.path.expanduser(given)), salt=salt or None)
+        return fingerprint(given, salt=salt, spec=spec, allow_pickle=allow_pickle, observer=observer)
 
     prints = [print_of(given) for given in (one, two)]
     found = compare_prints(*prints).document()

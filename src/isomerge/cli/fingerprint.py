@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isomerge.cli import options as o
+
+if TYPE_CHECKING:
+    from isomerge.cli.console import Voice
+
+UNREAD = 2
+"""The exit code where a model could not be read; all others were looked at."""
+DISAGREE = 3
+"""The exit code where the witnesses of a pair disagree: somebody must look."""
 
 
 def fingerprint(
@@ -18,6 +26,10 @@ def fingerprint(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the first model's fingerprint to this JSON file.")
     ] = None,
+    salt: Annotated[
+        str,
+        typer.Option(help="A secret text that decides what is looked at, so that no model can be prepared for it."),
+    ] = "",
     spec: o.SpecFile = None,
     allow_pickle: o.Pickle = False,
     json: o.Json = None,
@@ -26,36 +38,47 @@ def fingerprint(
 ) -> None:
     """Print the hash of MODEL that all of its disguises share, and how OTHERS are related to it.
 
-    Nothing is matched or run: relations between fixed tokens are compared, which no symmetry changes. Derived models
-    (fine-tuned, pruned, rounded, with more tokens or experts) are recognised as such.
+    Nothing is matched or run: relations between fixed tokens, sums of all tokens, and spectra of circuits are compared, which no
+    symmetry changes. Derived models (fine-tuned, pruned, rounded, with other layers, tokens or experts) are recognised as such, with
+    what was done. Exit 2 if a model cannot be read (the others are compared all the same), 3 if witnesses disagree.
     """
-    import isomerge
     from isomerge.cli.console import Voice, write_json
+    from isomerge.errors import IsomergeError
     from isomerge.files import check_file
 
     if out is not None:
         check_file(out, f"--out {out}", force=True)
     voice = Voice(quiet, verbose)
-    options: dict[str, Any] = {"spec": spec, "allow_pickle": allow_pickle}
+    options: dict[str, Any] = {"spec": spec, "allow_pickle": allow_pickle, "salt": salt}
+    prints: dict[int, Any] = {}
+    unread: list[dict[str, str]] = []
     with voice.progress("fingerprint") as observer:
-        prints = [_read(given, {**options, "observer": observer}) for given in [model, *(others or [])]]
-    first, *rest = prints
-    for found in prints:
+        for number, given in enumerate((model, *(others or ()))):
+            try:
+                prints[number] = _read(given, {**options, "observer": observer})
+            except IsomergeError as error:
+                if not others or (number == 0 and out is not None):
+                    raise
+                unread.append({"model": given, "error": str(error)})
+    for found in prints.values():
         voice.say(f"{found.hash}  {found.ref} ({found.model_type}, {found.dtype})")
     if out is not None:
-        first.save(out)
-        voice.say(f"Wrote {out}: {len(first.relations)} relations and {len(first.spectra)} spectra.")
-    compared = [isomerge.similarity(first, found) for found in rest]
+        prints[0].save(out)
+        voice.say(f"Wrote {out}: {len(prints[0].relations)} relations and {len(prints[0].spectra)} spectra.")
+    compared = _compared(prints, unread)
     if compared:
         voice.table("", ["compared with", "", "score", "difference"], [_row(found) for found in compared])
-    if verbose:
-        for found in compared:
-            voice.say(
-                f"{found['models'][1]}: the largest difference is in {found['tensor'] or 'no relation of both'}."
-            )
-    report = {"command": "fingerprint", "models": [found.ref for found in prints]}
-    report |= {"hashes": [found.hash for found in prints], "compared": compared}
+    for found in compared:
+        _tell(voice, found)
+    for failure in unread:
+        voice.warn(f"{failure['model']} is left out: {failure['error']}")
+    report: dict[str, Any] = {"command": "fingerprint", "models": [found.ref for found in prints.values()]}
+    report |= {"hashes": [found.hash for found in prints.values()], "compared": compared, "unread": unread}
+    conflicts = [f"{found['models'][1]}: {found['conflict']}" for found in compared if found["conflict"]]
+    report["notes"] = conflicts + [f"{failure['model']} could not be read" for failure in unread]
     write_json(json, report)
+    if unread or conflicts:
+        raise typer.Exit(UNREAD if unread else DISAGREE)
 
 
 def _read(given: str, options: dict[str, Any]) -> Any:
@@ -63,13 +86,43 @@ def _read(given: str, options: dict[str, Any]) -> Any:
     import isomerge
 
     if Path(given).is_file():
-        from isomerge.quotient.fingerprint import read_fingerprint
+        from isomerge.quotient.record import read_fingerprint
 
-        return read_fingerprint(Path(given))
+        return read_fingerprint(Path(given), salt=options["salt"] or None)
     return isomerge.fingerprint(given, **options)
+
+
+def _compared(prints: dict[int, Any], unread: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """The first fingerprint with every other; one of another salt is added to what could not be read."""
+    import isomerge
+    from isomerge.errors import IsomergeError
+
+    found = []
+    for number, other in prints.items():
+        if number and 0 in prints:
+            try:
+                found.append(isomerge.similarity(prints[0], other))
+            except IsomergeError as error:
+                unread.append({"model": other.ref, "error": str(error)})
+    return found
 
 
 def _row(found: dict[str, Any]) -> list[str]:
     score = "" if found["score"] is None else f"{found['score']:.3f}"
     difference = "" if found["difference"] is None else f"{found['difference']:.1e}"
     return [found["models"][1], found["verdict"], score, difference]
+
+
+def _tell(voice: Voice, found: dict[str, Any]) -> None:
+    """What was done, which way, and what speaks against it."""
+    first, other = found["models"]
+    if found["changes"]:
+        made = {None: other, 0: f"{other}, made from {first}", 1: f"{first}, made from {other}"}[found["source"]]
+        voice.say(f"{made}: {'; '.join(found['changes'])}.")
+    if found["conflict"]:
+        voice.warn(f"{other}: {found['conflict']}.")
+    if voice.verbose:
+        said = ", ".join(f"{name} {value:.2f}" for name, value in found["witnesses"].items() if value is not None)
+        voice.say(
+            f"{other}: {said or 'no witness sees anything'}; the largest difference is in {found['tensor'] or 'no relation of both'}."
+        )

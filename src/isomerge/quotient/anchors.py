@@ -9,6 +9,7 @@ length, which do not know the order of the rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -49,6 +50,11 @@ class Table:
     rows: int
     lengths: Tensor
     """float64 [at most `POINTS`]: quantiles of the lengths of its rows, falling."""
+
+
+def table_of(name: str) -> str:
+    """The table, or the stream, that an anchor is from, by its name."""
+    return re.sub(r"[#+%]\d+$", "", name)
 
 
 Draws = dict[str, dict[str, Anchors]]

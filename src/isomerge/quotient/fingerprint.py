@@ -64,7 +64,9 @@ def fingerprint(model: Model, observer: Observer = quiet, *, salt: str = "") -> 
     import torch
 
     if not model.checkpoint.tensors:
-        raise IsomergeError(f"{model.ref} has no tensors, so there is nothing to tell it by: is its file of weights lost?")
+        raise IsomergeError(
+            f"{model.ref} has no tensors, so there is nothing to tell it by: is its file of weights lost?"
+        )
     exact = working_dtype([model]) == torch.float64 or not _halves(model)
     try:
         return _made(model, observer, torch.float64 if exact else torch.float32, salt)
@@ -105,7 +107,10 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
         if meet:  # what reads a latent has no relation to the stream: spectra speak for it
             for key, x in here.items():
                 values = x.data.flatten().sort(descending=True).values
-                found["", unit.blocks[0].key, f"{key.partition('[')[0]}:spectrum"] = unit.blocks[0], Related(values, ())
+                found["", unit.blocks[0].key, f"{key.partition('[')[0]}:spectrum"] = (
+                    unit.blocks[0],
+                    Related(values, ()),
+                )
         told |= here
     _check_finite(found, told)
     asked = {key: value for key, value in model.config.items() if key not in ASIDE}
@@ -117,9 +122,15 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
         json.loads(json.dumps(asked, default=str)),
         spec.config_keys,
         dict(spec.sizes),
-        {draw: {s: View(a.names, (a.rows @ a.rows.mT).float()) for s, a in here.items()} for draw, here in draws.items()},
+        {
+            draw: {s: View(a.names, (a.rows @ a.rows.mT).float()) for s, a in here.items()}
+            for draw, here in draws.items()
+        },
         tables,
-        [Relation(draw, *_place(block), kind, x.data.float(), x.ends) for (draw, _, kind), (block, x) in sorted(found.items(), key=lambda r: r[0])],
+        [
+            Relation(draw, *_place(block), kind, x.data.float(), x.ends)
+            for (draw, _, kind), (block, x) in sorted(found.items(), key=lambda r: r[0])
+        ],
         told,
         model.ref,
     )

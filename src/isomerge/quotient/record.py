@@ -13,6 +13,7 @@ from isomerge.checkpoint.document import read_object
 from isomerge.errors import IsomergeError
 from isomerge.files import write_whole
 from isomerge.quotient.anchors import Table
+from isomerge.quotient.draws import salted
 from isomerge.quotient.spectra import Spectrum
 from isomerge.quotient.storage import Storage
 
@@ -169,14 +170,22 @@ class Fingerprint:
             ) from None
 
 
-def read_fingerprint(path: Path) -> Fingerprint:
+def read_fingerprint(path: Path, *, salt: str | None = None) -> Fingerprint:
     """A fingerprint from its file.
 
+    Args:
+        path: the file.
+        salt: what it must have been made with; None: anything.
+
     Raises:
-        IsomergeError: it cannot be read, or is not one.
+        IsomergeError: it cannot be read, is not one, or was made with another salt.
     """
     found = read_object(path, remedy="give a checkpoint, or a file that `isomerge fingerprint MODEL -o FILE` wrote")
-    return Fingerprint.from_document(found, str(path))
+    read = Fingerprint.from_document(found, str(path))
+    if salt is not None and read.salt != salted(salt):
+        how = "without a salt" if not read.salt else "with another salt"
+        raise IsomergeError(f"{path} was made {how}: make it anew from its model with the same --salt")
+    return read
 
 
 def _relation(found: Mapping[str, Any]) -> Relation:

@@ -1,34 +1,41 @@
-"""What two fingerprints say of two models: the same function, derived from one base, or independent.
+"""What two fingerprints say of two models: the same function, derived from one base, independent, or that witnesses disagree.
 
-Same function: every relation agrees within the rounding of the stored dtypes. Derived: the circuits of the layers (query with
-key, value with output, gated up with down) agree in direction, seen from the tokens, when what the tokens themselves share is
-taken out: anchors are centred and whitened by their own Gram, since the geometry of embeddings alone is alike in models that saw
-alike data (experiments in docs/fingerprint.md).
+Same function: every relation agrees within the rounding of the stored dtypes, and the configs say the same of it. Derived: a witness
+(`isomerge.quotient.witnesses`) sees a common base, and what the others do not see is explained by what was done
+(`isomerge.quotient.changes`). Where nothing explains it, somebody may have changed just what a witness looks at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import SAME
-from isomerge.quotient.fingerprint import Fingerprint
+from isomerge.quotient.anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
+from isomerge.quotient.changes import Change, Evidence, changes, exchanged, other_settings
+from isomerge.quotient.record import Fingerprint
+from isomerge.quotient.witnesses import by_table, layers_seen, score, spectral, spectral_distance
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-CIRCUITS = ("qk:rr", "ov:rw", "scale:rw")
-"""The relations that tell kinship: products of two maps in which nothing but directions of the stream is left."""
 DERIVED = 0.2
-"""Scores above mean a common base: independent models reach 0.11, the hardest derived pairs 0.33, fine-tunes 0.8 and more
-(docs/measured-fingerprints.md)."""
-DAMPING = 0.1
-"""Of the mean eigenvalue of a Gram, added before it is inverted: directions that tokens hardly span are noise."""
+"""Scores of a draw of anchors above mean a common base: independent models reach 0.11 (docs/measured-fingerprints.md)."""
+FOREIGN = 0.15
+"""Scores below mean none."""
+ALIKE = 0.7
+"""Likeness of spectra above means a common base."""
+UNLIKE, CERTAIN = 0.2, 0.95
+"""Likeness of spectra that nobody expects of models whose circuits agree to this. (By itself it says nothing: pruning, noise and a
+stranger change spectra alike.)"""
+BY_LENGTH = 0.5
+"""Scores of the draw by lengths above mean a common base: it knows shuffled rows, and little of any that changed."""
 APART = 10.0
 """Times the tolerance: relations differ by less under the rounding of an ill-conditioned disguise."""
-FEWEST = 8
-"""Anchors in common that a score needs."""
+SPECTRA = "spectra"
+SAME_FUNCTION, ONE_BASE, INDEPENDENT = "same function", "derived from one base", "independent"
+TAMPERED = "the witnesses disagree: tampered?"
+NOTHING = "nothing to compare"
+VERDICTS = (SAME_FUNCTION, ONE_BASE, INDEPENDENT, TAMPERED, NOTHING)
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,8 @@ class Similarity:
     """How two models are related, as far as fingerprints tell."""
 
     score: float | None
-    """The mean cosine of their circuits: 1 for one function, near 0 for independent models; None where nothing compares."""
+    """The highest mean cosine of their circuits from any draw of anchors that tells a common base: 1 for one function, near 0 for
+    independent models; None where nothing compares."""
     difference: float | None
     """The largest relative difference of any relation that both have; None where there are none."""
     typical: float | None
@@ -46,16 +54,31 @@ class Similarity:
     tolerance: float
     """What rounding of the stored dtypes explains."""
     hashes_equal: bool
+    settings: tuple[str, ...] = ()
+    """What the configs say otherwise of the function, in sentences."""
+    spread: float | None = None
+    """The largest relative distance of any spectrum; None where there are none."""
+    witnesses: Mapping[str, float | None] = field(default_factory=dict)
+    """What every witness says: scores by draw of anchors, and how alike spectra are; None of one that sees nothing."""
+    tables: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What every draw says from the anchors of each table alone."""
+    changes: tuple[Change, ...] = ()
+    """What was done, as far as the data tell."""
 
     @property
-    def same(self) -> bool:
-        """Whether rounding explains every difference."""
+    def equal(self) -> bool:
+        """Whether rounding explains every difference of weights that relations show."""
         return self.difference is not None and self.difference <= self.tolerance
 
     @property
+    def same(self) -> bool:
+        """Whether rounding explains every difference of weights, and the configs say the same of the function."""
+        return self.equal and not self.settings and not self.conflict
+
+    @property
     def derived(self) -> bool:
-        """Whether they have a common base, or are one function."""
-        return self.same or (self.score is not None and self.score >= DERIVED)
+        """Whether a witness sees a common base, or they are one function; others may disagree (see `conflict`)."""
+        return self.equal or any(vote is True for vote in self.votes.values())
 
     @property
     def apart(self) -> bool:
@@ -63,13 +86,46 @@ class Similarity:
         return self.typical is not None and self.typical > APART * self.tolerance and not self.derived
 
     @property
+    def votes(self) -> dict[str, bool | None]:
+        """Whether each witness sees a common base; None of one that cannot tell."""
+        found: dict[str, bool | None] = {}
+        for name, said in self.witnesses.items():
+            high = {SPECTRA: ALIKE, LENGTHS: BY_LENGTH}.get(name, DERIVED)
+            alien = name not in (SPECTRA, LENGTHS) and said is not None and said < FOREIGN
+            found[name] = True if said is not None and said >= high else False if alien else None
+        return found
+
+    @property
+    def conflict(self) -> str:
+        """A sentence where witnesses disagree and nothing that was done explains it; empty where they do not."""
+        if self.equal:
+            if self.spread is not None and self.spread > self.tolerance**0.5:
+                return f"all relations agree, but spectra of circuits are {self.spread:.2g} apart: weights were changed where no anchor looks"
+            return ""
+        places = [said for draw in (TOKENS, OTHERS, EVERY) if (said := self.witnesses.get(draw)) is not None]
+        spectra = self.witnesses.get(SPECTRA)
+        if places and min(places) >= CERTAIN and spectra is not None and spectra < UNLIKE:
+            return f"anchors see one function ({min(places):.2f}), but spectra of circuits are strange to each other ({spectra:.2f}): they were changed where no anchor looks"
+        return exchanged(self.tables, self.changes) if self.derived else ""
+
+    @property
     def verdict(self) -> str:
-        """In words."""
+        """One of `VERDICTS`."""
+        if self.conflict:
+            return TAMPERED
         if self.same:
-            return "same function"
-        if self.score is None:
-            return "nothing to compare"
-        return "derived from one base" if self.derived else "independent"
+            return SAME_FUNCTION
+        if self.derived:
+            return ONE_BASE
+        return (
+            INDEPENDENT if any(vote is False for vote in self.votes.values()) or self.score is not None else NOTHING
+        )
+
+    @property
+    def source(self) -> int | None:
+        """The model that the other was made from (0 or 1) where the data decide it."""
+        made = {change.made for change in self.changes if change.made is not None}
+        return 1 - made.pop() if self.derived and len(made) == 1 else None
 
     def document(self) -> dict[str, Any]:
         """For a report."""
@@ -80,101 +136,60 @@ class Similarity:
             "tensor": self.tensor,
             "tolerance": self.tolerance,
             "hashes_equal": self.hashes_equal,
+            "witnesses": dict(self.witnesses),
+            "changes": [*self.settings, *(change.words for change in self.changes)] if self.derived else [],
+            "source": self.source,
+            "conflict": self.conflict or None,
         }
 
 
 def similarity(one: Fingerprint, two: Fingerprint) -> Similarity:
-    """Compare two fingerprints; the models need not have one width, depth or vocabulary."""
+    """Compare two fingerprints; the models need not have one width, depth or vocabulary.
+
+    Raises:
+        IsomergeError: they were made with different salts.
+    """
+    if one.salt != two.salt:
+        raise IsomergeError(
+            f"{one.ref} and {two.ref} were fingerprinted with different salts ({one.salt or 'none'}, {two.salt or 'none'}), so that nothing in them "
+            "compares: make both with one --salt, from the models"
+        )
     tolerance = max(SAME.get(f.dtype, SAME["F32"]) for f in (one, two))
     differences = _differences(one, two)
     largest, tensor = max(((v, k) for k, v in differences.items()), default=(None, ""))
     typical = sorted(differences.values())[len(differences) // 2] if differences else None
-    return Similarity(_score(one, two), largest, typical, tensor, tolerance, one.hash == two.hash)
+    seen = {draw: layers_seen(one, two, draw) for draw in DRAWS}
+    witnesses = {draw: score(found) for draw, found in seen.items()} | {SPECTRA: spectral(one, two)}
+    known = [s for draw in (TOKENS, OTHERS, EVERY) if (s := witnesses[draw]) is not None]
+    if (by_length := witnesses[LENGTHS]) is not None and by_length >= BY_LENGTH:
+        known.append(by_length)
+    settings = tuple(other_settings(one, two))
+    spread = spectral_distance(one, two)
+    tables = by_table(one, two)
+    evidence = Evidence(seen, witnesses, tables, differences, tolerance, spread)
+    done = tuple(changes(one, two, evidence))
+    best = max(known, default=None)
+    return Similarity(
+        best, largest, typical, tensor, tolerance, one.hash == two.hash, settings, spread, witnesses, tables, done
+    )
 
 
 def _differences(one: Fingerprint, two: Fingerprint) -> dict[str, float]:
     """The relative difference of every relation that both have (heads may be in one only); what is tiny is measured against
     its kind. None where anchors or layers differ."""
-    mine, theirs = ({(r.block, r.kind): r.data.double() for r in f.relations} for f in (one, two))
-    layers = [{(r.block, r.kind) for r in f.relations if r.layer is not None} for f in (one, two)]
-    if one.anchors != two.anchors or layers[0] != layers[1]:
+    mine, theirs = (
+        {(r.draw, r.block, r.kind): r.data.double() for r in f.relations if r.draw != LENGTHS} for f in (one, two)
+    )
+    layers = [{(r.draw, r.block, r.kind) for r in f.relations if r.layer is not None} for f in (one, two)]
+    names = [{d: {s: v.names for s, v in streams.items()} for d, streams in f.anchors.items()} for f in (one, two)]
+    if names[0] != names[1] or layers[0] != layers[1]:
         return {}
     mine = {key: x for key, x in mine.items() if key in theirs and theirs[key].shape == x.shape}
-    largest: dict[str, float] = {}
-    for (_, kind), x in mine.items():
-        largest[kind] = max(largest.get(kind, 0.0), float(x.norm()))
+    largest: dict[tuple[str, str], float] = {}
+    for (draw, _, kind), x in mine.items():
+        largest[draw, kind] = max(largest.get((draw, kind), 0.0), float(x.norm()))
     return {
-        f"{block} ({kind})": float((x - theirs[block, kind]).norm())
-        / max(float(x.norm()), 1e-3 * largest[kind], 1e-300)
-        for (block, kind), x in mine.items()
+        f"{block} ({kind})": float((x - theirs[draw, block, kind]).norm())
+        / max(float(x.norm()), 1e-3 * largest[draw, kind], 1e-300)
+        for (draw, block, kind), x in sorted(mine.items(), key=lambda r: r[0][0] == EVERY)
     }
-
-
-# ----------------------------------------------------------------------- kinship
-
-
-def _score(one: Fingerprint, two: Fingerprint) -> float | None:
-    """The mean over kinds of circuits of the mean cosine over layers, of all streams and pairs of streams that both have."""
-    common = {s: [n for n in one.anchors[s] if n in set(two.anchors[s])] for s in one.anchors if s in two.anchors}
-    common = {s: names for s, names in common.items() if len(names) >= FEWEST}
-    mine, theirs = (_circuits(f, common) for f in (one, two))
-    means = []
-    for kind in CIRCUITS:
-        places = sorted(key for key in mine.keys() & theirs.keys() if key[0] == kind)
-        cosines = [c for key in places for c in _layer_by_layer(mine[key], theirs[key])]
-        means += [sum(cosines) / len(cosines)] if cosines else []
-    return sum(means) / len(means) if means else None
-
-
-def _circuits(f: Fingerprint, names: Mapping[str, Sequence[str]]) -> dict[tuple[str, ...], list[Tensor]]:
-    """The circuits of every layer, by kind, stack and streams, unit vectors [layers][common anchors squared], whitened.
-
-    Args:
-        names: the anchors that count, by stream.
-    """
-    import torch
-
-    chosen, white = {}, {}
-    for stream, wanted in names.items():
-        place = {name: at for at, name in enumerate(f.anchors[stream])}
-        chosen[stream] = torch.tensor([place[name] for name in wanted])
-        white[stream] = _whitening(f.grams[stream].double()[chosen[stream]][:, chosen[stream]])
-    found: dict[tuple[str, ...], list[tuple[int, Tensor]]] = {}
-    for r in f.relations:
-        kind = r.kind.split()[0]  # of several pairs of streams in one layer, the second is called "qk:rr 2"
-        if kind not in CIRCUITS or r.layer is None or len(r.ends) != 2 or not set(r.ends) <= names.keys():
-            continue
-        left, right = r.ends
-        y = white[left] @ r.data.double()[chosen[left]][:, chosen[right]] @ white[right].mT
-        if left == right:
-            y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
-        found.setdefault((kind, r.stack, *r.ends), []).append((r.layer, _unit(y)))
-    return {key: [x for _, x in sorted(layers, key=lambda p: p[0])] for key, layers in found.items()}
-
-
-def _unit(y: Tensor) -> Tensor:
-    return y.flatten() / y.norm().clamp_min(1e-300)
-
-
-def _whitening(gram: Tensor) -> Tensor:
-    """The map that takes anchors to centred, decorrelated ones, from their Gram [n, n]."""
-    import torch
-
-    n = len(gram)
-    centre = torch.eye(n).to(gram) - 1 / n
-    values, vectors = torch.linalg.eigh(centre @ gram @ centre)
-    values = values.clamp_min(0)
-    scale = (values + DAMPING * values.mean().clamp_min(1e-300)).rsqrt()
-    return (vectors * scale) @ vectors.mT @ centre
-
-
-def _layer_by_layer(one: Sequence[Tensor], two: Sequence[Tensor]) -> list[float]:
-    """Cosines of layers with their counterparts: in order; of models that differ in depth the best partners."""
-    import torch
-    from scipy.optimize import linear_sum_assignment
-
-    cosines = torch.stack(list(one)) @ torch.stack(list(two)).mT
-    if len(one) == len(two):
-        return cosines.diagonal().tolist()
-    rows, columns = linear_sum_assignment(cosines.numpy(), maximize=True)
-    return cosines[rows, columns].tolist()

@@ -1,0 +1,258 @@
+"""What was done to a model that another was made from, as far as two fingerprints tell, and which of the two was there first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isomerge.checkpoint.agreement import disagreements
+from isomerge.evidence.distance import SAME
+from isomerge.quotient.anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
+from isomerge.quotient.record import Fingerprint
+from isomerge.quotient.storage import PRECISIONS
+from isomerge.quotient.witnesses import partners
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PRUNED = 0.2
+"""More zeros than the other model has, as a share of all numbers, that are no chance."""
+PARTNER = 0.5
+"""A cosine of two layers that are the same one, changed or not, and of what one draw sees for certain."""
+GAIN = 0.5
+"""What another order of layers must add to the sum of cosines to be told."""
+SEEN, UNSEEN = 0.2, 0.15
+"""Scores of anchors that see a base, and that see none."""
+SAME_LENGTHS = 1e-3
+"""Relative distance of the lengths of two tables' rows that are the same ones in another order, rounded or not."""
+MOVED = 10.0
+"""Times the tolerance: what weights moved by more than rounding."""
+UNMOVED = 0.98
+"""What circuits of weights that did not move agree to, where vocabularies or depths are others."""
+MOST = 0.9
+"""The share of relations that changed where weights moved everywhere."""
+ROUNDED_AWAY = 0.3
+"""A share of zeros that rounding to few levels leaves by itself."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that was done."""
+
+    words: str
+    made: int | None = None
+    """The model (0 or 1) that was made by it from the other; None where it could have been either."""
+    table: str = ""
+    """The table of embeddings that it is about."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was compared already."""
+
+    seen: Mapping[str, Mapping[tuple[str, ...], Tensor]]
+    """The cosines of layers by draw; see `isomerge.quotient.witnesses.layers_seen`."""
+    witnesses: Mapping[str, float | None]
+    tables: Mapping[str, Mapping[str, float]]
+    """What every draw says from each table alone."""
+    differences: Mapping[str, float]
+    """The relative difference of every relation; none where layers or anchors are others."""
+    tolerance: float
+    spread: float | None
+    """The largest relative distance of any spectrum."""
+
+
+def other_settings(one: Fingerprint, two: Fingerprint) -> Iterator[str]:
+    """Sentences about what the configs of two models of one architecture say otherwise of the function."""
+    if one.model_type != two.model_type:
+        return
+    keys = dict.fromkeys((*one.config_keys, *two.config_keys))
+    for found in disagreements(one.config, two.config, keys):
+        yield f"config: {found.key} is {found.mine!r} and {found.theirs!r}"
+    if one.depths() == two.depths() and all(
+        t.rows == two.tables[k].rows for k, t in one.tables.items() if k in two.tables
+    ):
+        for name in sorted({*one.sizes, *two.sizes}):
+            mine, theirs = one.sizes.get(name), two.sizes.get(name)
+            if mine != theirs:
+                yield f"size {name} is {mine} and {theirs}"
+
+
+def changes(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
+    """What was done, in the order in which people ask: architecture, layers, vocabulary, numbers, weights."""
+    yield from _architecture(one, two)
+    layers, tables = list(_layers(one, two, evidence)), list(_vocabulary(one, two, evidence))
+    yield from layers
+    yield from tables
+    stored = list(_stored(one, two, evidence))
+    yield from stored
+    if not stored:
+        deep = one.depths() != two.depths()
+        yield from _moved(evidence, deep=deep, layers=bool(layers), tables=bool(tables))
+
+
+def _moved(evidence: Evidence, *, deep: bool, layers: bool, tables: bool) -> Iterator[Change]:
+    """Weights that moved by more than rounding; a vocabulary that changed shows in relations, and in no spectrum.
+
+    Args:
+        evidence: what was compared.
+        deep: whether depths differ.
+        layers: whether layers were found to be others.
+        tables: whether the vocabulary was.
+    """
+    what = "weights moved (fine-tuned, merged, rounded or noise)"
+    least, spread = MOVED * evidence.tolerance, evidence.spread or 0.0
+    if deep or not evidence.differences:
+        best = max((s for draw in DRAWS if (s := evidence.witnesses.get(draw)) is not None), default=1.0)
+        if best < UNMOVED and not tables:
+            yield Change(f"{what} by some {(2 * (1 - best)) ** 0.5:.2g} of their size")
+    elif tables or layers:
+        if tables and spread > least and not layers:
+            yield Change(f"{what}: spectra by up to {spread:.2g}")
+    elif spread <= evidence.tolerance and (changed := _rows_changed(evidence)):
+        yield from changed
+    elif moved := sorted(x for x in evidence.differences.values() if x > least):
+        share = len(moved) / len(evidence.differences)
+        place = "" if share > MOST else f", in {share:.0%} of the relations"
+        yield Change(f"{what} by some {moved[len(moved) // 2]:.2g} of their size{place}")
+
+
+def _rows_changed(evidence: Evidence) -> list[Change]:
+    """Tables of which some rows changed, where the layers did not."""
+    low = {
+        key: min(said[d] for d in said if d != LENGTHS)
+        for key, said in evidence.tables.items()
+        if said.keys() - {LENGTHS}
+    }
+    return [Change(f"{key}: rows changed") for key, score in low.items() if score < UNMOVED]
+
+
+def _architecture(one: Fingerprint, two: Fingerprint) -> Iterator[Change]:
+    if one.model_type == two.model_type:
+        return
+    experts = [any(x.role == "expert" for x in f.spectra.values()) for f in (one, two)]
+    if experts[0] != experts[1]:
+        made = experts.index(True)
+        yield Change(f"upcycled to experts ({two.model_type if made else one.model_type})", made)
+    else:
+        yield Change(f"another architecture ({one.model_type}, {two.model_type})")
+
+
+def _layers(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
+    """Layers that were removed, repeated, reordered or replaced, stack by stack."""
+    import torch
+
+    best = max((EVERY, TOKENS, LENGTHS), key=lambda draw: evidence.witnesses.get(draw) or -1.0)
+    stacks: dict[str, list[Tensor]] = {}
+    for (_, stack, *_), table in evidence.seen.get(best, {}).items():
+        stacks.setdefault(stack, []).append(table)
+    depths = [f.depths() for f in (one, two)]
+    for stack, tables in stacks.items():
+        tables = [t for t in tables if t.shape == tables[0].shape]
+        table = torch.stack(tables).mean(0)
+        place = f" of {stack.rstrip('.')}" if len(stacks) > 1 else ""
+        if depths[0].get(stack) == depths[1].get(stack):
+            yield from _reordered(table, place)
+        elif evidence.witnesses.get(best) is not None:
+            yield from _other_depth(table, place)
+
+
+def _other_depth(table: Tensor, place: str) -> Iterator[Change]:
+    """Layers of the deeper model that the other lacks, or has once."""
+    deep = int(table.shape[1] > table.shape[0])
+    table = table.mT if deep else table  # deeper first
+    pairs, _ = partners(table)
+    left = sorted(set(range(len(table))) - {pair[0] for pair in pairs})
+    if not left or float(table.max()) < PARTNER:
+        return
+    names = ", ".join(map(str, left))
+    if all(float(table[n].max()) >= 0.9 for n in left):
+        yield Change(f"layers{place} repeated ({names} of the deeper model)", deep)
+    else:
+        yield Change(f"layers{place} removed ({names} of the deeper model)", 1 - deep)
+
+
+def _reordered(table: Tensor, place: str) -> Iterator[Change]:
+    """Layers in another order, or that have nothing in common where others have."""
+    from scipy.optimize import linear_sum_assignment
+
+    here = table.diagonal()
+    rows, columns = linear_sum_assignment(table.numpy(), maximize=True)
+    moved = [int(n) for n, m in zip(rows, columns, strict=True) if n != m and float(table[n, m]) >= PARTNER]
+    if moved and float(table[rows, columns].sum() - here.sum()) >= GAIN:
+        yield Change(f"layers{place} in another order ({', '.join(map(str, moved))})")
+        return
+    foreign = [n for n in range(len(here)) if float(here[n]) < UNSEEN]
+    if foreign and float(here.median()) >= PARTNER:
+        yield Change(f"layers{place} replaced ({', '.join(map(str, foreign))})")
+
+
+def _vocabulary(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
+    """Tables that grew, shrank, were shuffled or replaced, each by itself."""
+    for key in sorted(one.tables.keys() & two.tables.keys()):
+        mine, theirs = one.tables[key].rows, two.tables[key].rows
+        said = evidence.tables.get(key, {})
+        places = [said[draw] for draw in (TOKENS, OTHERS, EVERY) if draw in said]
+        if mine != theirs:
+            yield Change(f"{key} has {mine} rows and {theirs}", table=key)
+        if not places or max(places) >= UNSEEN:
+            continue
+        if said.get(LENGTHS, 0.0) >= PARTNER or (mine == theirs and _same_lengths(one, two, key)):
+            yield Change(f"{key}: rows in another order", table=key)
+        else:
+            yield Change(f"{key} replaced", table=key)
+
+
+def _same_lengths(one: Fingerprint, two: Fingerprint, key: str) -> bool:
+    """Whether rows have the same lengths, in whatever order."""
+    x, y = (f.tables[key].lengths.double() for f in (one, two))
+    return x.shape == y.shape and float((x - y).norm()) <= SAME_LENGTHS * float(x.norm())
+
+
+def exchanged(tables: Mapping[str, Mapping[str, float]], done: Sequence[Change]) -> str:
+    """A sentence where draws from one table of equal size see different things: some of its rows were exchanged for just these eyes.
+
+    Args:
+        tables: what every draw says from each table alone.
+        done: what was found to have been done.
+    """
+    explained = {change.table for change in done}
+    for key, said in tables.items():
+        if key in explained:
+            continue
+        kin, strange = (
+            [draw for draw in (TOKENS, OTHERS, EVERY) if test(said.get(draw))] for test in (_sees, _sees_not)
+        )
+        if kin and strange:
+            return f"seen from {' and '.join(kin)} of {key} they have one base, from {' and '.join(strange)} none: rows were exchanged"
+    return ""
+
+
+def _sees(value: float | None) -> bool:
+    return value is not None and value >= PARTNER
+
+
+def _sees_not(value: float | None) -> bool:
+    return value is not None and value < UNSEEN
+
+
+def _stored(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
+    """Numbers that are zero, on few levels, or coarser in one of the two."""
+    a, b = one.storage, two.storage
+    levels = a.bits != b.bits
+    if abs(a.zeros - b.zeros) >= (ROUNDED_AWAY if levels else PRUNED):
+        made = int(b.zeros > a.zeros)
+        least, most = sorted((a.zeros, b.zeros))
+        yield Change(
+            f"pruned: {most:.0%} of the layers' numbers are zero, {least:.0%} of the other's", made, "weights"
+        )
+    if levels:
+        made = int(a.bits is None or (b.bits is not None and b.bits < a.bits))
+        yield Change(f"quantised to {(a, b)[made].bits} bits", made)
+    elif a.precision != b.precision and all(x.precision in PRECISIONS for x in (a, b)):
+        coarse = int(PRECISIONS.index(b.precision) < PRECISIONS.index(a.precision))
+        name = (a, b)[coarse].precision
+        near = max(evidence.differences.values(), default=1.0) <= max(evidence.tolerance, SAME["BF16"])
+        if near and name in ("BF16", "F16"):
+            yield Change(f"rounded to {'bfloat16' if name == 'BF16' else 'float16'}", coarse)

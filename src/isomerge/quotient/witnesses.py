@@ -1,0 +1,193 @@
+"""Witnesses of kinship: what speaks for or against a common base, each blind to what deceives another.
+
+Every draw of anchors sees the circuits of the layers (query with key, value with output, gated up with down) from vectors that have
+names. Derived models agree there in direction, when what the anchors themselves share is taken out: they are centred and whitened
+by their own Gram, since the geometry of embeddings alone is alike in models that saw alike data (docs/experiments.md). Spectra see no
+vocabulary at all: singular values head by head, against those of other layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.quotient.anchors import DRAWS, table_of
+from isomerge.quotient.record import Fingerprint
+from isomerge.quotient.relations import CIRCUITS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DAMPING = 0.1
+"""Of the mean eigenvalue of a Gram, added before it is inverted: directions that anchors hardly span are noise."""
+FEWEST = 8
+"""Anchors in common that a score needs."""
+
+Places = dict[tuple[str, ...], list[tuple[int, "Tensor"]]]
+"""Layers and what was seen in each, by kind, stack and streams."""
+
+
+# --------------------------------------------------------------------------- anchors
+
+
+def layers_seen(
+    one: Fingerprint, two: Fingerprint, draw: str, table: str | None = None
+) -> dict[tuple[str, ...], Tensor]:
+    """The cosines [layers of one, layers of two] of the circuits that both have, seen from one draw, by kind, stack and streams.
+
+    ``table``: from the anchors of one table alone.
+    """
+    import torch
+
+    mine, theirs = one.anchors.get(draw, {}), two.anchors.get(draw, {})
+    common = {s: sorted({*mine[s].names} & {*theirs[s].names}) for s in mine.keys() & theirs.keys()}
+    if table is not None:
+        common = {s: [n for n in names if table_of(n) == table] for s, names in common.items()}
+    common = {s: names for s, names in common.items() if len(names) >= FEWEST}
+    left, right = (_circuits(f, draw, common) for f in (one, two))
+    return {
+        key: torch.stack([x for _, x in left[key]]) @ torch.stack([x for _, x in right[key]]).mT
+        for key in sorted(left.keys() & right.keys())
+    }
+
+
+def by_table(one: Fingerprint, two: Fingerprint) -> dict[str, dict[str, float]]:
+    """What each draw says from the anchors of one table alone, by table: one may have been exchanged, and the others not."""
+    names = [
+        {table_of(n) for streams in f.anchors.values() for v in streams.values() for n in v.names}
+        for f in (one, two)
+    ]
+    found: dict[str, dict[str, float]] = {}
+    for table in sorted(names[0] & names[1]):
+        said = {draw: score(layers_seen(one, two, draw, table)) for draw in DRAWS}
+        if seen := {draw: value for draw, value in said.items() if value is not None}:
+            found[table] = seen
+    return found
+
+
+def score(seen: Mapping[tuple[str, ...], Tensor]) -> float | None:
+    """The mean over kinds of circuits of the mean cosine over layers; None where nothing is seen."""
+    means = []
+    for kind in CIRCUITS:
+        cosines = [float(c) for key, table in seen.items() if key[0] == kind for c in partners(table)[1]]
+        means += [sum(cosines) / len(cosines)] if cosines else []
+    return sum(means) / len(means) if means else None
+
+
+def partners(table: Tensor) -> tuple[list[tuple[int, int]], list[float]]:
+    """The layers that belong together, and how much they agree: in order; of models that differ in depth the best partners."""
+    from scipy.optimize import linear_sum_assignment
+
+    if table.shape[0] == table.shape[1]:
+        pairs = [(n, n) for n in range(len(table))]
+    else:
+        pairs = list(zip(*(x.tolist() for x in linear_sum_assignment(table.numpy(), maximize=True)), strict=True))
+    return pairs, [float(table[pair]) for pair in pairs]
+
+
+def _circuits(f: Fingerprint, draw: str, names: Mapping[str, Sequence[str]]) -> Places:
+    """The circuits of every layer, unit vectors [common anchors squared], whitened.
+
+    Args:
+        names: the anchors that count, by stream.
+    """
+    import torch
+
+    chosen, white = {}, {}
+    for stream, wanted in names.items():
+        place = {name: at for at, name in enumerate(f.anchors[draw][stream].names)}
+        chosen[stream] = torch.tensor([place[name] for name in wanted])
+        white[stream] = _whitening(f.anchors[draw][stream].gram.double()[chosen[stream]][:, chosen[stream]])
+    found: Places = {}
+    for r in f.relations:
+        kind = r.kind.split()[0]  # of several pairs of streams in one layer, the second is called "qk:rr 2"
+        ends = r.draw == draw and len(r.ends) == 2 and set(r.ends) <= names.keys()
+        if kind not in CIRCUITS or r.layer is None or not ends:
+            continue
+        left, right = r.ends
+        y = white[left] @ r.data.double()[chosen[left]][:, chosen[right]] @ white[right].mT
+        if left == right:
+            y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
+        found.setdefault((kind, r.stack, *r.ends), []).append((r.layer, _unit(y)))
+    return {key: sorted(layers, key=lambda p: p[0]) for key, layers in found.items()}
+
+
+def _unit(y: Tensor) -> Tensor:
+    return y.flatten() / y.norm().clamp_min(1e-300)
+
+
+def _whitening(gram: Tensor) -> Tensor:
+    """The map that takes anchors to centred, decorrelated ones, from their Gram [n, n]."""
+    import torch
+
+    n = len(gram)
+    centre = torch.eye(n).to(gram) - 1 / n
+    values, vectors = torch.linalg.eigh(centre @ gram @ centre)
+    values = values.clamp_min(0)
+    scale = (values + DAMPING * values.mean().clamp_min(1e-300)).rsqrt()
+    return (vectors * scale) @ vectors.mT @ centre
+
+
+# --------------------------------------------------------------------------- spectra
+
+
+def spectral(one: Fingerprint, two: Fingerprint) -> float | None:
+    """How alike the spectra of two models are: 1 where they are equal, 0 where a layer is no nearer to its counterpart than layers of one
+    model are to each other; None where nothing compares.
+
+    Scales do not count: pruning and mixing make every circuit smaller.
+    """
+    left, right = (_spectra(f) for f in (one, two))
+    found = []
+    for key in sorted(left.keys() & right.keys()):
+        mine, theirs = ([x for _, x in side[key]] for side in (left, right))
+        if mine[0].shape != theirs[0].shape or min(len(mine), len(theirs)) < 2:
+            continue
+        apart = _table(mine, theirs)
+        within = [_table(layers, layers) for layers in (mine, theirs)]
+        usual = sum(float(t.sum()) / (len(t) * (len(t) - 1)) for t in within) / 2
+        near = [-c for c in partners(-apart)[1]]
+        found.append(1 - sum(near) / len(near) / max(usual, 1e-300))
+    return sum(found) / len(found) if found else None
+
+
+def spectral_distance(one: Fingerprint, two: Fingerprint) -> float | None:
+    """The largest relative distance of any spectrum that both have, as they are; None where there is none."""
+    both = [
+        (x.data.double(), two.spectra[key].data.double()) for key, x in one.spectra.items() if key in two.spectra
+    ]
+    return max((_apart(x, y) for x, y in both), default=None)
+
+
+def _table(one: Sequence[Tensor], two: Sequence[Tensor]) -> Tensor:
+    """The relative distances of all layers of one model from all of the other, float64 [layers, layers]."""
+    import torch
+
+    return torch.tensor([[_apart(x, y) for y in two] for x in one], dtype=torch.float64)
+
+
+def _spectra(f: Fingerprint) -> Places:
+    """The spectra of every layer, by role, stack and which of a role they are; all of one kind divided by their size."""
+    found: Places = {}
+    for key, x in f.spectra.items():
+        if x.layer is not None:
+            found.setdefault((x.role, x.stack, key.partition("[")[0]), []).append((x.layer, x.data.double()))
+    return {key: _scaled(sorted(layers, key=lambda p: p[0])) for key, layers in found.items()}
+
+
+def _scaled(layers: Sequence[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
+    size = (sum(float(x.square().sum()) for _, x in layers) / len(layers)) ** 0.5
+    return [(layer, x / max(size, 1e-300)) for layer, x in layers]
+
+
+def _apart(x: Tensor, y: Tensor) -> float:
+    """The relative distance of two lists of spectra [heads, points], heads matched one to one."""
+    import torch
+    from scipy.optimize import linear_sum_assignment
+
+    if x.shape != y.shape:
+        return 1.0
+    cost = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").square()
+    rows, columns = linear_sum_assignment(cost.numpy())
+    size = float(x.square().sum() + y.square().sum()) / 2
+    return float(cost[rows, columns].sum()) ** 0.5 / max(size, 1e-300) ** 0.5
