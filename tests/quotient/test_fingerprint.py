@@ -57,7 +57,7 @@ def test_twins_share_a_fingerprint(name: str, tmp_path: Path) -> None:
         assert found.score is None or found.score > 0.9999
         assert found.verdict == "same function"
         for key, values in first.spectra.items():
-            assert torch.allclose(values, twin.spectra[key], rtol=1e-4, atol=1e-6), key
+            assert torch.allclose(values.data, twin.spectra[key].data, rtol=1e-4, atol=1e-6), key
         coarse = similarity(first, rounded(tmp_path / f"twin-{seed}", torch.bfloat16))
         assert coarse.same
         assert coarse.difference is not None
@@ -99,7 +99,14 @@ def _is_side(block: Block, end: str, streams: set[str]) -> bool:
 def test_what_contracts_in_a_gated_layer(tmp_path: Path) -> None:
     """Gate with down is no relation: scaling up and down against each other would show in it."""
     found = {(r.layer, r.kind) for r in of(save_toy("llama", tmp_path / "a")).relations}
-    assert {kind for layer, kind in found if layer == 0} == {"qk:rr", "ov:rw", "ff:r2", "scale:rw", "stream"}
+    assert {kind for layer, kind in found if layer == 0} == {
+        "qk:rr",
+        "ov:rw",
+        "ff:r2",
+        "scale:rw",
+        "stream",
+        "joint",
+    }
 
 
 def test_a_relation_of_one_side_is_refused(tmp_path: Path) -> None:
@@ -167,7 +174,7 @@ def test_several_streams_tell_kinship(name: str, tmp_path: Path) -> None:
     """Each circuit is seen from the anchors of its own streams; those of narrow embeddings are mapped into the layers' stream."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
     first = of(a)
-    assert len(first.anchors) == 2
+    assert all(len(streams) == 2 for streams in first.anchors.values())
     assert {r.ends for r in first.relations if r.kind == "qk:rr"}
     noise = similarity(first, of(turn(name, perturb(a, tmp_path / "noise", 0.2), tmp_path / "turned", 1)))
     assert noise.verdict == "derived from one base"
@@ -200,10 +207,14 @@ def test_more_tokens_and_fewer_layers(tmp_path: Path) -> None:
     found = similarity(of(a), longer)
     assert found.verdict == "derived from one base"
     assert found.difference is None
+    assert any("rows and" in change.words for change in found.changes)
     depth = config["num_hidden_layers"]
     fewer = {n: t for n, t in weights.items() if f"layers.{depth - 1}." not in n}
     shorter = fingerprint(recognise(in_memory(fewer, {**config, "num_hidden_layers": depth - 1})))
-    assert similarity(of(a), shorter).verdict == "derived from one base"
+    cut = similarity(of(a), shorter)
+    assert cut.verdict == "derived from one base"
+    assert [change.words for change in cut.changes] == [f"layers removed ({depth - 1} of the deeper model)"]
+    assert cut.source == 0
 
 
 def test_experts_that_began_as_copies_are_kin(tmp_path: Path) -> None:
@@ -249,15 +260,20 @@ def test_a_fingerprint_goes_through_a_file(tmp_path: Path) -> None:
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(isomerge.IsomergeError, match=r"bad\.json"):
             isomerge.similarity(tmp_path / "bad.json", a)
-    relation, (stream, anchor) = made.document()["relations"][0], next(iter(made.document()["anchors"].items()))
+    relation, (draw, streams) = made.document()["relations"][0], next(iter(made.document()["anchors"].items()))
+    stream, anchor = next(iter(streams.items()))
     damaged = [
         {"relations": [{**relation, "data": relation["data"][:-8]}]},
         {"relations": [{**relation, "kind": ["a list"]}]},
         {"relations": [{**relation, "layer": {}}]},
-        {"anchors": {stream: {**anchor, "names": [["a list"], *anchor["names"][1:]]}}},
-        {"anchors": {stream: {**anchor, "names": anchor["names"][1:]}}},
+        {"anchors": {draw: {stream: {**anchor, "names": [["a list"], *anchor["names"][1:]]}}}},
+        {"anchors": {draw: {stream: {**anchor, "names": anchor["names"][1:]}}}},
         {"hash": {}},
         {"spectra": {"x": "text"}},
+        {"storage": {}},
+        {"config": []},
+        {"sizes": {"res": 1.5}},
+        {"tables": {"x": 3}},
     ]
     for damage in damaged:
         (tmp_path / "bad.json").write_text(json.dumps({**made.document(), **damage}))
@@ -268,6 +284,15 @@ def test_a_fingerprint_goes_through_a_file(tmp_path: Path) -> None:
         read_fingerprint(tmp_path / "bad.json")
     with pytest.raises(isomerge.IsomergeError, match="no such folder"):
         isomerge.fingerprint(a, out=tmp_path / "nowhere" / "print.json")
+
+
+def test_an_older_fingerprint_is_told(tmp_path: Path) -> None:
+    """What format 1 held cannot be compared: it says so, and what to do."""
+    (tmp_path / "old.json").write_text(json.dumps({"format": "isomerge-fingerprint-1", "hash": "x"}))
+    with pytest.raises(
+        isomerge.IsomergeError, match=r"old\.json is a fingerprint of an older format.*make it anew"
+    ):
+        read_fingerprint(tmp_path / "old.json")
 
 
 def test_the_command(tmp_path: Path) -> None:

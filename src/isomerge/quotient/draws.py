@@ -42,9 +42,12 @@ def _right(x: Tensor, by: int) -> Tensor:
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
-def signs(name: str, count: int, salt: str = "") -> Tensor:
-    """int64 [count] of 1 and -1."""
-    return (codes(name, count, salt) & 1) * 2 - 1
+def signs(name: str, rows: int, count: int, salt: str = "") -> Tensor:
+    """int64 [rows, count] of 1 and -1; there may be 64 rows."""
+    import torch
+
+    drawn = codes(name, count, salt)
+    return torch.stack([((drawn >> row) & 1) * 2 - 1 for row in range(rows)])
 
 
 def chosen(name: str, count: int, draw: int = 0, salt: str = "") -> list[int]:

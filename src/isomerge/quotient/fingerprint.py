@@ -128,12 +128,18 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
         },
         tables,
         [
-            Relation(draw, *_place(block), kind, x.data.float(), x.ends)
+            Relation(draw, *_place(block), kind, _narrow(x.data), x.ends)
             for (draw, _, kind), (block, x) in sorted(found.items(), key=lambda r: r[0])
         ],
         told,
         model.ref,
     )
+
+
+def _narrow(x: Tensor) -> Tensor:
+    """As float32, where that holds it."""
+    narrow = x.float()
+    return narrow if bool(narrow.isfinite().all()) else x
 
 
 def _place(block: Block) -> tuple[str, str, int | None]:
@@ -219,7 +225,7 @@ def _summed(parts: Sequence[tuple[str, Related]], salt: str) -> list[float]:
     total = [0.0] * SUMS
     for name, x in parts:
         flat = x.data.double().flatten()
-        drawn = signs(name, SUMS * len(flat), salt).reshape(SUMS, -1).double()
+        drawn = signs(name, SUMS, len(flat), salt).double()
         total = [a + b for a, b in zip(total, (drawn @ flat).tolist(), strict=True)]
     return total
 

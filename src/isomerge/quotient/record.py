@@ -35,7 +35,7 @@ class Relation:
     layer: int | None
     kind: str
     data: Tensor
-    """float32 [anchors, anchors], [anchors] or []."""
+    """float32 [anchors, anchors], [anchors] or []; float64 where numbers are too large for it."""
     ends: tuple[str, ...] = ()
     """The stream whose anchors stand along every dimension."""
 
@@ -95,7 +95,7 @@ class Fingerprint:
         write_whole(path, (json.dumps(self.document(), indent=1) + "\n").encode())
 
     def document(self) -> dict[str, Any]:
-        """The fingerprint as JSON; tensors are little-endian float32 in base64, with their shapes."""
+        """The fingerprint as JSON; tensors are little-endian float32 (float64 where they are ``wide``) in base64, with their shapes."""
         return {
             "format": FORMAT,
             "hash": self.hash,
@@ -236,15 +236,19 @@ def _layer(value: Any) -> int | None:
 
 
 def _packed(x: Tensor) -> dict[str, Any]:
-    data = x.float().contiguous().numpy().astype("<f4").tobytes()
-    return {"shape": list(x.shape), "data": base64.b64encode(data).decode()}
+    """As float32; as float64 where that would overflow."""
+    wide = not bool(x.float().isfinite().all())
+    data = x.double().contiguous().numpy().astype("<f8" if wide else "<f4").tobytes()
+    return {"shape": list(x.shape), "data": base64.b64encode(data).decode(), **({"wide": True} if wide else {})}
 
 
 def _unpacked(found: Mapping[str, Any]) -> Tensor:
     import numpy as np
     import torch
 
-    flat = np.frombuffer(base64.b64decode(found["data"], validate=True), dtype="<f4").astype("float32")
+    wide = found.get("wide", False) is True
+    kind = np.dtype("<f8" if wide else "<f4")
+    flat = np.frombuffer(base64.b64decode(found["data"], validate=True), dtype=kind).astype(kind.newbyteorder("="))
     data = torch.from_numpy(flat).reshape(found["shape"])
     if not bool(data.isfinite().all()):
         raise ValueError(found["shape"])

@@ -160,12 +160,10 @@ def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts
 
 def _weighed(leaf: _Leaf, key: str, salt: str) -> Tensor:
     """A leaf [`WAYS`, *inner]: the sums over its anchors, with as many random signs."""
-    import torch
-
     ends = [at for at, a in enumerate(leaf.atoms) if a.name.startswith("@")]
     data = leaf.data.movedim(ends, list(range(len(ends))))
     size = prod(data.shape[: len(ends)])
-    weights = torch.stack([signs(f"{key} {way}", size, salt) for way in range(WAYS)]).to(data)
+    weights = signs(key, WAYS, size, salt).to(data)
     return (weights @ data.reshape(size, -1)).reshape(WAYS, *data.shape[len(ends) :])
 
 
@@ -180,7 +178,7 @@ def _joint(parts: Parts, salt: str) -> Tensor:
             if set(names) & set(theirs):
                 letters = {name: chr(ord("a") + n) for n, name in enumerate(dict.fromkeys((*names, *theirs)))}
                 left, right = ("".join(letters[n] for n in side) for side in (names, theirs))
-                told += signs(f"{one} x {other}", WAYS, salt) * torch.einsum(f"W{left},W{right}->W", x, y)
+                told += signs(f"{one} x {other}", 1, WAYS, salt)[0] * torch.einsum(f"W{left},W{right}->W", x, y)
     return told
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WINDOW = 64
 """Neighbours whose levels are looked at together: the groups of quantisers are seldom smaller."""
-SAMPLES = 6
+SAMPLES = 4
 """Windows, and rows, that are looked at in a tensor."""
 LEVELS = 255
 """More levels, on either side of zero, are no quantisation."""
