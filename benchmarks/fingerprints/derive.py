@@ -345,7 +345,13 @@ def upcycled(weights: Weights, config: Config, seed: int) -> tuple[Weights, Conf
             noise = 0.1 * t.std() * torch.randn(t.shape, generator=rng)
             found[f"{at}.block_sparse_moe.experts.{e}.{parts[rest.split('.')[0]]}.weight"] = t + noise
         found[f"{at}.block_sparse_moe.gate.weight"] = 0.02 * torch.randn(4, width, generator=rng)
-    moe = {**config, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    moe = {
+        **config,
+        "model_type": "mixtral",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "architectures": ["MixtralForCausalLM"],
+    }
     return found, moe
 
 

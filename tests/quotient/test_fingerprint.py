@@ -235,7 +235,13 @@ def test_experts_that_began_as_copies_are_kin(tmp_path: Path) -> None:
             at = name.partition(".mlp.")[0]
             found[f"{at}.block_sparse_moe.experts.{e}.{part}.weight"] = tensor + noise
             found[f"{at}.block_sparse_moe.gate.weight"] = torch.randn(2, config["hidden_size"], generator=rng)
-    moe = {**config, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
+    moe = {
+        **config,
+        "model_type": "mixtral",
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+        "architectures": ["MixtralForCausalLM"],
+    }
     up = fingerprint(recognise(in_memory(found, moe)))
     assert load_toy("llama-mha", dense).spec.model_type != up.model_type
     kin = similarity(of(dense), up)

@@ -22,7 +22,7 @@ DERIVED = 0.2
 """Scores of a draw of anchors above mean a common base: independent models reach 0.11 (docs/measured-fingerprints.md)."""
 FOREIGN = 0.15
 """Scores below mean none."""
-ALIKE = 0.7
+ALIKE = 0.8
 """Likeness of spectra above means a common base."""
 UNLIKE, CERTAIN = 0.2, 0.95
 """Likeness of spectra that nobody expects of models whose circuits agree to this. (By itself it says nothing: pruning, noise and a
