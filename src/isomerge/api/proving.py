@@ -45,7 +45,8 @@ def prove(
     Returns:
         ``proven``, ``refuted`` (why not, or None), ``model_type``, ``class``, ``laws`` (``space``, ``role``, ``group``, ``index``, ``error``: the largest relative
         change of outputs in float64, None where an element could not act; ``holds``), ``mutants`` (``count``, ``rejected``,
-        ``survivors``), ``larger`` (spaces whose next larger group holds as well), ``unread`` (lines that no output depends on).
+        ``survivors``), ``larger`` (spaces whose next larger group holds as well), ``unread`` (lines that no output depends on), ``kept``
+        (streams that the class returns, and gains over them: they keep their bases).
 
     Raises:
         IsomergeError: no tiny model of the class can be built or run, or the text does not describe its tensors.

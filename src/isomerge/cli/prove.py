@@ -57,6 +57,10 @@ def prove(
         voice.say(
             f"Space {larger['space']} could be {larger['group']}: that leaves the outputs as they are as well."
         )
+    if report["kept"]:
+        voice.say(
+            f"{report['class']} returns {', '.join(report['kept'])}, which keep their bases and are not tried."
+        )
     if report["unread"]:
         voice.say(f"No output depends on {', '.join(report['unread'])}: nothing is proven of them.")
     voice.say("Verdict: proven." if report["proven"] else "Verdict: refuted.")

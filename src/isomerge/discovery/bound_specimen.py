@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.ties import without_broken_ties
+from isomerge.engine.ties import tied_lines, without_broken_ties
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.matching.streams import returned_streams
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
 
@@ -43,6 +45,15 @@ class BoundSpecimen:
         self.names = by_canonical(self.matches)
         self.spec: Spec = without_broken_ties(spec, self.names, specimen.config)
         self.blocks: list[Block] = gather_blocks(self.spec, self.matches)
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The streams that the class returns, with the gains over them outside of layers: no command moves them by itself."""
+        config = self.specimen.config
+        tied = bool(tied_lines(self.spec, self.names, config))
+        streams = returned_streams(self.spec, list(self.names), config, tied)
+        gains = (n for n in self.spec.gains if not self.spec.scope(self.spec.spaces[n]))
+        return streams | {n for n in gains if streams & set(self.spec.spaces[n].index)}
 
     def fresh(self) -> dict[Block, Tensor]:
         """The blocks' tensors, new ones each time."""

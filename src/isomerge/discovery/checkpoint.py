@@ -53,7 +53,8 @@ def read_config(model: Any) -> tuple[str, dict[str, Any], Shapes | None]:
 
 def _read_live(module: Any) -> tuple[str, dict[str, Any], None]:
     """The config of a live module, whose class is built anew; its weights are not looked at."""
-    name, config = type(module).__name__, getattr(module, "config", None)
+    name = type(module).__name__
+    config: Any = getattr(module, "config", None)
     config = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(config, Mapping) or not config.get("model_type"):
         raise IsomergeError(

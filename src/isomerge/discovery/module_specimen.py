@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from isomerge.discovery.placement import Place
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
+from isomerge.evidence.outputs import returned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,16 +29,17 @@ class ModuleSpecimen(Specimen):
     forward: Forward | None = None
 
     def outputs(self) -> list[Tensor]:
-        """Every number that the module computes, for each input, flat, float64."""
+        """Every tensor that the module returns for each input, float64."""
         import torch
 
         with double_precision(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # modules that draw at random
-            run = self.forward or called
-            found = [list(_floats(run(self.module, each))) for each in self.inputs]
+            call = self.forward or called
+            every = [returned(call(self.module, each)) for each in self.inputs]
+        found = [[t.double() for t in tensors.values() if t.is_floating_point()] for tensors in every]
         if not all(found):
             raise IsomergeError(f"{type(self.module).__name__} gives no floating-point numbers for these inputs")
-        return [torch.cat([tensor.double().flatten() for tensor in tensors]) for tensors in found]
+        return [tensor for tensors in found for tensor in tensors]
 
     @contextmanager
     def holding(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> Iterator[None]:
@@ -106,21 +108,6 @@ def called(module: Any, given: Any) -> Any:
     if isinstance(given, Mapping):
         return module(**given)
     return module(*given) if isinstance(given, tuple) else module(given)
-
-
-def _floats(value: Any) -> Iterator[Tensor]:
-    """The floating-point tensors in an output of any structure."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _floats(part)
-    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        for part in value:
-            yield from _floats(part)
 
 
 def _double(value: Any) -> Any:

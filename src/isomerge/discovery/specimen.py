@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.discovery.keys import flattened
 from isomerge.discovery.placement import Place
 from isomerge.discovery.precision import double_precision
+from isomerge.evidence.outputs import differences, returned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,13 @@ class Specimen:
     inputs: list[dict[str, Tensor]]
     """Of two shapes, for proofs; and one with many rows, for moments."""
     reference: list[Tensor] = field(default_factory=list)
+    whole: bool = False
+    """Whether every tensor that the class returns is compared, or its predictions alone."""
+
+    def compare_whole(self) -> None:
+        """From now on, compare every tensor that the class returns."""
+        self.whole = True
+        self.reference = self.outputs()
 
     @property
     def prefix(self) -> str:
@@ -69,7 +77,10 @@ class Specimen:
         import torch
 
         with double_precision(), torch.no_grad():
-            return [output_of(self.module, given) for given in self.inputs[:2]]
+            if not self.whole:
+                return [output_of(self.module, given) for given in self.inputs[:2]]
+            every = [returned(run(self.module, given)) for given in self.inputs[:2]]
+        return [value.double() for found in every for value in found.values() if value.is_floating_point()]
 
     def change(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> float:
         """The largest change of outputs under other weights, relative to the largest output; NaN counts as infinite.
@@ -78,11 +89,8 @@ class Specimen:
         """
         with self.holding(moved, disk=disk):
             outputs = self.outputs()
-        worst = 0.0
-        for new, old in zip(outputs, self.reference, strict=True):
-            found = float((new - old).abs().max() / old.abs().max())
-            worst = max(worst, found if found == found else float("inf"))
-        return worst
+        first, second = ({str(n): value for n, value in enumerate(found)} for found in (self.reference, outputs))
+        return max(differences(first, second).values())
 
     @contextmanager
     def holding(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> Iterator[None]:
@@ -142,6 +150,15 @@ def silent() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def run(module: Any, given: Mapping[str, Tensor]) -> Any:
+    """What a model returns; those that mask at random do so alike each time."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return module(**given)
+
+
 def output_of(module: Any, given: Mapping[str, Tensor]) -> Tensor:
     """What a model computes: its logits, or the first output of another name, flat, float64.
 
@@ -149,9 +166,7 @@ def output_of(module: Any, given: Mapping[str, Tensor]) -> Tensor:
     """
     import torch
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # models that mask at random
-        out = module(**given)
+    out = run(module, given)
     if all(isinstance(getattr(out, name, None), torch.Tensor) for name in TOWERS):
         return torch.cat([getattr(out, name).double().flatten() for name in TOWERS])
     for name in OUTPUTS:

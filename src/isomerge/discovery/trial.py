@@ -85,6 +85,8 @@ class Trial:
     """Spaces whose next larger group leaves the outputs unchanged as well."""
     unread: tuple[str, ...]
     """Lines that no output depends on: nothing is proven of them."""
+    kept: tuple[str, ...] = ()
+    """Streams, and gains over them, that the class returns: they keep their bases, and are not tried."""
 
     @property
     def proven(self) -> bool:
@@ -137,6 +139,7 @@ class Trial:
             },
             "larger": [{"space": law.name, "group": law.group, "error": law.error} for law in self.larger],
             "unread": list(self.unread),
+            "kept": list(self.kept),
         }
 
 
@@ -150,6 +153,8 @@ def try_spec(spec_of: SpecOf, specimens: Sequence[Specimen]) -> Trial:
     Raises:
         IsomergeError: the spec does not describe a specimen's tensors, or one that it demands is not there.
     """
+    for specimen in specimens:
+        specimen.compare_whole()
     bound = [BoundSpecimen(spec_of, specimen) for specimen in specimens]
     for seen in bound:
         check_complete(seen.spec, seen.matches)
@@ -161,13 +166,14 @@ def try_spec(spec_of: SpecOf, specimens: Sequence[Specimen]) -> Trial:
         tuple(_mutants(bound[0], unread)),
         tuple(_larger(bound[0])),
         tuple(sorted(unread)),
+        tuple(sorted(set().union(*(seen.kept for seen in bound)))),
     )
 
 
 def _movers(seen: BoundSpecimen) -> dict[str, Space | None]:
     """The spaces that lines have, and the shifts (None), that can move here."""
     used = {a.name for block in seen.blocks for a in atoms(block.axes or ())}
-    found: dict[str, Space | None] = {n: space for n, space in seen.spec.spaces.items() if n in used}
+    found: dict[str, Space | None] = {n: space for n, space in seen.spec.spaces.items() if n in used - seen.kept}
     found |= dict.fromkeys(shift.name for shift, _, _ in find_shifts(seen.spec, seen.blocks))
     return {name: space for name, space in found.items() if _can_move(seen, name)}
 
@@ -228,7 +234,7 @@ def _unread(seen: BoundSpecimen) -> Iterator[str]:
 
 def _mutants(seen: BoundSpecimen, unread: set[str]) -> Iterator[Mutant]:
     """For every space, each line that it moves left as it is; where it moves one line alone, another factor on that."""
-    for name in seen.spec.spaces:
+    for name in seen.spec.spaces.keys() - seen.kept:
         try:
             moved = seen.moved([name], SEEDS[0])
         except CANNOT_ACT:
