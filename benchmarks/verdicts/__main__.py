@@ -39,7 +39,7 @@ EQUAL = 1e-9
 """Of the largest output: what is left of float64 behind gauges of condition 4."""
 
 
-def outputs_apart(weights: Weights, config: Config, changed: Mutant, base: list[torch.Tensor]) -> float:
+def outputs_apart(weights: Weights, config: Config, changed: Mutant, base: dict[str, torch.Tensor]) -> float:
     """How far the outputs of a pair are apart; infinite where a model does not run."""
     try:
         first = said(weights, changed.config) if changed.both else base
@@ -49,7 +49,7 @@ def outputs_apart(weights: Weights, config: Config, changed: Mutant, base: list[
 
 
 def judged(
-    weights: Weights, config: Config, changed: Mutant, base: list[torch.Tensor]
+    weights: Weights, config: Config, changed: Mutant, base: dict[str, torch.Tensor]
 ) -> tuple[str, dict[str, Any] | None]:
     """What `verify` says of a pair, and what is wrong with it (None: nothing)."""
     first = (weights, changed.config if changed.both else config)

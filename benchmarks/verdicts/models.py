@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isomerge.engine.live.modules import class_of, eager_experts, silent
 from isomerge.engine.live.reading import configuration
-from isomerge.evidence.outputs import _predictions
+from isomerge.evidence.outputs import differences, returned
 
 Weights = dict[str, Tensor]
 Config = dict[str, Any]
@@ -213,8 +213,8 @@ def inputs(config: Any) -> dict[str, Tensor]:
     return {**given, "decoder_input_ids": ids.flip(1), "attention_mask": torch.ones_like(ids)}
 
 
-def said(weights: Weights, config: Config) -> list[Tensor]:
-    """The outputs of the model that transformers makes of these tensors and this config, in float64.
+def said(weights: Weights, config: Config) -> dict[str, Tensor]:
+    """All that the model returns which transformers makes of these tensors and this config, in float64.
 
     Raises:
         Exception: whatever transformers raises where it cannot load or run them.
@@ -231,17 +231,9 @@ def said(weights: Weights, config: Config) -> list[Tensor]:
         taken = inspect.signature(model.forward).parameters
         given = {key: value for key, value in inputs(model.config).items() if key in taken}
         with in_double():
-            return _predictions(model(**given))
+            return {name: x for name, x in returned(model(**given)).items() if x.is_floating_point()}
 
 
-def apart(one: list[Tensor], two: list[Tensor]) -> float:
-    """The largest difference of two models' outputs, as a share of the largest output; infinite where they are not numbers or of
-    another shape."""
-    if [x.shape for x in one] != [x.shape for x in two]:
-        return float("inf")
-    found = 0.0
-    for x, y in zip(one, two, strict=True):
-        change = (x - y).abs().masked_fill((x == y) | (x.isnan() & y.isnan()), 0).max()
-        share = float(change / x.abs().masked_fill(~x.isfinite(), 0).max().clamp_min(1e-30))
-        found = float("inf") if share != share else max(found, share)
-    return found
+def apart(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
+    """The largest difference of what two models return, tensor by tensor, as a share of the largest number of the first one's."""
+    return max(differences(one, two).values())

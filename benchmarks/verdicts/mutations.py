@@ -16,8 +16,8 @@ from torch import Generator, Tensor
 
 from benchmarks.verdicts.models import Config, Weights
 from isomerge.checkpoint.memory import in_memory
+from isomerge.engine.free_streams import given_out
 from isomerge.engine.models import recognise
-from isomerge.engine.plan import gives_out_streams
 from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
 from isomerge.symmetry.blocks import Block
 
@@ -50,10 +50,9 @@ def moved(weights: Weights, config: Config, rng: Generator, *, wrong: bool = Fal
     model = recognise(in_memory(weights, config))
     blocks = {block: model.assemble(block, torch.float64) for block in model.blocks}
     before = {block: x.clone() for block, x in blocks.items()}
-    given_out = gives_out_streams(model)
     local = beside_streams(model.spec)
     what = "all spaces"
-    if not given_out and bool(torch.rand(1, generator=rng) < 0.5):
+    if not given_out(model) and bool(torch.rand(1, generator=rng) < 0.5):
         spec = with_streams(model.spec, "largest")
         random_turn(spec, model.blocks, lambda b: blocks[b].clone(), rng, gains=True).act(blocks)
     else:

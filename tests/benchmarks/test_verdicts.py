@@ -20,7 +20,7 @@ def test_a_sample_has_no_wrong_verdict(name: str, tmp_path: Path) -> None:
     """Both models of every pair run in float64."""
     weights, config = stored(name, tmp_path)
     base = said(weights, config)
-    answers = [judged(weights, config, mutant(name, weights, config, n), base) for n in range(2000, 2012)]
+    answers = [judged(weights, config, mutant(name, weights, config, n), base) for n in range(2000, 2008)]
     assert [wrong for _, wrong in answers if wrong is not None] == []
     assert len({told for told, _ in answers}) > 1
 
@@ -51,7 +51,7 @@ def test_everything_is_in_double() -> None:
         assert torch.equal(x.float(), x)
     assert x.to(torch.float32).dtype == x.float().dtype == torch.float
     assert torch.float32 is torch.float is not torch.float64
-    assert apart([x], [x * torch.nan]) == apart([x], [x[:0]]) == float("inf")
+    assert apart({"x": x}, {"x": x * torch.nan}) == apart({"x": x}, {"x": x[:0]}) == float("inf")
 
 
 def test_mutations_are_drawn_from_their_number(tmp_path: Path) -> None:
