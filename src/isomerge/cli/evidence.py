@@ -21,11 +21,6 @@ def evidence_lines(report: dict[str, Any]) -> list[str]:
     together = report.get("mean", {}).get("learned")
     if together is not None:
         lines.append(f"Learned together: {_learned(together, 'simplex')}.")
-    farther = report["distance"]["after"] > report["distance"]["before"]
-    if farther and any(line.startswith("Learned") for line in lines):
-        lines.append(
-            "The weights are farther apart than before: learning lowers the loss between models, not distances."
-        )
     return lines
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.engine.compatible import check_compatible
 from isomerge.engine.cost import room_for_units
@@ -14,8 +14,9 @@ from isomerge.engine.pairs.match_options import WEIGHTS, Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.solutions import prepare_solutions
 from isomerge.engine.plan import make_plan, unit_layer
+from isomerge.engine.rounding import RoundingOf, check_rounding, told_rounding
 from isomerge.engine.run import Output, StreamWriter, run_key
-from isomerge.engine.run_report import report_of
+from isomerge.engine.run_report import report_of, rows_of
 from isomerge.engine.streaming import elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
@@ -24,9 +25,6 @@ from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.units import Unit, elements_of, plan_units
-
-if TYPE_CHECKING:
-    import torch
 
 
 def plan_align(
@@ -73,6 +71,7 @@ def run_align(
         matching.key(anchor),
     )
     with StreamWriter(source, output, key, others=[anchor]) as stream:
+        solver.rounding = RoundingOf(source, stream.form, dtype)
         streams = prepare_solutions(stream, [solver], matching)
         if not streams:
             prepare_votes(stream, [solver])
@@ -85,7 +84,10 @@ def run_align(
         if matching.match != OURS:
             more = {"streams": [], "match": {"name": matching.match, "sources": streams}}
         more |= {"spaces": spaces, "layers": layers, "notes": list(plan.selection.notes)}
+        more |= {"rounding": told_rounding(rows_of(results[0]))}
         report = report_of("align", [anchor, source], results, **more)
+        if not output.dropped:
+            check_rounding(report["rounding"], source.ref)
         text = (
             "The same function as the second model, in other weights: moved along its symmetry orbit to the point "
             "closest to the first. Made by isomerge."
@@ -123,20 +125,24 @@ def run_apply(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made for another one"
         )
     notes = _check_moves(alignment, model, name)
-    dtype = working_dtype([model])
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks)
     total = model.checkpoint.nbytes
     key = run_key(command, [model], output.dtype, output.shard_size, alignment.digest())
     with StreamWriter(model, output, key) as stream:
+        rounding = RoundingOf(model, stream.form, working_dtype([model]))
         for number, unit in enumerate(units):
             output.observer(unit.key, number * total // len(units), total)
             record = stream.done(unit.key)
             if record is None:
-                record = {"rows": _apply_unit(alignment, model, unit, stream, dtype, name)}
+                record = {"rows": _apply_unit(alignment, model, unit, stream, rounding, name)}
                 stream.writer.commit(unit.key, record)
             rows += record["rows"]
-        report = {**report_of(command, [model], []), "distance": summarise(rows), "notes": notes, **(more or {})}
+        told = told_rounding(rows)
+        if not output.dropped:
+            check_rounding(told, model.ref)
+        moved = {"distance": summarise(rows), "rounding": told, "notes": notes}
+        report = {**report_of(command, [model], []), **moved, **(more or {})}
         title, text = card
         stream.finish(report, {"alignment.safetensors": alignment}, model_card(title, [model.ref], text, report))
     return report
@@ -162,10 +168,10 @@ def _check_moves(alignment: Alignment, model: Model, name: str) -> list[str]:
 
 
 def _apply_unit(
-    alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, dtype: torch.dtype, name: str
+    alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, rounding: RoundingOf, name: str
 ) -> list[dict[str, Any]]:
     """Move and write one unit; returns its rows of the report: how far every tensor moved."""
-    old = {block: model.assemble(block, dtype) for block in unit.blocks}
+    old = {block: model.assemble(block, rounding.dtype) for block in unit.blocks}
     try:
         moved = alignment.applied(old)
     except IsomergeError as error:  # of a gain that its folds did not make constant
@@ -175,8 +181,11 @@ def _apply_unit(
             "stream alone (--spaces default)"
         ) from None
     rows = []
+    errors = rounding.errors(alignment, old, moved)
     for block, tensor in moved.items():
         stream.put(block, tensor)
         figures = {"norm": squared_norm(tensor), "before": 0.0, "after": squared_distance(tensor, old[block])}
+        if block in errors:
+            figures |= {"rounding": errors[block], "tolerance": rounding.tolerance(block)}
         rows.append({"tensor": block.key, "spaces": [], "layer": unit_layer(unit), **figures})
     return rows

@@ -10,7 +10,7 @@ from isomerge.arithmetic import arithmetic_notes, arithmetic_record
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.pair import UnitResult
 from isomerge.engine.provenance import input_rows
-from isomerge.evidence.distance import summarise
+from isomerge.evidence.distance import risen_note, summarise, why_risen
 from isomerge.symmetry.fixed import fixed_parts
 
 
@@ -49,6 +49,10 @@ def report_of(
     }
     if notes := arithmetic_notes():
         report["notes"] = [*report.get("notes", []), *notes]
+    whose = [m.ref if len(each) > 1 else "" for m in models[1:]]
+    risen = [note for d, name in zip(each, whose, strict=False) for note in risen_note(d, why_risen(report), name)]
+    if risen:
+        report["notes"] = [*report.get("notes", ()), *risen]
     if len(each) > 1:
         report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]
     return report

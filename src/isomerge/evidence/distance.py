@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import sqrt
 from typing import Any
 
@@ -46,6 +46,46 @@ def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "spaces": by_space(spaces),
         "layers": {name: {**roots(f), "spaces": by_space(cells[name])} for name, f in layers.items()},
     }
+
+
+RISEN = 1e-6
+"""A distance that rises by less than this fraction is told by no line: rounding."""
+
+
+def risen_note(distance: Mapping[str, Any], why: str, whose: str = "") -> list[str]:
+    """A sentence that says that a distance rose, and why; none where it did not.
+
+    Args:
+        distance: the figures of one source, see `summarise`.
+        why: what was lowered instead.
+        whose: of several sources, the one that is meant.
+    """
+    before, after = distance["before"], distance["after"]
+    if after <= before * (1 + RISEN):
+        return []
+    return [f"the distance{whose and f' of {whose}'} rose from {before:.5g} to {after:.5g}: {why}"]
+
+
+def why_risen(report: Mapping[str, Any]) -> str:
+    """What a match lowers where the distance may rise.
+
+    Args:
+        report: of a run, with what it says of its streams and options so far.
+    """
+    streams = [*report.get("streams", ()), report.get("mean") or {}]
+    if "match" in report:
+        return f"--match {report['match']['name']} lowers what it was published for, and no distance"
+    if any({"learned", "search", "functional", "input_metric"} & found.keys() for found in streams):
+        return "what was learned or searched lowers the loss between the models, and no distance"
+    if any("objective" in found for found in streams):
+        return (
+            "what is lowered is the objective between models with their gains folded and their heads and neurons balanced, where no "
+            "gauge counts, and distances are those of the weights as they are written"
+        )
+    return (
+        "a merge matches between balanced models, so that it does not depend on the gauges in which they are stored, and distances "
+        "are those of the weights as they are written"
+    )
 
 
 def relative_residuals(rows: list[dict[str, Any]]) -> tuple[float, str]:

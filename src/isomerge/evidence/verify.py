@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, summarise, verdict
+from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, verdict, why_risen
 from isomerge.matching.frame import has_shared_meaning, reads_once
 from isomerge.progress import Observer
 from isomerge.symmetry.axes import atoms
@@ -43,10 +43,12 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     seen = 0
     streams: list[dict[str, Any]] = []
     if solver.plan.selection.frame is not None:
+        from isomerge.engine.pairs.gains import with_common_gains
         from isomerge.engine.pairs.streams import StreamSolver
 
         found_streams = StreamSolver(solver, observer).solve()
-        solver.given, streams = found_streams.alignment, [found_streams.report]
+        solver.given = with_common_gains(solver, found_streams.alignment, observer)
+        streams = [found_streams.report]
     elif solver.plan.votes:
         solver.collect_votes()
     results = []
@@ -65,6 +67,7 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     found["distance"] = summarise(rows)
     found["relative"] = {"before": figures["before"] / norm, "after": figures["after"] / norm}
     found["streams"], found["notes"] = streams, list(solver.plan.selection.notes)
+    found["notes"] += risen_note(found["distance"], why_risen(found))
     found["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
     found["verdict"] = verdict(found["same"], **found["relative"], streams=_streams(solver), kin=kin)
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import weighted
 from isomerge.fusion.options import limited
-from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.registry import elementwise_method, per_model, scale_free
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 @elementwise_method
 @limited(bound=weighted)
+@scale_free
 def linear(
     tensors: Sequence[Tensor], *, weight: Sequence[float] = per_model(1.0), normalize: bool = True
 ) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from isomerge.fusion.arity import check_number
 from isomerge.fusion.bounds import scaled
 from isomerge.fusion.options import limited
-from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.registry import elementwise_method, per_model, scale_free
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 @elementwise_method
 @limited(models=(1, 1), bound=scaled)
+@scale_free
 def passthrough(tensors: Sequence[Tensor], *, scale: Sequence[float] = per_model(1.0)) -> Tensor:
     """``scale theta``.
 

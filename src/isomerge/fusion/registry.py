@@ -71,6 +71,8 @@ class Method:
     """Every entry of the result depends on that entry of the models alone, so that tensors are merged in pieces."""
     widening: bool = False
     """It takes tensors as they are stored: see `widening_method`."""
+    scale_free: bool = False
+    """It commutes with factors of coordinates, so that the gauge of gains does not count: see `scale_free`."""
     models: tuple[int, int | None] = (1, None)
     """The least and the most models that it merges, the base not counted."""
     together: Together | None = None
@@ -84,6 +86,11 @@ class Method:
     def piecewise(self) -> bool:
         """It needs no more than a piece of every model at a time."""
         return self.elementwise or self.widening
+
+    @property
+    def compares(self) -> bool:
+        """Its result depends on the gauge of gains: it compares sizes, lengths or angles, and follows no statistics."""
+        return not (self.scale_free or self.statistics or self.forward)
 
     @property
     def built_in(self) -> bool:
@@ -160,6 +167,12 @@ class Method:
 _METHODS: dict[str, Method] = {}
 
 
+def scale_free(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare, below the decorator that registers it, that a method of tensors commutes with factors of coordinates."""
+    function.__dict__["scale_free"] = True
+    return function
+
+
 def merge_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of aligned tensors under its name."""
     _METHODS[function.__name__] = describe(function)
@@ -224,6 +237,7 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
         statistics,
         unit,
         forward,
+        scale_free=getattr(function, "scale_free", False),
         models=limits.models,
         together=limits.together,
         bound=limits.bound,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.options import limited
-from isomerge.fusion.registry import elementwise_method, per_model
+from isomerge.fusion.registry import elementwise_method, per_model, scale_free
 from isomerge.fusion.task_vectors import add_task_vectors
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 @elementwise_method
 @limited(bound=task_vectors)
+@scale_free
 def task_arithmetic(
     tensors: Sequence[Tensor],
     base: Tensor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # A unit whose distance would fall by less than this fraction keeps the identity: rounding, not a match.
 GAIN = 1e-6
+Carries = Callable[[Alignment, Blocks], bool]
 
 
 def match_unit(
@@ -73,11 +74,14 @@ def move_unit(
     *,
     guard: bool,
     apart: float | None = None,
+    carries: Carries | None = None,
 ) -> Moved:
     """`match_unit`, and the source's blocks moved, in new tensors.
 
     Args:
         apart: the squared distance of the blocks as they are, where it is known.
+        carries: with ``guard``, whether an element may be taken, by what it makes of the source's blocks: of those that may, the
+            nearest is.
     """
     spec, votes = selection.spec, votes or {}
     if not any(elements_of(spec, block) for block in anchor) and not spec.shifts:
@@ -85,7 +89,8 @@ def move_unit(
     found, dead = None, []
     if guard and selection.gauge and not votes and (proven := related_neurons(spec, anchor, source)) is not None:
         bar = (distance(anchor, source) if apart is None else apart) * (1 - GAIN)
-        return _nearer(anchor, source, Moved(proven, source, []), Moved(Alignment(spec), dict(source), []), bar)
+        stay = Moved(Alignment(spec), dict(source), [])
+        return _nearer(anchor, source, Moved(proven, source, []), stay, bar, carries)
     if selection.rescale and not votes:
         found = rotations_and_factors(spec, anchor, source, joint=selection.joint)
     if found is None:
@@ -94,7 +99,7 @@ def move_unit(
             found = _refined(spec, anchor, source, found, rotate=False, shift=False, joint=selection.joint)[0]
     if not guard:
         return Moved(found, found.applied(source), dead)
-    return _best(selection, anchor, source, votes, Moved(found, source, dead), apart)
+    return _best(selection, anchor, source, votes, Moved(found, source, dead), apart, carries)
 
 
 def _best(
@@ -104,6 +109,7 @@ def _best(
     votes: dict[str, Tensor],
     found: Moved,
     apart: float | None,
+    carries: Carries | None,
 ) -> Moved:
     """The best of several candidates by the distance itself; the identity where nothing gains."""
     spec = selection.spec
@@ -119,17 +125,25 @@ def _best(
         if any(space.group_name == "GL" for space in _continuous(spec, anchor)):
             # general linear spaces are solved once, from the best permutations
             trials.append(_refined(spec, anchor, source, min(trials, key=lambda trial: trial[1])[0]))
-        best, reached = min(trials, key=lambda trial: trial[1])
-        return Moved(best, best.applied(source), found.dead) if reached < bar else stay
+        for best, reached in sorted(trials, key=lambda trial: trial[1]):
+            if reached >= bar:
+                return stay
+            moved = best.applied(source)
+            if carries is None or carries(best, moved):
+                return Moved(best, moved, found.dead)
+        found = Moved(plain, source, found.dead)  # of compact elements alone, which stretch nothing
     # the assignment of permutations alone is optimal as it stands, and so are the paper's two steps
-    return _nearer(anchor, source, found, stay, bar)
+    return _nearer(anchor, source, found, stay, bar, carries)
 
 
-def _nearer(anchor: Blocks, source: Blocks, found: Moved, stay: Moved, bar: float) -> Moved:
-    """What was found, moved and measured, where it is nearer than the bar; else what stays."""
+def _nearer(
+    anchor: Blocks, source: Blocks, found: Moved, stay: Moved, bar: float, carries: Carries | None
+) -> Moved:
+    """What was found, moved and measured, where it is nearer than the bar and may be taken; else what stays."""
     moved = found.alignment.applied(source)
     gaps = {block: squared_distance(t, moved[block]) for block, t in anchor.items()}
-    return Moved(found.alignment, moved, found.dead, gaps) if sum(gaps.values()) < bar else stay
+    taken = sum(gaps.values()) < bar and (carries is None or carries(found.alignment, moved))
+    return Moved(found.alignment, moved, found.dead, gaps) if taken else stay
 
 
 def _gauged(spec: Spec, blocks: Blocks) -> bool:

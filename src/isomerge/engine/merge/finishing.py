@@ -28,7 +28,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
     """
     models, recipe = plan.models, plan.options.recipe
     alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
-    by: list[Alignment | None] = [None] * len(models)
+    by: list[Alignment | None] = [None if plan.gains is None else plan.gains.written] * len(models)
     for source, alignment in zip(plan.sources, found, strict=False):
         by[models.index(source)] = alignment
     write_kept(stream, plan.heads, models, by, plan.dtype)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from isomerge.engine.merge.fusion_statistics import FusionStatistics
+    from isomerge.engine.pairs.gains import CommonGains
     from isomerge.engine.stored_form import StoredForm
 
 
@@ -67,6 +68,8 @@ class Fuser:
         self.moved_by: Sequence[Alignment | None] | None = None
         """What has moved the run's models, in order, before their units are read: statistics of the models as they are stored
         must follow. None: units come with what moves them."""
+        self.gains: CommonGains | None = None
+        """The gains that all models take on, where streams were turned; blocks come with the anchor's."""
         self.report: dict[str, Any] = {}
         """What a method that runs models has to tell."""
         self.told: list[tuple[str, str]] = []
@@ -95,12 +98,30 @@ class Fuser:
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
         by = by if self.moved_by is None else list(self.moved_by)
+        if self.gains is not None:
+            if self.fusion.method.compares:  # sizes mean something where gains are folded
+                blocks = [self.gains.fold.applied(self._every_working(part)) for part in blocks]
+            fused = self._fused(unit, blocks, by, {}, None)
+            there = self.gains.take if self.fusion.method.compares else self.gains.written
+            made = {block: t for block, t in fused.items() if not isinstance(t, PlacedTensor)}
+            fused.update(there.applied(self._every_working(made)))
+            return fused
+        return self._fused(unit, blocks, by, first, form)
+
+    def _fused(
+        self,
+        unit: Unit,
+        blocks: list[Blocks],
+        by: list[Alignment | None],
+        first: FirstReadings,
+        form: StoredForm | None,
+    ) -> Fused:
         found = Fused()
         apart = [block for block in first if not self._reads(block, len(blocks))]
         for block in apart:
             first[block].read()
         if self.fusion.method.unit:
-            blocks = [{block: self._working(t) for block, t in part.items()} for part in blocks]
+            blocks = [self._every_working(part) for part in blocks]
             found.update(self._by_unit(unit, blocks))
         for block in unit.blocks:
             tensors = [part[block] for part in blocks]
@@ -115,6 +136,9 @@ class Fuser:
         """Whether a block's tensors of all models are fused piece by piece, so that they are read by the way."""
         fused = [self.fusion.start + self.count(block, number) for number in range(len(block.canonical))]
         return self.fusion.method.elementwise and self.fusion.first != "donor" and set(fused) == {count}
+
+    def _every_working(self, part: Blocks) -> Blocks:
+        return {block: self._working(t) for block, t in part.items()}
 
     def _working(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor

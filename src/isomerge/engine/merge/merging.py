@@ -33,6 +33,7 @@ from isomerge.engine.merge.roles import roles_of, weights_of
 from isomerge.engine.merge.transplant import TransplantSolver
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.pairs.baselines import OURS, SOFT, prepare_transport
+from isomerge.engine.pairs.gains import CommonGains, prepare_gains
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.solutions import prepare_solutions
 from isomerge.engine.plan import make_plan
@@ -67,6 +68,7 @@ class MergePlan:
     def __init__(self, models: Sequence[Model], output: Output, fusion: Fusion, options: MergeOptions) -> None:
         self.models, self.output, self.fusion, self.options = models, output, fusion, options
         self.donor, matching = models[0], options.matching
+        self.gains: CommonGains | None = None
         self.spaces = options.spaces if options.align else "none"
         self._check_options()
         self.heads = heads_of(options.heads, models)
@@ -194,6 +196,8 @@ class MergePlan:
                 self.fuser.take_notes(results)
             aligned = options.onto and options.align
             moved = self.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
+            if self.gains is not None:
+                moved = self.gains.written if moved is None else self.gains.written @ moved
             write_alone(stream, self.plan, self.donor, self.dtype, moved)
             described = self.fuser.described(len(self.models))
             beside = [base for base in self.bases if base is not None]
@@ -202,12 +206,26 @@ class MergePlan:
             found: list[Alignment] = []
             if options.align and options.matching.match not in SOFT:
                 found = [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, results, strict=True)]
+                if self.gains is not None:
+                    found = [self.gains.written @ g for g in found]
             report["roles"] = roles_of(self, report)
             if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
                 given = dict(zip(map(id, self.models), weights_of(self.fusion, len(self.models)), strict=True))
                 report["weights"] = [w for model in read if (w := given[id(model)]) is not None]
             finish(self, stream, report, found)
         return report
+
+    def _take_gains(self, stream: StreamWriter) -> None:
+        """Where streams were turned: the gains that all models have in common, in which they are fused and written.
+
+        Methods that run the aligned models are given them with the anchor's.
+        """
+        if self.runs or self.options.matching.match != OURS or any(s.given is None for s in self.solvers):
+            return
+        found = [solver.given for solver in self.solvers if solver.given is not None]
+        self.gains = self.fuser.gains = prepare_gains(stream, self.solvers, found) if found else None
+        for solver in self.solvers:
+            solver.gains = self.gains
 
     def _matched(self, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
         """What brings the units together, once all passes over whole models are done, and what the report says of it."""
@@ -223,6 +241,7 @@ class MergePlan:
             streams = prepare_solutions(stream, solvers, matching)
         if not streams and mean is None:
             prepare_votes(stream, solvers)
+        self._take_gains(stream)
         if any(self.origins):
             used = [
                 TransplantSolver(solver, source) if origin else solver

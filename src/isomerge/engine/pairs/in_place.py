@@ -2,7 +2,7 @@
 
 Streams are found between canonical gauges, where only compact elements are left. A non-compact space has more to give in
 the anchor's own coordinates (the general linear step, rescaling, shifts), and what is closest there is what an aligned
-checkpoint is measured by. Every unit keeps what it had unless the distance falls.
+checkpoint is measured by. Every unit keeps what it had unless the distance falls, and the dtype that is written carries it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from isomerge.engine.plan import unit_bytes
 from isomerge.matching.local import move_unit
 from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Blocks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,11 +56,16 @@ def _gained(solver: PairSolver, unit: Unit, found: Alignment) -> dict[str, Tenso
     """The elements that bring one unit closer than an alignment has, if any; what the whole stack has in common stays."""
     selection = solver.plan.selection
     anchor, source = (on(solver.device, solver.load(model, unit)) for model in (solver.anchor, solver.source))
-    found.act(source)
+    before = source
+    source = found.applied(before)
     spaces = selection.spec.spaces
     kept = {
         name: spaces[name].group.identity((), selection.spec.sizes[name]).to(solver.device) for name in unit.votes
     }
+
+    def carries(g: Alignment, moved: Blocks) -> bool:
+        return solver.rounding is None or solver.rounding.carries(solver.errors(g @ found, before, moved))
+
     with overflow_told(solver, unit):
-        gained = move_unit(selection, anchor, source, kept, guard=True).alignment
+        gained = move_unit(selection, anchor, source, kept, guard=True, carries=carries).alignment
     return {key: g for key, g in gained.items() if key.partition("[")[0] not in kept}

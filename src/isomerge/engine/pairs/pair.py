@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.accelerator import CPU, computing_on, on
+from isomerge.engine.accelerator import CPU, at_home, computing_on, on
 from isomerge.engine.canonical.frame import read_moved
 from isomerge.engine.memory import CACHE
 from isomerge.engine.models import Model
@@ -26,6 +26,9 @@ from isomerge.symmetry.units import Unit, elements_of
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from isomerge.engine.pairs.gains import CommonGains
+    from isomerge.engine.rounding import RoundingOf
 
 
 @dataclass
@@ -88,6 +91,10 @@ class PairSolver:
         """What is applied to a model's blocks as they are loaded; nothing by default."""
         self.given: Alignment | None = None
         """The element of the whole source, where global passes have found it already; `alignment` then ignores its argument."""
+        self.rounding: RoundingOf | None = None
+        """What rounding does to the moved source, where it is written: no element is taken that its dtype cannot carry."""
+        self.gains: CommonGains | None = None
+        """The gains in which a merge measures and writes, where streams were turned; what is solved comes with the anchor's."""
         self.closes = False
         """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
         functions; no alignment follows."""
@@ -145,21 +152,53 @@ class PairSolver:
     def _solved(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
         squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
         result = self.still(unit, squares)
-        moved, gaps = source, None
+        moved, gaps, errors = source, None, dict[Block, float]()
         if self.given is not None:
-            self._given_there(self.given).act(source)
+            given = self._given_there(self.given)
+            if self.rounding is None:
+                given.act(source)
+            else:
+                moved = given.applied(source)
+                errors = self.errors(self.given, source, moved)
         elif self.plan.is_matched(unit):
             votes = on(self.device, {name: self.votes[name] for name in unit.votes})
             apart = sum(before for before, _ in squares.values())
             with overflow_told(self, unit):
-                found = move_unit(self.plan.selection, anchor, source, votes, guard=self.guard, apart=apart)
+                carried = _Carried(self, source)
+                carries = None if self.rounding is None else carried
+                found = move_unit(
+                    self.plan.selection, anchor, source, votes, guard=self.guard, apart=apart, carries=carries
+                )
             moved, gaps, result.dead = found.blocks, found.gaps, found.dead
             result.elements = dict(found.alignment.elements)
+            errors = carried.errors(found.alignment, moved)
+        if moved is not source:
             source.clear()  # the caller holds the dictionary: two copies of a unit would stay
         if self.moves(unit):
+            there, here = self._as_written(anchor), self._as_written(moved)
             for block, row in zip(unit.blocks, result.blocks, strict=True):
-                row["after"] = squared_distance(anchor[block], moved[block]) if gaps is None else gaps[block]
+                if block in errors:
+                    row |= self.rounding_row(block, errors[block])
+                row["after"] = squared_distance(there[block], here[block]) if gaps is None else gaps[block]
         return result, moved
+
+    def _as_written(self, blocks: Blocks) -> Blocks:
+        """Blocks in the anchor's coordinates, with the gains in which a merge is written."""
+        if self.gains is None:
+            return blocks
+        return (self.gains.written if self.device == CPU else self.gains.written.to(self.device)).applied(blocks)
+
+    def errors(self, g: Alignment, source: Blocks, moved: Blocks) -> dict[Block, float]:
+        """See `isomerge.engine.rounding.RoundingOf.errors`; of nothing where the source is not written."""
+        if self.rounding is None:
+            return {}
+        with at_home(self.device):
+            return self.rounding.errors(g if self.device == CPU else g.to(CPU), on(CPU, source), on(CPU, moved))
+
+    def rounding_row(self, block: Block, error: float) -> dict[str, float]:
+        """What a block's row says of its rounding."""
+        assert self.rounding is not None
+        return {"rounding": error, "tolerance": self.rounding.tolerance(block)}
 
     def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
         """What is told of a unit that nothing moves, from its blocks' squared distances and the anchor's squared norms."""
@@ -185,6 +224,24 @@ class PairSolver:
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """The group element of the whole model."""
         return self.given or Alignment(self.plan.selection.spec, elements)
+
+
+class _Carried:
+    """Whether the stored dtype carries what an element makes of one unit; remembers what was asked last."""
+
+    def __init__(self, solver: PairSolver, source: Blocks) -> None:
+        self.solver, self.source = solver, source
+        self._last: tuple[Alignment, dict[Block, float]] | None = None
+
+    def errors(self, g: Alignment, moved: Blocks) -> dict[Block, float]:
+        """What rounding does to the unit's blocks."""
+        if self._last is None or self._last[0] is not g:
+            self._last = g, self.solver.errors(g, self.source, moved)
+        return self._last[1]
+
+    def __call__(self, g: Alignment, moved: Blocks) -> bool:
+        assert self.solver.rounding is not None
+        return self.solver.rounding.carries(self.errors(g, moved))
 
 
 @contextmanager

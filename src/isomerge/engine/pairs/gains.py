@@ -1,0 +1,142 @@
+"""The gains that models are written with, once their streams are turned: chosen by one pass over all of them.
+
+`isomerge.matching.gains` has the formula. An aligned model alone is brought as near to its anchor as gains can bring it. The
+models of a merge, the anchor among them, have one gain in common: their average then is the average of the folded models in
+any gauge, so that a merge stays a function of orbits, and a twin, which no other gain brings as near, keeps the anchor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isomerge.engine.canonical.frame import folded_gains
+from isomerge.engine.plan import unit_bytes
+from isomerge.engine.stored_form import StoredForm
+from isomerge.matching.gains import GainGauge
+from isomerge.progress import Observer
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.shifts import find_shifts
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import elements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.engine.pairs.pair import PairSolver
+    from isomerge.engine.run import StreamWriter
+
+
+@dataclass(frozen=True)
+class CommonGains:
+    """The gains that models are written with."""
+
+    fold: Alignment
+    """From the anchor's coordinates to those in which its gains are one."""
+    take: Alignment
+    """From there to the coordinates that are written."""
+
+    @property
+    def written(self) -> Alignment:
+        """From the anchor's coordinates to those that are written."""
+        return self.take @ self.fold
+
+
+def common_gains(
+    pairs: Sequence[PairSolver],
+    found: Sequence[Alignment],
+    form: StoredForm | None,
+    observer: Observer,
+    *,
+    anchor_too: bool,
+) -> CommonGains | None:
+    """The gains that are best for what is written; None where no gains are folded.
+
+    Args:
+        pairs: solvers of one anchor, whose streams were matched.
+        found: what brings every source into the anchor's coordinates, gains included.
+        form: how the output is stored; None where it is not.
+        observer: told of progress.
+        anchor_too: whether the anchor is brought to the same gains.
+    """
+    first = pairs[0]
+    plan, anchor, dtype = first.plan, first.anchor, first.dtype
+    spec = plan.selection.frame
+    if spec is None or not spec.gains:
+        return None
+    blocks = [block for unit in plan.units for block in unit.blocks]
+    fold = folded_gains(spec, blocks, lambda block: anchor.assemble(block, dtype))
+    gauge = GainGauge(spec)
+    total, seen = sum(unit_bytes(anchor, unit) for unit in plan.units), 0
+    moves = [(pair.source, fold @ g) for pair, g in zip(pairs, found, strict=True)]
+    moves += [(anchor, fold)] if anchor_too else []
+    for unit in plan.units:
+        observer(f"residual stream, gains: {unit.key}", seen, total)
+        seen += unit_bytes(anchor, unit)
+        here = _with_gains(spec, unit.blocks)
+        stored = {block: anchor.assemble(block, dtype) for block in here}
+        for model, g in moves:
+            gauge.add(stored, g.applied({block: model.assemble(block, dtype) for block in here}))
+    gains = _gain_blocks(spec, blocks)
+
+    def storable(key: str, element: Tensor) -> Tensor:
+        return element if form is None or key not in gains else _storable(gains[key], element, form)
+
+    return CommonGains(fold, Alignment(spec, gauge.chosen(storable)))
+
+
+def prepare_gains(
+    stream: StreamWriter, pairs: Sequence[PairSolver], found: Sequence[Alignment]
+) -> CommonGains | None:
+    """The common gains of a merge, found once and kept in the folder of the unfinished output."""
+    paths = [stream.writer.blob(f"gains-{name}.safetensors") for name in ("fold", "take")]
+    if stream.done("gains") is not None:
+        spec = pairs[0].anchor.declared
+        return CommonGains(*(Alignment.load(path, spec) for path in paths))
+    gains = common_gains(pairs, found, stream.form, stream.output.observer, anchor_too=True)
+    if gains is not None:
+        for path, alignment in zip(paths, (gains.fold, gains.take), strict=True):
+            alignment.save(path)
+        stream.writer.commit("gains", {})
+    return gains
+
+
+def with_common_gains(pair: PairSolver, found: Alignment, observer: Observer) -> Alignment:
+    """What brings a source to its anchor, with the gains that bring it nearest in place of the anchor's."""
+    form = None if pair.rounding is None else pair.rounding.form
+    gains = common_gains([pair], [found], form, observer, anchor_too=False)
+    return found if gains is None else gains.written @ found
+
+
+def _with_gains(spec: Spec, blocks: Sequence[Block]) -> list[Block]:
+    """The blocks that gains act on, and those that shifts join to them."""
+    on_gains = {b for b in blocks if any(s.name in spec.gains for s in elements_of(spec, b).values())}
+    for _, _, parts in find_shifts(spec, list(blocks)):
+        if on_gains & {*parts.values()}:
+            on_gains |= {*parts.values()}
+    return [block for block in blocks if block in on_gains]
+
+
+def _gain_blocks(spec: Spec, blocks: Sequence[Block]) -> dict[str, Block]:
+    """The tensor of every gain, by element key."""
+    return {
+        key: block
+        for block in blocks
+        if any(a.diag for a in atoms(block.axes or ()))
+        for key, space in elements_of(spec, block).items()
+        if space.name in spec.gains
+    }
+
+
+def _storable(block: Block, element: Tensor, form: StoredForm) -> Tensor:
+    """The elements nearest to given ones whose gains are numbers that the output's dtype has."""
+    dtype = form.written_dtype(block)
+    if dtype is None:
+        return element
+    dual = any(a.diag and a.dual for a in atoms(block.axes or ()))  # of a layer scale, whose writers it divides
+    gain = element.reciprocal() if dual else element
+    gain = (gain - block.line.less).to(dtype).double() + block.line.less
+    return gain.reciprocal() if dual else gain
