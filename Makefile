@@ -15,8 +15,11 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	touch $@
 
+# Groups of requirements in pyproject.toml, which says why they are three.
 $(VENV)/.developer: $(VENV)/.installed
 	$(BIN)/pip install --quiet $$($(BIN)/python tools/dev_requirements.py)
+	$(BIN)/pip install --quiet --no-deps $$($(BIN)/python tools/dev_requirements.py bare)
+	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/apart $$($(BIN)/python tools/dev_requirements.py apart)
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
@@ -32,11 +35,11 @@ check: $(VENV)/.developer
 	$(BIN)/pyright
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -rs
 
 # Every toy through every law: `make test` takes the architectures that combine what others have through the main ones.
 test-all: check
-	ISOMERGE_ALL_TOYS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+	ISOMERGE_ALL_TOYS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -rs
 
 # The documentation site, in build/docs: pages made from the code first; a broken link fails.
 docs: $(VENV)/.docs

@@ -12,12 +12,23 @@ import pytest
 from hypothesis import settings
 
 import isomerge  # noqa: F401 - before torch computes: it sets the arithmetic that tests of bytes rely on
+from depth import EVERY
 
 # the same examples on every machine, and no test that depends on the machine's speed
 settings.register_profile("isomerge", deadline=None, derandomize=True, max_examples=50, database=None)
 settings.load_profile("isomerge")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is `thorough` is for `make test-all`: left out, not skipped, so that every skip is about the machine."""
+    if EVERY:
+        return
+    left = [item for item in items if item.get_closest_marker("thorough")]
+    if left:
+        items[:] = [item for item in items if item not in set(left)]
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 EVERY = bool(os.environ.get("ISOMERGE_ALL_TOYS"))
-thorough = pytest.mark.skipif(not EVERY, reason="long: in `make test-all`")
+thorough = pytest.mark.thorough
+"""Left out by `conftest.py` unless `EVERY`."""
 
 
 def more(*values: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from isomerge.archs import spec_for
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.weights import weights_name
 from isomerge.errors import IsomergeError
-from toys import EVERY, Toy, config_of, outputs, relative
+from toys import Toy, config_of, outputs, relative
 
 SMALL = 20_000
 
@@ -61,13 +62,12 @@ def test_refused(config: dict[str, Any], says: str) -> None:
         spec_for(config)
 
 
-@pytest.mark.parametrize("name", list(DIFFUSION) if EVERY else ["flux"])
+@pytest.mark.parametrize("name", list(DIFFUSION))
 def test_diffusers_computes_the_same(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
-    """Where diffusers is installed: it loads what was written, and the references compute what it does.
+    """diffusers loads what was written, and the references compute what it does.
 
     It computes sinusoids, norms and rotations in float32.
     """
-    diffusers = pytest.importorskip("diffusers")
     one = toy(name)
     moved = disguise(name, one.folder, tmp_path / "moved", 3)
     isomerge.align(moved, onto=one.folder, out=tmp_path / "out")

@@ -16,8 +16,6 @@ from data.checkpoints import CAUSAL, CLASSIFIER, IMAGES, ids, picture, save_chat
 from isomerge.data.opening import open_data
 from isomerge.errors import IsomergeError
 
-pyarrow = pytest.importorskip("pyarrow")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

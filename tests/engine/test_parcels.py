@@ -33,7 +33,6 @@ from isomerge.engine.unit_work import UnitWork
 from isomerge.errors import ClusterError, IsomergeError, UnfinishedError
 from isomerge.files import open_fd
 
-pytest.importorskip("ray", reason="needs Ray: pip install 'isomerge[ray]'")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "aligned": ("gpt2", {}),
     "streams, many": ("llama", {"spaces": "all", "anchor": "none"}),

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
+from ray import cloudpickle
 
 import isomerge
 from engine.disguises import disguise, files_of, perturb, single
@@ -24,9 +26,6 @@ from isomerge.engine.cluster import ray_engine
 from isomerge.errors import ClusterError, IsomergeError
 from isomerge.fusion import registry
 from toys import overwrite, tensors
-
-ray = pytest.importorskip("ray", reason="needs Ray: pip install 'isomerge[ray]'")
-cloudpickle = pytest.importorskip("ray.cloudpickle")
 
 
 def gated(tensors: list[torch.Tensor], *, folder: str) -> torch.Tensor:

@@ -164,7 +164,6 @@ def test_closer_to_the_parents_than_the_average(name: str, most: float, tmp_path
 
 def test_digits_without_alignment() -> None:
     """Two trained classifiers from different seeds: their plain average guesses, 64 unlabelled images repair most of it."""
-    pytest.importorskip("sklearn")
     ends = [load_module(folder) for folder in example_models()]
     fitted = Examples({"pixel_values": training_digits()[0]["pixel_values"][:64]}, False)
     test = Examples(dict(zip(("pixel_values", "labels"), held_out_digits(), strict=True)), True)

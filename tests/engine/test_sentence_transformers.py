@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 import isomerge
 from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment
 from toys import BODY, randomise, relative
 
+TEXTS = ["the cat sat on a mat", "two dogs bark"]
 MODULES = ["Transformer", "Pooling", "Dense", "Normalize"]
 
 
@@ -84,9 +89,45 @@ def test_the_modules_travel(tmp_path: Path) -> None:
     assert files(tmp_path / "other") == files(a)
 
 
-def test_the_library_loads_the_output(tmp_path: Path) -> None:
-    """Where sentence-transformers is installed (its tokenizer is not needed for the modules)."""
-    models = pytest.importorskip("sentence_transformers.models")
-    isomerge.merge([saved(tmp_path / "a"), saved(tmp_path / "b", 5)], out=tmp_path / "merged")
-    dense = models.Dense.load(str(tmp_path / "merged" / "2_Dense"))
-    assert dense.linear.weight.shape == (12, 48)
+def library_saved(folder: Path, seed: int = 0) -> Path:
+    """A tiny embedding model, saved by the library itself with a tokenizer of a few words."""
+    made = folder / "transformer"
+    model = tf.BertModel(tf.BertConfig(**{**BODY, "num_hidden_layers": 1}))
+    randomise(model, seed)
+    model.save_pretrained(made)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *TEXTS[0].split(), *TEXTS[1].split()]
+    tokenizer = Tokenizer(WordLevel({word: k for k, word in enumerate(dict.fromkeys(words))}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    wrapped = tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
+    wrapped.save_pretrained(made)
+    torch.manual_seed(seed)
+    parts = [
+        modules.Transformer(str(made)),
+        modules.Pooling(48, "mean"),
+        modules.Dense(48, 12),
+        modules.Normalize(),
+    ]
+    SentenceTransformer(modules=parts, device="cpu").save_pretrained(str(folder / "saved"))
+    return folder / "saved"
+
+
+def test_the_library_embeds_with_the_output(tmp_path: Path) -> None:
+    """It loads what is written from what it has written, tokenizer and all, and the embeddings of a twin's merge are the model's."""
+    a, b = library_saved(tmp_path / "a"), library_saved(tmp_path / "b", 5)
+    model = recognise(a)
+    local = set(model.spec.spaces) - model.spec.residual_names
+    g = random_alignment(model.spec, model.blocks, torch.Generator().manual_seed(2), local)
+    isomerge.apply(g, a, out=tmp_path / "twin")
+    isomerge.merge([a, tmp_path / "twin"], out=tmp_path / "merged")
+    isomerge.merge([a, b], out=tmp_path / "other")
+    wanted, *found = (
+        SentenceTransformer(str(folder), device="cpu").encode(
+            TEXTS, convert_to_tensor=True, show_progress_bar=False
+        )
+        for folder in (a, tmp_path / "twin", tmp_path / "merged", tmp_path / "other")
+    )
+    assert wanted.shape == (2, 12)
+    assert relative(wanted[1], wanted[0]) > 0.01  # the tokenizer tells the texts apart
+    assert relative(found[0], wanted) < 1e-5
+    assert relative(found[1], wanted) < 1e-5
+    assert relative(found[2], wanted) > 0.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -9,18 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from federated.clients import Server, server
 from isomerge import IsomergeError
 from isomerge.data.examples import Examples
-from toys import inputs, relative
-
-pytest.importorskip("flwr")
-
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg
-
 from isomerge.federated.flower import AlignedFedAvg, Aligning
+from toys import inputs, relative
 
 TWIN = 1e-4
 
@@ -138,6 +135,43 @@ def test_the_server_can_look_at_activations() -> None:
     clients = [record(home.twin(seed, streams=True)) for seed in (1, 2)]
     arrays, _ = played(strategy, record(home.state), clients, [1, 1])
     assert computed(home, arrays) <= TWIN
+
+
+def test_flower_runs_the_strategy() -> None:
+    """A round of Flower's own simulation: its messages, its records, its averaging; twins come back as the server's function."""
+    for telemetry in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):  # read when these are imported
+        os.environ.setdefault(telemetry, "0")
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.simulation import run_simulation
+
+    home = server("tiny")
+    twins, results = [home.twin(seed) for seed in (1, 2)], []
+    client_app, server_app = ClientApp(), ServerApp()
+
+    def train(message: Message, context: Context) -> Message:
+        number = int(context.node_config["partition-id"])
+        arrays = ArrayRecord({name: Array(x) for name, x in states[number].items()})
+        return Message(
+            RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1 + number})}), reply_to=message
+        )
+
+    states = [{name: x.numpy() for name, x in twin.items()} for twin in twins]
+    client_app.train()(train)
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = AlignedFedAvg(config=home.config, fraction_evaluate=0.0, min_available_nodes=2)
+        results.append(strategy.start(grid, record(home.state), num_rounds=1))
+
+    resources = {"init_args": {"num_cpus": 1}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server_app, client_app, num_supernodes=2, backend_config=resources)
+    (found,) = results
+    assert computed(home, found.arrays) <= TWIN
+    metrics = found.train_metrics_clientapp[1]
+    assert metrics["distance-before"] > 0.3
+    assert metrics["distance-after"] < 1e-3
 
 
 def test_errors() -> None:
