@@ -71,6 +71,7 @@ COMPARED: list[tuple[str, dict[str, Any]]] = [
     ("t5-gated", {"dense_act_fn": "relu"}),
     ("gemma", {"use_bidirectional_attention": True}),
     ("flaubert", {"pre_norm": True}),
+    ("bert", {"is_decoder": True}),
     *more(
         ("detr", {"backbone_config": {**RESNET, "downsample_in_bottleneck": True}}),
         ("rt_detr", {"batch_norm_eps": 0.01}),

@@ -159,6 +159,13 @@ def test_what_cannot_be_asked_is_let_pass(toy: Callable[..., Toy], monkeypatch: 
     reading._asked.cache_clear()
 
 
+def test_what_any_architecture_may_switch_is_compared(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """A T5 that is told to be no encoder-decoder is another function of equal weights."""
+    plain = toy("t5-gated")
+    with pytest.raises(IsomergeError, match=r"differ in config.json: is_encoder_decoder is True and False"):
+        isomerge.verify(plain.folder, copied(plain, tmp_path / "b", {"is_encoder_decoder": False}))
+
+
 def test_a_config_that_transformers_refuses_has_no_verdict(toy: Callable[..., Toy], tmp_path: Path) -> None:
     """Equal weights under a config of which no model is made: that they are the same function is not said."""
     rope = {"rope_theta": 10000.0, "rope_type": "unheard"}

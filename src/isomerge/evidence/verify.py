@@ -61,6 +61,8 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     if streams:
         solver.votes = {}
     found = prove(solver, observer)
+    doubt = doubt_of_configs(solver.anchor, solver.source) if found["same"] else None
+    found = doubted(found, doubt)
     movable = [row for row in rows if row["spaces"]] or rows
     figures = summarise(movable)
     norm = max(figures["norm"], 1e-300)
@@ -69,7 +71,8 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     found["streams"], found["notes"] = streams, list(solver.plan.selection.notes)
     found["notes"] += risen_note(found["distance"], why_risen(found))
     found["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
-    found["verdict"] = verdict(found["same"], **found["relative"], streams=_streams(solver), kin=kin)
+    told = verdict(found["same"], **found["relative"], streams=_streams(solver), kin=kin)
+    found["verdict"] = told if doubt is None else f"cannot tell: {doubt}"
     return found
 
 
