@@ -142,6 +142,22 @@ def test_a_proof_that_skips_rows_is_wrong(monkeypatch: pytest.MonkeyPatch) -> No
     assert any(wrong)
 
 
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 12),
+    st.lists(st.sampled_from(KINDS), min_size=2, max_size=12),
+    st.sampled_from([1, 2**20]),
+)
+@settings(max_examples=40)
+def test_many_at_once_are_what_each_is_alone(seed: int, n: int, kinds: list[str], alike: int) -> None:
+    """Also where they are looked at in parts."""
+    profits = [torch.from_numpy(drawn(seed + k, n, kind)) for k, kind in enumerate(kinds)]
+    alone = torch.stack([assign(p) for p in profits])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "ALIKE", alike)
+        assert torch.equal(assign(torch.stack(profits)), alone)
+
+
 def test_batches_of_any_dtype() -> None:
     """bfloat16, several at once; what gains nothing stays."""
     p = torch.from_numpy(np.stack([drawn(s, 12, "unrelated") for s in range(3)]))

@@ -23,6 +23,8 @@ ROWS = 256
 """Rows that are looked at at once: their numbers stay in the cache."""
 MANY = 768
 """Rows from which on an auction takes less time than it saves."""
+ALIKE = 2**20
+"""Entries of several small problems that are looked at at once."""
 
 
 def optimal_columns(profit: Profit) -> Index:
@@ -31,14 +33,17 @@ def optimal_columns(profit: Profit) -> Index:
     Args:
         profit: [n, n], finite, float32 or float64; sums are in float64.
     """
+    found = distinct_best(profit)
+    return _solved(profit) if found is None else found
+
+
+def _solved(profit: Profit) -> Index:
+    """The optimum by a solver."""
     import numpy as np
     from scipy.optimize import linear_sum_assignment
 
     from isomerge.symmetry.groups.auction import auction_prices
 
-    found = distinct_best(profit)
-    if found is not None:
-        return found
     # as costs in float64: where it maximises, scipy makes one copy more
     if len(profit) < MANY or not np.isfinite(profit).all():
         return linear_sum_assignment(-profit.astype(np.float64))[1]
@@ -94,11 +99,36 @@ def assign(profit: Tensor) -> Tensor:
         return profit.new_zeros(profit.shape[:-1], dtype=torch.int64)
     flat = profit.detach().cpu().reshape(-1, n, n)
     flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.double()
-    columns = torch.arange(n, device=flat.device).repeat(flat.shape[0], 1)
-    for row, p in zip(columns, flat, strict=True):
-        found = torch.from_numpy(optimal_columns(p.contiguous().numpy()))
-        best, stay = p.gather(1, found[:, None]).double().sum(), p.diagonal().double().sum()
-        # float32 Grams carry about 1e-7 of their entries as noise
-        if best - stay > 1e-7 * torch.maximum(p.amax(-1), -p.amin(-1)).double().sum():
-            row.copy_(found)
-    return columns.reshape(profit.shape[:-1]).to(profit.device)
+    parts = [_assigned(part) for part in flat.split(max(1, ALIKE // n**2))]
+    return torch.cat(parts).reshape(profit.shape[:-1]).to(profit.device)
+
+
+def _assigned(profit: Tensor) -> Tensor:
+    """`assign` for several problems at once, [b, n, n] float32 or float64."""
+    import torch
+
+    profit = profit.contiguous()
+    alike = profit.numpy()
+    columns = torch.from_numpy(optimal_columns(alike[0])[None] if len(alike) == 1 else _columns_of_each(alike))
+    best = profit.gather(2, columns[..., None])[..., 0].double().sum(-1)
+    stay = profit.diagonal(dim1=1, dim2=2).double().sum(-1)
+    # float32 Grams carry about 1e-7 of their entries as noise
+    noise = 1e-7 * torch.maximum(profit.amax(-1), -profit.amin(-1)).double().sum(-1)
+    return torch.where((best - stay > noise)[:, None], columns, torch.arange(profit.shape[-1]))
+
+
+def _columns_of_each(profit: Profit) -> Index:
+    """`optimal_columns` of every problem [b, n, n]: what is proven without a solver is proven for all of them at once."""
+    import numpy as np
+
+    every = np.arange(profit.shape[-1])
+    largest = profit.max(1).astype(np.float64)
+    columns = profit.argmax(2)
+    done = (np.sort(columns, 1) == every).all(1) & np.isfinite(largest).all(1)
+    (rest,) = np.nonzero(~done)
+    with np.errstate(invalid="ignore"):  # what is not finite is left to the solver, which refuses it
+        columns[rest] = (profit[rest].astype(np.float64) - largest[rest, None] / 2).argmax(2)
+    done[rest] = (np.sort(columns[rest], 1) == every).all(1) & np.isfinite(largest[rest]).all(1)
+    for number in np.nonzero(~done)[0]:
+        columns[number] = _solved(profit[number])
+    return columns
