@@ -23,6 +23,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.vocabulary_config import counts
 from isomerge.checkpoint.vocabulary_views import with_vocabulary
 from isomerge.engine.compatible import check_compatible
+from isomerge.engine.idle import notes, noting
 from isomerge.engine.inputs import inputs_key, open_given
 from isomerge.engine.merge.job import job_of_models
 from isomerge.engine.merge.job_models import opened
@@ -561,3 +562,14 @@ def test_a_base_of_a_method_that_knows_none_fills_gaps(listed: bool, tmp_path: P
     assert "b" not in TWO
     assert torch.equal(rows[at], base.read(TABLES[0])[at])
     assert not torch.equal(rows[at], one.read(TABLES[0])[at])
+
+
+def test_models_of_one_vocabulary_need_no_source(tmp_path: Path) -> None:
+    """It is told that the option does nothing."""
+    models = [str(llama(tmp_path / name, words(ONE), seed=seed).folder) for seed, name in enumerate("ab")]
+    with noting():
+        opened(job_of_models(models, tokenizer_source="union"))
+        assert notes() == ["--tokenizer-source is not used: the models have one vocabulary"]
+    with noting():
+        opened(job_of_models([str(x.folder) for x in pair(tmp_path)], tokenizer_source="union"))
+        assert notes() == []

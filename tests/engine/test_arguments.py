@@ -143,3 +143,42 @@ def test_alignments_that_cannot_be_saved(place: Callable[[Path], Path], tmp_path
     alignment, _ = isomerge.align(models[0], onto=models[1], spaces="ff")
     with pytest.raises(IsomergeError, match=r"is a folder: name a file|no such folder"):
         alignment.save(place(tmp_path))
+
+
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "no folder": (lambda: isomerge.merge(["a", "b"]), r"^merge needs out: call it as isomerge\.merge\(models, out=\.\.\.\)$"),
+    "models one by one": (lambda: isomerge.merge("a", "b", out="c"), r"^merge takes 1 argument .*put the models into one list$"),
+    "two for a fingerprint": (lambda: isomerge.fingerprint("a", "b"), r"^fingerprint takes 1 .*isomerge\.similarity\(ONE, TWO\)"),
+    "nothing": (lambda: isomerge.align(), r"^align needs source and onto: call it as isomerge\.align\(source, onto=\.\.\.\)$"),
+    "without a name": (lambda: isomerge.align("a", "b"), r"^align takes 1 argument without a name \(source\), and 2 are given"),
+    "twice": (lambda: isomerge.inspect("a", model="b"), r"^inspect has model twice: call it as isomerge\.inspect\(model\)$"),
+    "a list of two": (lambda: isomerge.verify(["a", "b"]), r"^verify needs two: call it as isomerge\.verify\(one, two\)$"),
+    "no such argument": (lambda: isomerge.distance("a", "b", alinged=1), r"^alinged: distance has no such argument; "),
+    "data as a dict": (
+        lambda: isomerge.stats("a", data={"input_ids": torch.ones(2, 3)}, out="b"),
+        r"^data=\{.*: give a text, a path or Examples; isomerge\.data\.examples\.Examples",
+    ),
+    "a loader": (
+        lambda: isomerge.merge(["a", "b"], out="c", repair=torch.utils.data.DataLoader([1, 2])),
+        r"^repair=<torch.*: give a text, a path, Examples or None; isomerge\.data\.examples\.Examples",
+    ),
+    "a number for a model": (lambda: isomerge.inspect(3), "^int is no model: give a folder, a hub id, or a transformers module$"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_calls_that_python_would_refuse(case: str) -> None:
+    """One sentence that names the function and says how it is called, in place of a TypeError."""
+    call, words = CALLS[case]
+    with pytest.raises(IsomergeError, match=words) as told:
+        call()
+    assert len(str(told.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", sorted({*isomerge.__all__} - {"Alignment", "IsomergeError"}))
+def test_no_call_ends_in_a_type_error(name: str) -> None:
+    """Too few, too many, and unknown ones, of every function."""
+    function: Any = getattr(isomerge, name)
+    for args, named in (((), {}), (("x",) * 9, {}), (("x",), {"zzz": 1})):
+        with pytest.raises(IsomergeError, match=name):
+            function(*args, **named)

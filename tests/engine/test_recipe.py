@@ -173,7 +173,7 @@ def test_every_option_of_the_match_is_one_of_the_command_line() -> None:
     assert _declared() == {**wanted, "stats_src": []}
 
 
-OWN = ("enabled", "anchor", "onto", "repair", "heads", "merge_base", "spaces", "layers", "untie")
+OWN = ("enabled", "anchor", "onto", "repair", "heads", "merge_base", "spaces", "layers", "untie", "spec")
 MODELS = "models: [{model: a}, {model: b}]\n"
 WRONG = [
     (MODELS + "merge_method: linear\nalign: {enbled: true}", "unknown key `align.enbled`: did you mean `enabled`?"),

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.api.opening import destination, dtype_name, recognised
 from isomerge.data.examples import Examples
+from isomerge.engine.absolute import absolute_ref
 from isomerge.engine.arguments import checked
+from isomerge.engine.idle import MATCHING, defaults_of, note_idle
+from isomerge.engine.merge.job import joins
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from isomerge.engine.pairs.match_options import Matching
 
 
-@checked(rest="isomerge.engine.pairs.match_options.matching_of")
+@checked(rest="isomerge.engine.pairs.match_options.matching_of", settled=False)
 def merge(
     models: Sequence[Any] | str | Path,
     *,
@@ -109,6 +112,7 @@ def merge(
         _alone_with_recipe(models, {**how, **fused, "onto": onto, "untie": untie})
         job = job_of_recipe(models, seed=seed)
         how = {name: job.options[name] for name in (*how, "onto")}
+        spec = spec or job.options["spec"]
         untie, dtype, repair = job.options["untie"], dtype or job.options["dtype"], repair or job.options["repair"]
         matching = {**job.matching, **matching}
     else:
@@ -117,7 +121,7 @@ def merge(
     with told_in_keys(models, job.recipe, {**matching, "repair": repair}):
         match = matching_of(**matching)
         how |= {"spaces": match.spaces(how["spaces"]), "repair": repair}
-        asked = {**how, "untie": untie, "dtype": dtype}
+        asked = {**how, "untie": untie, "dtype": dtype, "spec": spec}
         asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
         options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
         options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
@@ -154,15 +158,41 @@ def planned(
     from isomerge.engine.merge.merge_options import MergeOptions
     from isomerge.engine.merge.merging import MergePlan
 
+    note_idle("merge", _asked(job, how, match, out), _by_default(match))
     reads = (opening["spec"], how["repair"], *match.paths(), *job.stats, *job.files)
     with (
         _models_of(job, unmoved=not how["align"], **opening) as (found, origins),
         destination(out, options, [*found, *(base for base in origins if base is not None)], *reads) as output,
     ):
-        named = [str(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)]
+        named = [
+            absolute_ref(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)
+        ]
         kept = None if recipe is None else recipe(named)
         more = {"matching": match, "stats": job.stats, "source_bases": origins, "recipe": kept}
         yield MergePlan(found, output, job.fusion, MergeOptions(**how, **more))
+
+
+def _asked(job: MergeJob, how: Mapping[str, Any], match: Matching, out: Any) -> dict[str, Any]:
+    """A merge's arguments by whatever door, and what decides whether they act: for `note_idle`."""
+    method = job.fusion.method
+    given = {name: getattr(match, name) for name in MATCHING if hasattr(match, name)}
+    given |= {name: how[name] for name in ("align", "onto", "spaces", "layers", "repair")}
+    seed = match.settings.seed if match.settings else 0
+    return given | {
+        "out": out, "seed": seed or job.fusion.seed, "merge_base": job.merge_base, "stats": job.stats, "method": method.name,
+        "base_model": job.base_named or None,
+        "base_role": job.fusion.first if joins(method) else "model",
+        "random": method.random,
+        "method_statistics": method.statistics,
+        "method_reads": method.forward or (method.statistics is not None and not job.stats),
+    }  # fmt: skip
+
+
+def _by_default(match: Matching) -> dict[str, Any]:
+    """What `_asked` gives where nothing is said."""
+    from isomerge.engine.pairs.match_options import matching_of
+
+    return {**defaults_of(matching_of, merge), "onto": 0, "spaces": match.spaces(None)}
 
 
 @contextmanager

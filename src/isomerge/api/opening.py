@@ -15,6 +15,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.arguments import checked
 from isomerge.engine.compatible import check_compatible
 from isomerge.engine.engines import engine_of
+from isomerge.engine.idle import note
 from isomerge.engine.inputs import paths_read
 from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.run import Output
@@ -67,6 +68,8 @@ def recognised(
 
             for each in found:
                 demand_proof(spec, each.ref, each.config)
+        if untie and not any(model.unties for model in found):
+            note("untie", "no head is tied to the embeddings where that stands in the way of a symmetry")
         yield found
 
 

@@ -28,6 +28,7 @@ def local_folder(ref: str | Path, *, allow_pickle: bool = False) -> Path:
     text = os.fspath(ref)
     path = Path(os.path.expanduser(text))
     if text and os.path.isdir(path):  # unlike Path.is_dir, never raises on what the user typed
+        _check_repository(path)
         return path
     if text and os.path.exists(path):
         return _folder_of_file(path)
@@ -38,6 +39,20 @@ def local_folder(ref: str | Path, *, allow_pickle: bool = False) -> Path:
             "or a hub id written org/name or org/name@revision"
         )
     return _downloaded(match["id"], match["revision"], allow_pickle)
+
+
+def _check_repository(path: Path) -> None:
+    """Refuse a repository of the hub's cache, whose models are in folders of its own."""
+    name = path.resolve().name
+    if not name.startswith("models--") or not (path / "snapshots").is_dir() or (path / "config.json").exists():
+        return
+    main = path / "refs" / "main"
+    found = sorted(folder.name for folder in (path / "snapshots").iterdir())
+    revision = main.read_text().strip() if main.is_file() else (found or ["REVISION"])[-1]
+    raise IsomergeError(
+        f"{path} is a repository of the hub's cache: name the model as {name.removeprefix('models--').replace('--', '/', 1)}, or the "
+        f"folder of one revision, {path / 'snapshots' / revision}"
+    )
 
 
 def cached(ref: str) -> list[Path]:

@@ -13,8 +13,12 @@ from isomerge.checkpoint.lora import with_adapter
 from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.quantised import dequantised
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.weights import PICKLE, PICKLE_INDEX, SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
+
+_WHOLE = (SAFETENSORS, SAFETENSORS_INDEX, PICKLE, PICKLE_INDEX)
+"""What says that a folder holds the weights of a whole model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +72,37 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
     return checkpoint
 
 
+def with_base(ref: ModelRef) -> ModelRef:
+    """An adapter alone with the base that it names, where both are on this machine; every other reference as it is."""
+    folder = Path(os.path.expanduser(ref.model))
+    if not folder.is_dir() or not is_adapter(folder) or any(map(Path.is_file, map(folder.joinpath, _WHOLE))):
+        return ref
+    base = read_object(folder / ADAPTER_CONFIG, remedy="", unique=False).get("base_model_name_or_path")
+    there = isinstance(base, str) and base and os.path.exists(os.path.expanduser(base))
+    return ModelRef(str(base), (ref.model, *ref.adapters)) if there else ref
+
+
+def _is_alone(folder: Path, ref: str | Path) -> bool:
+    """Whether a folder holds an adapter and no model, though perhaps its config.
+
+    Raises:
+        IsomergeError: it holds both: transformers reads the adapter over the base that it names, and not the weights beside it.
+    """
+    with disk_errors(folder, "looking into"):
+        if not is_adapter(folder):
+            return False
+        beside = next((name for name in _WHOLE if (folder / name).is_file()), None)
+        if beside is not None and (folder / CONFIG).is_file():
+            raise IsomergeError(
+                f"{ref} holds a model ({beside}) and an adapter ({ADAPTER_CONFIG}): put the adapter into a folder of its own, and "
+                "name the model alone, or MODEL+ADAPTER for both"
+            )
+        return beside is None
+
+
 def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
     folder = local_folder(ref, allow_pickle=allow_pickle)
-    with disk_errors(folder, "looking into"):
-        alone = is_adapter(folder) and not (folder / CONFIG).is_file()
-    if not alone:
+    if not _is_alone(folder, ref):
         return dequantised(open_checkpoint(ref, allow_pickle=allow_pickle))
     path = folder / ADAPTER_CONFIG
     config = read_object(path, remedy="an adapter folder is what peft's save_pretrained writes", unique=False)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from isomerge.engine import idle
 from isomerge.errors import visible
 from isomerge.files import write_whole
 
@@ -129,7 +130,8 @@ def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
 def stream_table(voice: Voice, report: dict[str, Any]) -> None:
     """Notes on the choice of spaces, and what matching the residual streams gained, source by source."""
     for note in report["notes"]:
-        voice.say(f"Note: {note}.")
+        if note not in idle.notes():  # which stderr tells
+            voice.say(f"Note: {note}.")
     rows = []
     for number, found in enumerate(report["streams"], 1):
         first, last = found["objective"][0], found["objective"][-1]
@@ -154,6 +156,10 @@ def write_json(path: Path | None, report: dict[str, Any]) -> None:
     """Write a report for machines; ``-`` is standard output, as everywhere."""
     if path is None:
         return
+    if isinstance(report, dict) and (
+        told := [text for text in idle.notes() if text not in report.get("notes", ())]
+    ):
+        report = {**report, "notes": [*report.get("notes", ()), *told]}
     if str(path) == "-":
         print(json.dumps(report, indent=2, sort_keys=True))
         return

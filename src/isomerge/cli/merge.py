@@ -70,6 +70,7 @@ def merge(
         check_written("merge", {**context.params, "out": _out_of_recipe(models, out)}, named)
         out, dtype = _out_of_recipe(models, out), dtype or job.options["dtype"]
         given, matching = {}, beside_recipe(job.matching, matching, context)
+    spec = spec or job.options.get("spec")
     if out is None:
         from isomerge.errors import IsomergeError
 

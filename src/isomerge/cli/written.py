@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
+
+from isomerge.engine.idle import TABLE, note_idle, noting
+from isomerge.errors import IsomergeError, visible
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
 """Files by the parameters that name them."""
@@ -45,8 +49,31 @@ class Writing(TyperCommand):
         for name in (*BESIDE, "out"):
             if isinstance(given := ctx.params.get(name), (str, Path)):
                 ctx.params[name] = type(given)(os.path.expanduser(given))
-        check_written(str(ctx.command.name), ctx.params)
-        return super().invoke(ctx)
+        command = str(ctx.command.name)
+        check_written(command, ctx.params)
+        with noting() as told:
+            if (function := FUNCTIONS.get(command, command.replace("-", "_"))) in TABLE and function != "merge":
+                defaults = {parameter.name: parameter.default for parameter in self.params}
+                note_idle(function, _in_python(ctx.params), _in_python(defaults))
+            try:
+                return super().invoke(ctx)
+            finally:
+                if not isinstance(sys.exception(), IsomergeError):
+                    for text in told:
+                        print(f"note: {visible(text)}", file=sys.stderr)
+
+
+FUNCTIONS = {"diff": "distance"}
+"""Commands whose function in Python is called otherwise."""
+IN_PYTHON = {
+    "a": "one", "b": "two", "c": "third", "learn_permutations": "permutations", "out_shard_size": "shard_size",
+    "overwrite": "force", "parameter": "parameters", "patch": "alignment", "source_base": "source_bases", "sv_epsilon": "epsilon",
+}  # fmt: skip
+"""Parameters of commands that Python's functions call otherwise."""
+
+
+def _in_python(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {IN_PYTHON.get(name, name): value for name, value in given.items()}
 
 
 def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = ()) -> None:

@@ -8,12 +8,13 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache, wraps
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from operator import index
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
+from isomerge.engine.idle import TABLE, defaults_of, is_noting, note_idle, noting, with_notes
 from isomerge.errors import IsomergeError
 
 P = ParamSpec("P")
@@ -22,7 +23,7 @@ SHOWN = 80
 """How much of a wrong value a sentence shows."""
 
 
-def checked(rest: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def checked(rest: str | None = None, *, settled: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator: arguments are checked against the function's annotations, and handed on in Python's own kinds.
 
     Numbers of numpy and torch become Python's, iterables lists, and one text or path where a list is asked for a list of one.
@@ -30,6 +31,8 @@ def checked(rest: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R
 
     Args:
         rest: ``module.function`` that takes the further keywords; it is imported when there are some.
+        settled: whether its arguments are all that is asked for, so that those which do nothing are noted
+            (`isomerge.engine.idle`); else the function does that itself.
 
     Raises:
         IsomergeError: by the decorated function, of a wrong kind or of a keyword that does not exist.
@@ -40,24 +43,70 @@ def checked(rest: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R
         def call(*args: P.args, **named: P.kwargs) -> R:
             own, kinds = signature(function), _kinds(function)
             if rest is not None and not named.keys() <= kinds.keys():
-                home, _, name = rest.rpartition(".")
-                kinds = {**kinds, **_kinds(getattr(import_module(home), name))}
+                kinds = {**kinds, **_kinds(_function(rest))}
             for name in named:
                 if name not in kinds:
                     near = get_close_matches(name, kinds, n=1)
                     hint = f"did you mean {near[0]}" if near else f"there are {', '.join(kinds)}"
                     raise IsomergeError(f"{name}: {function.__name__} has no such argument; {hint}")
-            bound = own.bind(*args, **named)
+            try:
+                bound = own.bind(*args, **named)
+            except TypeError:
+                raise IsomergeError(_call_text(function.__name__, own, args, named)) from None
             for name, value in bound.arguments.items():
                 if own.parameters[name].kind is Parameter.VAR_KEYWORD:
                     bound.arguments[name] = {n: _as_kind(n, v, kinds[n]) for n, v in value.items()}
                 else:
                     bound.arguments[name] = _as_kind(name, value, kinds[name])
-            return function(*bound.args, **bound.kwargs)
+            outermost = not is_noting()
+            with noting():
+                if settled and function.__name__ in TABLE:
+                    defaults = defaults_of(function, *([] if rest is None else [_function(rest)]))
+                    given = dict(bound.arguments)
+                    for parameter in own.parameters.values():
+                        if parameter.kind is Parameter.VAR_KEYWORD:
+                            given |= given.pop(parameter.name, {})
+                    note_idle(function.__name__, {**defaults, **given}, defaults)
+                return with_notes(function(*bound.args, **bound.kwargs), outermost=outermost)
 
         return call
 
     return decorate
+
+
+INSTEAD = {"fingerprint": "isomerge.similarity(ONE, TWO) compares two models"}
+"""What was probably meant by a function that is called with too much."""
+
+
+def _call_text(name: str, own: Signature, args: Sequence[Any], named: Mapping[str, Any]) -> str:
+    """What is wrong with a call that lacks arguments or has too many, and how it is written."""
+    parameters = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    plain = [p.name for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
+    needed = [p.name for p in parameters if p.default is Parameter.empty]
+    written = ", ".join([word for word in plain if word in needed] + [f"{w}=..." for w in needed if w not in plain])
+    twice = [word for word in plain[: len(args)] if word in named]
+    lacking = [word for word in needed if word not in named and word not in plain[: len(args)]]
+    hint = ""
+    if len(args) > len(plain):
+        what = f"takes {len(plain)} argument{'s' * (len(plain) != 1)} without a name ({', '.join(plain)}), and {len(args)} are given"
+        hint = (
+            "; put the models into one list"
+            if plain[:1] == ["models"]
+            else f"; {INSTEAD[name]}"
+            if name in INSTEAD
+            else ""
+        )
+    elif twice:
+        what = f"has {twice[0]} twice"
+    else:
+        what = f"needs {' and '.join(lacking)}"
+    return f"{name} {what}: call it as isomerge.{name}({written}){hint}"
+
+
+def _function(path: str) -> Callable[..., Any]:
+    """A function by ``module.function``, which is imported."""
+    home, _, name = path.rpartition(".")
+    return getattr(import_module(home), name)
 
 
 @lru_cache
@@ -86,7 +135,11 @@ def _as_kind(name: str, value: Any, kind: Any) -> Any:
     shown = " ".join(repr(value).split())
     shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
     example = _example(value, kinds)
-    raise IsomergeError(f"{name}={shown}: give {_words(kinds)}{example and f', such as {example}'}")
+    tensors = "Examples" in _words(kinds) and (isinstance(value, Mapping) or _is_iterable(value))
+    made = "; isomerge.data.examples.Examples(tensors, labelled) makes them of tensors by name, of all batches together"
+    raise IsomergeError(
+        f"{name}={shown}: give {_words(kinds)}{example and f', such as {example}'}{made if tensors else ''}"
+    )
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:

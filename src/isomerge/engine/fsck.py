@@ -174,6 +174,9 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
     if not folder.is_dir():
         raise IsomergeError(f"{out}: no such folder; {_REMEDY}")
     report = read_object(folder / REPORT, remedy=_REMEDY)
+    told = report.get("spec")
+    if spec is None and isinstance(told, str) and os.path.isfile(told):
+        spec = told  # by which the output was written
     check = _Check(folder, observer, spec, _written(report, folder / REPORT))
     if (state := report_state((folder / REPORT).read_bytes())) == "changed":
         check.problem(REPORT, "it is not the report that was written: it was edited since")

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.companions import files_of_model
 from isomerge.data.examples import Examples
+from isomerge.engine.idle import note
 from isomerge.errors import IsomergeError
+
+TOKENS = 128
+"""Of an example of text, where ``--length`` does not say it."""
 
 if TYPE_CHECKING:
     from isomerge.checkpoint.reader import Checkpoint
@@ -55,7 +59,10 @@ def data_for(
     from isomerge.data.opening import open_data
 
     with companion_folder(checkpoint) as folder:
-        return open_data(ref, folder, limit=limit, length=length, config=checkpoint.config, option=option)
+        found = open_data(ref, folder, limit=limit, length=length, config=checkpoint.config, option=option)
+    if length != TOKENS and "pixel_values" in found.tensors and "input_ids" not in found.tensors:
+        note("length", "these examples are images")
+    return found
 
 
 def check_data(matching: Matching, anchor: Model) -> None:

@@ -44,6 +44,8 @@ class Model:
     """The spec before ties have taken spaces from it."""
     spec_file: str | Path | None = None
     """The spec text of the user's own that it was recognised by: what is made of the model needs it again."""
+    unties: bool = False
+    """Whether its head was untied when it was opened."""
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -178,7 +180,7 @@ def recognise(
     if named and not unmoved:
         check_read(checkpoint.ref, checkpoint.config, shapes, spec, matches)
     names = by_canonical(matches)
-    if untie and (ties := broken_ties(spec, names, checkpoint.config)):
+    if ties := broken_ties(spec, names, checkpoint.config) if untie else {}:
         try:
             found = untied(spec, names, checkpoint.config, list(ties))
         except IsomergeError as error:
@@ -186,7 +188,7 @@ def recognise(
         checkpoint = checkpoint.with_copies(found.copies, **found.config)
         matches |= {name: Match(line, {}) for name, line in found.lines.items()}
     kept = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
-    return Model(checkpoint, kept, matches, spec, spec_file)
+    return Model(checkpoint, kept, matches, spec, spec_file, unties=bool(untie and ties))
 
 
 def _check_numbers(checkpoint: Checkpoint, spec: Spec, matches: Mapping[str, Match]) -> None:

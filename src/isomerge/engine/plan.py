@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from isomerge.checkpoint.quantised import quantisation_note
+from isomerge.engine import idle
 from isomerge.engine.free_streams import with_free_streams
 from isomerge.engine.models import Model
 from isomerge.matching.selection import Selection, select_layers, select_spaces
@@ -61,7 +62,10 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
                 wanted = chosen.get(layer_of(block)[0])
                 if not block.layers or (wanted is not None and not wanted.issuperset(block.layers)):
                     skipped.add(unit.key)
-    return Plan(selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone))
+    plan = Plan(selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone))
+    if layers is not None and spaces != "none" and not any(map(plan.is_matched, units)):
+        idle.note("layers", f"nothing in layers {layers} moves by --spaces {spaces}")
+    return plan
 
 
 def unit_layer(unit: Unit) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ from isomerge.checkpoint.checksums import Checksum, file_checksum
 from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import parse_model_ref
+from isomerge.engine.absolute import absolute_path
 from isomerge.errors import IsomergeError
 
 
 def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
     """One row per file that the checkpoints depend on: ``{model, file, bytes, crc32}``.
 
-    ``file`` is relative to the folder that ``model`` names; the files of other folders are told by their full path.
+    ``model`` is a full path, or a hub id, and ``file`` relative to it; the files of other folders are told by their full path.
     Files are summed while they are read; what was never read is read here. Tensors in memory have no files.
 
     Raises:
@@ -36,16 +37,19 @@ def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
 def _named(checkpoint: Checkpoint, file: Path) -> dict[str, str]:
     """``{model, file}``, without what tells only where this machine keeps its files."""
     if file.is_relative_to(checkpoint.folder):
-        return {"model": _parts(checkpoint.ref)[0], "file": file.relative_to(checkpoint.folder).as_posix()}
+        return {"model": _full(_parts(checkpoint.ref)[0]), "file": file.relative_to(checkpoint.folder).as_posix()}
     for part in _parts(checkpoint.ref):
         folder = Path(os.path.expanduser(part))
         if file.is_relative_to(folder):
-            return {"model": part, "file": file.relative_to(folder).as_posix()}
-    home = Path.home()
-    return {
-        "model": checkpoint.ref,
-        "file": f"~/{file.relative_to(home).as_posix()}" if file.is_relative_to(home) else file.as_posix(),
-    }
+            return {"model": _full(part), "file": file.relative_to(folder).as_posix()}
+    return {"model": checkpoint.ref, "file": _full(str(file))}
+
+
+def _full(part: str) -> str:
+    """A path that does not depend on where the command is run, below the home folder without its name; hub ids as they are."""
+    path, home = Path(absolute_path(part)), Path.home()
+    below = path.is_absolute() and path != home and path.is_relative_to(home)
+    return f"~/{path.relative_to(home).as_posix()}" if below else absolute_path(part)
 
 
 def _parts(ref: str) -> tuple[str, ...]:
@@ -74,12 +78,28 @@ def input_states(report: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
 
 def _with_state(row: Mapping[str, Any], path: Path) -> dict[str, Any]:
     wanted = Checksum.read(row, f"{path}: input {row['file']!r}")
+
+    def same(file: Path) -> bool:
+        return file.stat().st_size == wanted.nbytes and file_checksum(file) == wanted
+
     where = _find_input(row)
-    state = "absent"
     if where is not None:
-        same = where.stat().st_size == wanted.nbytes and file_checksum(where) == wanted
-        state = "unchanged" if same else "changed"
+        state = "unchanged" if same(where) else "changed"
+    else:
+        state = "unchanged" if any(map(same, _moved_along(row, path.parent))) else "absent"
     return {"model": row["model"], "file": row["file"], **wanted.document(), "state": state}
+
+
+def _moved_along(row: Mapping[str, Any], folder: Path) -> Iterator[Path]:
+    """Where an input may be that was moved together with the output, in a folder of both: the end of its path, as seen from the
+    folders that the output is in."""
+    place = Path(os.path.expanduser(str(row["model"]))) / os.path.expanduser(str(row["file"]))
+    if not place.is_absolute():
+        return
+    for above in folder.absolute().parents:
+        for start in range(1, len(place.parts) - 1):
+            if (found := above.joinpath(*place.parts[start:])).is_file():
+                yield found
 
 
 def _find_input(row: Mapping[str, Any]) -> Path | None:

@@ -7,6 +7,8 @@ from importlib.metadata import version
 from typing import Any
 
 from isomerge.arithmetic import arithmetic_notes, arithmetic_record
+from isomerge.engine import idle
+from isomerge.engine.absolute import absolute_path, absolute_ref
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.pair import UnitResult
 from isomerge.engine.provenance import input_rows
@@ -38,7 +40,9 @@ def report_of(
     report: dict[str, Any] = {
         "command": what,
         "models": [m.ref for m in models],
+        "paths": [absolute_ref(m.ref) for m in models],
         "architecture": models[0].spec.model_type,
+        **({} if models[0].spec_file is None else {"spec": absolute_path(models[0].spec_file)}),
         "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": version("transformers")},
         "arithmetic": arithmetic_record(),
         "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
@@ -47,12 +51,10 @@ def report_of(
         "fixed": fixed_parts(models[0].spec, models[0].matches.values()),
         **more,
     }
-    if notes := arithmetic_notes():
-        report["notes"] = [*report.get("notes", []), *notes]
     whose = [m.ref if len(each) > 1 else "" for m in models[1:]]
     risen = [note for d, name in zip(each, whose, strict=False) for note in risen_note(d, why_risen(report), name)]
-    if risen:
-        report["notes"] = [*report.get("notes", ()), *risen]
+    if told := [*arithmetic_notes(), *risen, *idle.notes()]:
+        report["notes"] = [*report.get("notes", ()), *told]
     if len(each) > 1:
         report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]
     return report

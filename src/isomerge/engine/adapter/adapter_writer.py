@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.adapter import PREFIX
 from isomerge.checkpoint.adapter_names import input_axis
 from isomerge.checkpoint.growing import GrowingFile
+from isomerge.engine.absolute import absolute_ref
 from isomerge.engine.models import Model
 from isomerge.fusion.low_rank import Cut, factors, norm
 from isomerge.symmetry.axes import Atom
@@ -143,7 +144,7 @@ class AdapterWriter:
         return {
             "peft_type": "LORA",
             "task_type": None,
-            "base_model_name_or_path": self.two.ref,
+            "base_model_name_or_path": absolute_ref(self.two.ref),
             "inference_mode": True,
             "r": top,
             "lora_alpha": top,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.data.inputs import Inputs
 from isomerge.engine.accelerator import check_device
+from isomerge.engine.idle import note
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
 from isomerge.progress import Observer, quiet
@@ -93,6 +94,9 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
 
     inputs = check_generate(models, options)
     if inputs[0].images:
+        for name, value in (("length", options.length), ("batch_size", options.batch_size)):
+            if value != getattr(Generation, name):
+                note(name, "it is of texts, and these models see images")
         kind, tensors = "images", {"pixel_values": _noise(models[0], inputs[0], options)}
     else:
         kind, tensors = "texts", {"input_ids": _texts(models, inputs, options)}

@@ -47,6 +47,8 @@ class MergeJob:
     own."""
     files: tuple[str, ...] = ()
     """What is read beside models, data and statistics: the recipe, and its chat template."""
+    merge_base: bool = True
+    """Whether a base that is not among the models may be merged with them."""
     base_named: bool = False
     """Whether a base is named: it is the run's first model, also where the method knows no base."""
 
@@ -121,6 +123,7 @@ def job_of_models(
         stats=tuple(files),
         tokenizer=tokenizer,
         source_bases=tuple(origins),
+        merge_base=merge_base,
         base_named=base_model is not None,
     )
 

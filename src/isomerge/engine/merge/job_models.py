@@ -10,6 +10,7 @@ from isomerge.checkpoint.memory import as_reference
 from isomerge.checkpoint.quantised import dequantised
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.references import open_model_ref
+from isomerge.engine.idle import note
 from isomerge.engine.merge.job import MergeJob
 from isomerge.errors import IsomergeError
 
@@ -61,6 +62,8 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
     checkpoints = [_open(model, allow_pickle) for model in models]
     views, _ = with_vocabulary(checkpoints, base=base, spec_file=spec, **job.tokenizer)
     moved = next((x for x, view in zip(checkpoints, views, strict=True) if view.recipes != x.recipes), None)
+    if moved is None and views[0] is checkpoints[0]:  # whose files are written
+        note("tokenizer_source", "the models have one vocabulary")
     if moved is not None and any(origin is not None for origin in job.source_bases):
         raise IsomergeError(
             f"{moved.ref}: another vocabulary moves the rows of its tokens, and not those of the models that --source-base "

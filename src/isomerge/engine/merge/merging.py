@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from isomerge.engine import idle
 from isomerge.engine.compatible import check_compatible
 from isomerge.engine.cost import room_for_units
 from isomerge.engine.inputs import data_key, file_stamp
@@ -26,7 +27,7 @@ from isomerge.engine.merge.forward_fusion import fuse_forward
 from isomerge.engine.merge.fusing import Fuser
 from isomerge.engine.merge.fusion import Fusion, fusion_of
 from isomerge.engine.merge.head_folders import apart_names
-from isomerge.engine.merge.heads import arrange, check_heads, head_lines, heads_of, unlike_heads
+from isomerge.engine.merge.heads import arrange, check_heads, head_blocks, head_lines, heads_of, unlike_heads
 from isomerge.engine.merge.merge_options import MergeOptions
 from isomerge.engine.merge.parameter_checks import check_parameters
 from isomerge.engine.merge.roles import roles_of, weights_of
@@ -72,6 +73,8 @@ class MergePlan:
         self.spaces = options.spaces if options.align else "none"
         self._check_options()
         self.heads = heads_of(options.heads, models)
+        if options.heads == "copy" and not any(map(head_blocks, models)):
+            idle.note("heads", "none of the models has a classifier head")
         apart = head_lines(self.donor.spec) if self.heads.apart else ()
         looks = options.align or fusion.method.forward or fusion.method.statistics or options.repair is not None
         notes = check_compatible(self.donor, models[1:], apart=apart, stored=not looks)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.data.examples import Examples
 from isomerge.engine.accelerator import CPU, check_device, matching_device
 from isomerge.engine.canonical.units import SHARES
+from isomerge.engine.idle import note
 from isomerge.engine.inputs import inputs_key, paths_read
 from isomerge.engine.pairs.baselines import OURS, check_match
 from isomerge.engine.stats.statistics_header import check_statistics
@@ -195,6 +196,8 @@ def matching_of(
     }
     if learn is None and (idle := [name for name, asked in given.items() if asked]):
         raise IsomergeError(f"{idle[0]} is for learning: add --learn DATA")
+    if steps is not None and learn_effort != "quick":
+        note("learn_effort", "--steps says how long to learn")
     stats = (str(stats_anchor), *map(str, sources)) if sources else ()
     return Matching(
         data, stats, evidence, learn, settings, search, limit, length, rows, functional, match, input_metric

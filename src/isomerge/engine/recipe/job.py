@@ -75,6 +75,7 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
         tokenizer_of(recipe, path),
         template,
         (path, *([str(Path(path).parent / template[0])] if written and template else [])),
+        recipe.align.merge_base,
         (parts[0].base_model or recipe.base_model) is not None,
     )
 
@@ -125,6 +126,7 @@ def _options(recipe: Recipe, names: Sequence[Any], path: str | Path) -> dict[str
         "spaces": block.spaces,
         "layers": block.layers,
         "untie": block.untie,
+        "spec": _spec(block.spec, path),
         "dtype": recipe.written_dtype,
         "onto": _number(block.onto, names, path),
         "repair": block.repair,
@@ -153,6 +155,13 @@ def _origins(recipe: Recipe, order: Sequence[SourceEntry]) -> tuple[str | None, 
     """What the models were tuned from, in the run's order."""
     given = {entry.model: entry.base_model for entry in recipe.models or () if entry.base_model is not None}
     return tuple(given.get(source.model) for source in order) if given else ()
+
+
+def _spec(spec: str | None, path: str | Path) -> str | None:
+    """The spec text that a recipe names: a plain file, as nobody vouches for its name."""
+    if spec is not None and not os.path.isfile(os.path.expanduser(spec)):
+        raise IsomergeError(f"{path}: `align.spec` is {spec}: no such file; give the path of a spec text")
+    return None if spec is None else os.path.expanduser(spec)
 
 
 def _number(onto: str | None, names: Sequence[Any], path: str | Path) -> int:

@@ -11,6 +11,7 @@ from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
 from isomerge.checkpoint.chat_template import is_file_name
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.data.records import may_be_function
+from isomerge.engine.absolute import absolute_data, absolute_path, absolute_ref
 from isomerge.engine.merge.job import MergeJob
 from isomerge.engine.pairs.match_options import matching_of
 from isomerge.engine.recipe.align import DATA
@@ -29,18 +30,20 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
         job: what is merged.
         refs: what the run's models are called, in its order.
         how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces`` (None: by default), ``layers``, ``untie``,
-            ``repair``, ``heads`` and ``dtype``, as `isomerge.merge` takes them.
+            ``repair``, ``heads``, ``spec`` and ``dtype``, as `isomerge.merge` takes them.
         matching: what `isomerge.engine.pairs.match_options.matching_of` was given.
     """
     import yaml
 
     method, common = job.fusion.method, job.fusion.parameters.common
+    full = {str(model): ref for model, ref in zip(job.models, refs, strict=True)}
+    how = {**how, "heads": _renamed_head(how["heads"], full)}
     content: dict[str, Any] = {**_parts(job, refs), "merge_method": method.name}
     if parameters := _settings(method, common):
         content["parameters"] = parameters
     if how.get("dtype"):
         content["dtype"] = how["dtype"]
-    content |= _tokenizer(job.tokenizer)
+    content |= _tokenizer(job.tokenizer, full)
     if job.chat_template is not None:  # a file's text is written beside the recipe
         template = job.chat_template[0]
         content["chat_template"] = CHAT_TEMPLATE if is_file_name(template) else template
@@ -67,24 +70,24 @@ def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
         models = refs[fusion.start :]
         entries = [{"model": ref, **_under(job, parts[0], k)} for k, ref in enumerate(models)]
         for entry, file in zip(entries, job.stats, strict=False):
-            entry["stats"] = str(file)
+            entry["stats"] = absolute_path(file)
         for entry, base in zip(entries, job.source_bases, strict=False):
             if base is not None:
-                entry["base_model"] = str(base)
+                entry["base_model"] = absolute_ref(str(base))
         return {"models": entries, **found}
     slices = []
     for number, part in enumerate(parts):
         column = [stack[number] for stack in job.stacks]
         sources = [
-            {"model": str(ref), "layer_range": list(layers), **_under(job, part, k)}
+            {"model": absolute_ref(str(ref)), "layer_range": list(layers), **_under(job, part, k)}
             for k, (ref, layers) in enumerate(column[fusion.start :][: len(part.sources)])
         ]
         base: dict[str, Any] = {}
         if fusion.start:
-            ref, layers = column[0]
-            base = {} if str(ref) == refs[0] else {"base_model": str(ref)}
+            name, layers = absolute_ref(str(column[0][0])), column[0][1]
+            base = {} if name == refs[0] else {"base_model": name}
             if fusion.first == "base":
-                sources.insert(0, {"model": str(ref), "layer_range": list(layers)})
+                sources.insert(0, {"model": name, "layer_range": list(layers)})
         own = _settings(fusion.method, part.own, fusion.parameters.common)
         slices.append({"sources": sources, **base, **({"parameters": own} if own else {})})
     return {"slices": slices, **found}
@@ -118,9 +121,23 @@ def _plain(option: Option, value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _tokenizer(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _renamed_head(heads: str, full: Mapping[str, str]) -> str:
+    """Whose heads are kept, by the name that the recipe has for the model."""
+    how, colon, model = heads.partition(":")
+    return f"{how}{colon}{full.get(model, model)}"
+
+
+def _renamed(value: Any, full: Mapping[str, str]) -> Any:
+    """A value of a tokenizer's settings with models by the names that the recipe has for them."""
+    if isinstance(value, Mapping):
+        return {key: _renamed(part, full) for key, part in value.items()}
+    return full.get(value, value) if isinstance(value, str) and value not in ("union", "base", "first") else value
+
+
+def _tokenizer(given: Mapping[str, Any] | None, full: Mapping[str, str]) -> dict[str, Any]:
     if given is None:
         return {}
+    given = {name: _renamed(value, full) for name, value in given.items()}
     tokens = {name: {k: v for k, v in token.items() if v} for name, token in (given.get("tokens") or {}).items()}
     more = {"tokens": tokens or None, "pad_to_multiple_of": given.get("pad_to_multiple_of")}
     more = {name: value for name, value in more.items() if value is not None}
@@ -137,6 +154,7 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
     given |= {"anchor": how["anchor"] if how["anchor"] != "first" else None, "spaces": how["spaces"]}
     given |= {"onto": refs[how["onto"]] if how.get("onto") else None, "layers": how["layers"]}
     given |= {"untie": how["untie"] or None, "repair": how["repair"]}
+    given |= {"spec": None if how.get("spec") is None else absolute_path(how["spec"])}
     given |= {"heads": how["heads"] if how["heads"] != "average" else None}
     found: dict[str, Any] = {"enabled": bool(how["align"])}
     complete = True
@@ -147,9 +165,9 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
         if name in DATA and isinstance(value, str) and may_be_function(value):
             continue
         if isinstance(value, list):
-            value = [str(v) for v in value]
-        elif isinstance(value, Path):
-            value = str(value)
+            value = [absolute_path(v) for v in value]
+        elif name in DATA and isinstance(value, (str, Path)):
+            value = absolute_data(value)
         if isinstance(value, (str, int, float, list)):
             found[name] = float(value) if name == "search" and not isinstance(value, list) else value
         else:

@@ -117,6 +117,7 @@ class AlignBlock(_Strict):
     spaces: str | None = None
     layers: str | None = None
     untie: bool = False
+    spec: str | None = None
     data: str | None = None
     stats: list[str] | None = None
     evidence: str | None = None
@@ -139,7 +140,19 @@ class AlignBlock(_Strict):
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
-        own = {"enabled", "anchor", "onto", "repair", "heads", "merge_base", "spaces", "layers", "untie", "stats"}
+        own = {
+            "enabled",
+            "anchor",
+            "onto",
+            "repair",
+            "heads",
+            "merge_base",
+            "spaces",
+            "layers",
+            "untie",
+            "spec",
+            "stats",
+        }
         found = self.model_dump(exclude=own, exclude_none=True)
         if self.stats:
             found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}

@@ -80,6 +80,8 @@ class Facts:
     models: tuple[str, ...]
     """The anchor first."""
     distance: Spread
+    paths: tuple[str, ...] = ()
+    """Where the models were, whatever the current folder; as ``models`` in reports of earlier versions."""
     sources: tuple[tuple[str, Spread], ...] = ()
     """Where several models were brought to the anchor: each."""
     architecture: str = ""
@@ -162,6 +164,7 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
     return Facts(
         command=command,
         models=tuple(map(str, report["models"])),
+        paths=tuple(map(str, report.get("paths") or report["models"])),
         distance=distance,
         sources=tuple((str(s["model"]), spread_of(s["distance"])) for s in report.get("sources") or []),
         architecture=str(report.get("architecture") or ""),

@@ -81,10 +81,10 @@ def earlier_alignment(facts: Facts) -> Facts | None:
     if facts.command != "merge" or facts.aligned or len(facts.models) != 2:
         return None
     try:
-        found = facts_of(_report(Path(os.path.expanduser(facts.models[1]))))
+        found = facts_of(_report(Path(os.path.expanduser(facts.paths[1]))))
     except IsomergeError:
         return None
-    same = found.command == "align" and found.aligned and _resolved(found.models[0]) == _resolved(facts.models[0])
+    same = found.command == "align" and found.aligned and _resolved(found.paths[0]) == _resolved(facts.paths[0])
     return found if same else None
 
 

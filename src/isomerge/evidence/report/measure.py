@@ -54,7 +54,7 @@ def measure(
     assert written.folder is not None
     read = partial(recognise, spec_file=spec, allow_pickle=allow_pickle)
     output = read(written.folder)
-    models = [_source(ref, output, read) for ref in written.told.models]
+    models = [_source(ref, output, read) for ref in written.told.paths]
     if not isinstance(data, Examples):
         data = data_for(models[0].checkpoint, str(data), limit=limit, length=length)
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
@@ -94,7 +94,7 @@ def _ends(
         yield models, [models[0], output], "none"
         return
     if written.earlier is not None:
-        yield models, [models[0], read(facts.models[1])], "none"
+        yield models, [models[0], read(facts.paths[1])], "none"
         return
     start = 1 if facts.base and len(models) > 2 else 0
     for k in range(start + 1, len(models)):
