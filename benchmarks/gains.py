@@ -1,6 +1,6 @@
 """Small gains in few bits: does ``isomerge align`` keep the function, and does no distance rise without a line?
 
-    python -m benchmarks.gains OUT.json [--only llama,gpt2]
+    python -m benchmarks.gains OUT.json [--only llama,gpt2]   # 283 cases of 2 to 5 s each on one core
 
 Five architectures, their gains set to numbers from 1 to 1e-8, and to zero: one channel of the anchor's first norm as it is, or a
 fifth of all channels of the anchor, of the source or of both with the inverse factor on what reads them (a gauge: the function
@@ -23,12 +23,13 @@ import transformers
 from torch import Tensor, nn
 
 import isomerge
+from isomerge.engine.pairs import streams
 from isomerge.errors import IsomergeError
 
 GAINS = (1.0, 1e-2, 1e-4, 1e-6, 1e-8, 0.0)
 DTYPES = ("bfloat16", "float16", "float32")
 CASES = ("anchor, one gain", "anchor, a fifth, balanced", "source, a fifth, balanced", "both, a fifth, balanced")
-FUNCTION = {"bfloat16": 5e-2, "float16": 6e-3, "float32": 1e-4}
+FUNCTION = {"bfloat16": 5e-2, "float16": 6e-3, "float32": 1e-3}
 """The largest change of the outputs, relative to their root mean square: docs/residual.md."""
 WIDTH = 16
 
@@ -156,11 +157,14 @@ def tried(name: str, dtype: str, spaces: str, gain: float, case: str) -> dict[st
 
 
 def plan() -> list[tuple[str, str, str, float, str]]:
-    """All cases, so ordered that those of a run that is cut short are of all kinds."""
+    """All cases: one gain first, then the others so ordered that those of a run that is cut short are of all kinds."""
     every = list(product(ARCHITECTURES, DTYPES, ("all", "default"), GAINS, CASES))
     every = [case for case in every if case[1] == "bfloat16" or case[2] == "all"]
+    # numbers beyond float16 are no checkpoint, and one zero that is refused with all spaces says what every other would
+    every = [c for c in every if not (c[1] == "float16" and "balanced" in c[4] and c[3] < 1e-3)]
+    every = [c for c in every if c[3] or (c[1] == "bfloat16" and "balanced" not in c[4])]
     order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).tolist()
-    return [every[k] for k in order]
+    return sorted((every[k] for k in order), key=lambda case: ("balanced" in case[4], case[2] != "all"))
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -183,6 +187,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(ARCHITECTURES))
     given = parser.parse_args()
     torch.set_num_threads(1)
+    streams.SWEEPS = 6  # a descent that goes on changes distances, and nothing that is asked here
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     kept = given.out.with_suffix(".rows")

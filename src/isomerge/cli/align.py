@@ -41,7 +41,7 @@ def align(
     from isomerge.api.opening import destination, recognised
     from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
     from isomerge.cli.dry_run import tell_alignment
-    from isomerge.cli.evidence import evidence_lines
+    from isomerge.cli.evidence import evidence_lines, rounding_lines
     from isomerge.engine.commands import plan_align
     from isomerge.engine.pairs.match_options import matching_of
     from isomerge.symmetry.patch_file import check_patch_file
@@ -76,7 +76,7 @@ def align(
             f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: {', '.join(report['dead_blocks'][:4])}"
         )
     told = evidence_lines(report)
-    for line in told:
+    for line in (*rounding_lines(report), *told):
         voice.say(line)
     voice.say(f"Wrote {out}: the function of {source}, {'matched' if told else 'closest'} to {onto}.")
     return write_json(json, report)

@@ -30,6 +30,7 @@ def apply(
     """Move MODEL by a saved alignment and write it: the same function in other weights."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
+    from isomerge.cli.evidence import rounding_lines
 
     voice = Voice(quiet, verbose)
     with voice.progress("applying") as observer:
@@ -44,5 +45,7 @@ def apply(
             ["moved by", "", "norm"],
             [[f"layer {n}", f"{d['after']:.6g}", f"{d['norm']:.6g}"] for n, d in layers],
         )
+    for line in rounding_lines(report):
+        voice.say(line)
     voice.say(f"Wrote {out}: moved by {report['distance']['after']:.6g} (norm {report['distance']['norm']:.6g}).")
     write_json(json, report)

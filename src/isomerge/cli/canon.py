@@ -28,6 +28,7 @@ def canon(
     """
     import isomerge
     from isomerge.cli.console import Voice, warn_fixed, write_json
+    from isomerge.cli.evidence import rounding_lines
 
     voice = Voice(quiet, verbose)
     with voice.progress("canonical form") as observer:
@@ -35,6 +36,8 @@ def canon(
             model, out=out, untie=untie, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
             force=overwrite, observer=observer,
         )  # fmt: skip
+    for line in rounding_lines(report):
+        voice.say(line)
     found = report["degeneracy"]
     warn_fixed(voice, report["fixed"])
     for note in report["notes"]:

@@ -24,6 +24,17 @@ def evidence_lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def rounding_lines(report: dict[str, Any]) -> list[str]:
+    """A sentence on what rounding has done to what was moved; none where nothing was rounded."""
+    found = report.get("rounding")
+    if found is None:
+        return []
+    return [
+        f"Rounding changes no tensor by more than {100 * found['error']:.2g} % once the move is undone ({found['tensor']}; "
+        f"{100 * found['tolerance']:.2g} % is the most that is written)."
+    ]
+
+
 def _searched(found: dict[str, Any]) -> str:
     before, after = found["divergence"]["held_out"]
     kept = sum(found["accepted"].values())
