@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -186,8 +187,10 @@ def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     hidden = f".{path.name}"
     if len(os.fsencode(hidden)) + len(".partial") > LONGEST:
         hidden = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}"
-    beside = path.with_name(f"{hidden}.partial")
     with disk_errors(path), held(path.with_name(f"{hidden}.lock")):
+        beside = path.with_name(f"{hidden}.partial")
+        if os.path.lexists(beside):  # a file of the user's, or what a killed run has left: nobody can tell
+            beside = path.with_name(f"{hidden[: LONGEST - 40]}.{os.getpid()}-{time.monotonic_ns()}.partial")
         try:
             yield beside
             if durable:

@@ -45,9 +45,10 @@ def _is_current(path: Path, fd: int) -> bool:
 
 
 def give_back(path: Path, fd: int) -> None:
-    """Give up a lock that was taken."""
+    """Give up a lock that was taken; a file that holds something is not ours, and stays."""
     with suppress(OSError):  # a lock file left behind is harmless: only a held lock counts
-        path.unlink()  # while still held, so that no one else's file is removed
+        if not os.fstat(fd).st_size:
+            path.unlink()  # while still held, so that no one else's file is removed
     os.close(fd)
 
 

@@ -223,7 +223,7 @@ def extract_lora(
     base: Any,
     *,
     out: str | Path,
-    rank: int = 16,
+    rank: int | None = None,
     energy: float = 1.0,
     epsilon: float = 0.0,
     include: str | None = None,
@@ -240,7 +240,7 @@ def extract_lora(
     Args:
         finetuned, base: folders, hub ids, open checkpoints or live modules of one architecture and equal shapes.
         out: the adapter's folder.
-        rank: the largest rank of a layer; ``energy`` keeps the fewest ranks with this share of the squared singular
+        rank: the largest rank of a layer (16 where neither it nor ``energy`` is given); ``energy`` keeps the fewest ranks with this share of the squared singular
             values, ``epsilon`` drops singular values below this share of the largest.
         include, exclude: regular expressions for module names.
         embeddings: describe tables of tokens by factors as well.

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from isomerge.checkpoint.apart import check_apart
@@ -59,18 +60,22 @@ def _check_replaceable(out: Path) -> None:
         )
 
 
+MARK = "isomerge"
+"""An empty file in every unfinished folder of ours: what lacks it is somebody else's, and is neither replaced nor removed."""
+
+
 class PartialFolder:
     """``.<name>.partial`` beside ``out``, held by one process at a time.
 
-    Within it ``model`` becomes ``out`` by one rename, so that ``out`` is always absent, whole, or what it was;
+    Whatever else has that name, such as a file of the user's, stops the run. Within it ``model`` becomes ``out`` by one rename, so that ``out`` is always absent, whole, or what it was;
     ``journal`` and ``blobs`` are beside ``model`` and stay valid until after that rename.
     """
 
     def __init__(self, out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
         """Checks ``out`` and takes the lock; removes and creates nothing else but missing parents of ``out``.
 
-        Raises IsomergeError when ``out`` exists and must not be replaced (see `check_out`), when
-        another process holds the lock, or when the parent folder cannot be written.
+        Raises IsomergeError when ``out`` exists and must not be replaced (see `check_out`), when something that is not ours is in the
+        folder's place, when another process holds the lock, or when the parent folder cannot be written.
         """
         if not out.name:
             raise IsomergeError(f"{out} cannot be an output folder; name a new folder")
@@ -89,6 +94,7 @@ class PartialFolder:
             out.parent.mkdir(parents=True, exist_ok=True)
             self._lock: int | None = self._locked()
         try:
+            self._check_place()
             self._restore()
             check_out(self.out, force=self.force, reads=self.reads)
         except BaseException:
@@ -103,10 +109,25 @@ class PartialFolder:
                 f"another process is writing {self.out}; wait until it is done or choose another output folder"
             ) from error
 
+    def _check_place(self) -> None:
+        """Raises IsomergeError where the folder's place is taken by what we have not made, and something would be lost."""
+        with disk_errors(self.root, "looking at"):
+            if not os.path.lexists(self.root) or self.root.is_symlink() or self._is_marked():
+                return
+            empty = not any(self.root.iterdir()) if self.root.is_dir() else self.root.stat().st_size == 0
+            if not empty:
+                raise IsomergeError(
+                    f"{self.root} is in the way: unfinished output goes there, and isomerge has not made it; rename or remove it, or choose "
+                    "another output folder"
+                )
+
+    def _is_marked(self) -> bool:
+        return (self.root / MARK).is_file() and self.root.is_dir() and not self.root.is_symlink()
+
     def _restore(self) -> None:
         """Puts back what ``out`` held, when a run died between moving it aside and the final rename."""
         with disk_errors(self.out):
-            if os.path.lexists(self._replaced) and not os.path.lexists(self.out):
+            if self._is_marked() and os.path.lexists(self._replaced) and not os.path.lexists(self.out):
                 os.rename(self._replaced, self.out)
 
     def is_ours(self) -> bool:
@@ -128,9 +149,12 @@ class PartialFolder:
 
     def begin(self) -> None:
         """Makes the folder anew and empty."""
+        self._check_place()
         with disk_errors(self.root):
             _remove(self.root)
-            self.model.mkdir(parents=True)
+            self.root.mkdir()
+            (self.root / MARK).touch()
+            self.model.mkdir()
             self.blobs.mkdir()
 
     def publish(self) -> None:
@@ -154,8 +178,14 @@ class PartialFolder:
         self.discard()  # the checkpoint is complete: a leftover that resists is no reason to call the run a failure
 
     def discard(self) -> None:
-        """Removes the folder, as far as it can be, and keeps the lock."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        """Removes the folder, as far as it can be and is ours, and keeps the lock."""
+        if not self._is_marked():
+            return
+        with suppress(OSError):
+            for path in self.root.iterdir():
+                if path.name != MARK:  # the last to go: what is left of the folder stays ours
+                    _remove(path)
+            shutil.rmtree(self.root, ignore_errors=True)
 
     def release(self) -> None:
         """Gives up the lock; the folder stays as it is."""

@@ -17,7 +17,10 @@ def extract_lora(
     finetuned: Annotated[str, typer.Argument(help="The model to describe: a folder or hub id.")],
     base: Annotated[str, typer.Argument(help="The model that the adapter is for.")],
     out: o.Out,
-    rank: Annotated[int, typer.Option(help="The largest rank of a layer.")] = 16,
+    rank: Annotated[
+        int | None,
+        typer.Option(help="The largest rank of a layer; 16 where neither it nor --energy is given."),
+    ] = None,
     energy: Annotated[
         float,
         typer.Option(help="Per layer, the fewest ranks that keep this share of the squared singular values."),

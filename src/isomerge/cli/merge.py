@@ -9,7 +9,7 @@ import typer
 
 from isomerge.cli import options as o
 from isomerge.cli.matching_options import beside_recipe, tell_files, with_matching
-from isomerge.cli.merge_options import said, with_method
+from isomerge.cli.merge_options import check_models, said, with_method
 from isomerge.cli.running_options import with_running
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def _job(
 
     how = {name: given[name] for name in ("align", "anchor", "onto", "spaces", "layers", "untie", "heads")}
     method = {name: value for name, value in given.items() if name not in how}
+    check_models(models)
     if not models[0].endswith((".yml", ".yaml")):
         return job_of_models(models, seed=seed, **method), how
     if options:

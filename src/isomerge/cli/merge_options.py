@@ -112,6 +112,26 @@ def with_method(command: Callable[..., None]) -> Callable[..., None]:
     return with_options(_declared, "given", last=False)(command)
 
 
+def check_models(models: list[str]) -> None:
+    """Refuse numbers among the models: lists of numbers are one text.
+
+    Raises:
+        IsomergeError: naming the first, and how it is written.
+    """
+    from isomerge.errors import IsomergeError
+
+    for model in models:
+        try:
+            float(model)
+        except ValueError:
+            continue
+        if not Path(model).exists():
+            raise IsomergeError(
+                f"{model} is taken for a model: several numbers are joined by commas, without spaces, such as --weights 0.5,0.5 or "
+                "-p density=0.5,0.3"
+            )
+
+
 def _weights(text: str | None) -> list[float] | None:
     from isomerge.errors import IsomergeError
 
@@ -125,8 +145,8 @@ def _weights(text: str | None) -> list[float] | None:
 
 def _parameters(texts: list[str]) -> dict[str, Any]:
     """``name=value`` with a YAML value; values with commas are one per model."""
-    import yaml
 
+    from isomerge.engine.recipe.yaml_text import plain_value
     from isomerge.errors import IsomergeError
 
     found: dict[str, Any] = {}
@@ -134,8 +154,9 @@ def _parameters(texts: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not (equals and name and value):
             raise IsomergeError(f"--parameter {text}: write name=value, such as density=0.5")
-        parts = (
-            [yaml.safe_load(part) for part in value.split(",")] if value[0] not in "[{" else [yaml.safe_load(value)]
-        )
+        try:
+            parts = [plain_value(part) for part in ([value] if value[0] in "[{" else value.split(","))]
+        except ValueError as error:
+            raise IsomergeError(f"--parameter {text}: {value} is no value ({error})") from None
         found[name] = parts if len(parts) > 1 else parts[0]
     return found

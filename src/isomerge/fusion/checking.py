@@ -8,7 +8,7 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.fusion.options import Option
 from isomerge.fusion.registry import Method
-from isomerge.fusion.resolving import resolve
+from isomerge.fusion.resolving import is_list, resolve
 
 Level = tuple[Mapping[str, Any], str]
 """Settings, and where they stand."""
@@ -54,7 +54,7 @@ def _value(option: Option, settings: Sequence[Any], name: str, t: float) -> Any:
 def _parts(setting: Any) -> list[Any]:
     if isinstance(setting, Mapping):
         return [setting]
-    return list(setting) if isinstance(setting, Sequence) and not isinstance(setting, str) else []
+    return list(setting) if is_list(setting) else []
 
 
 def _filters(setting: Any) -> Iterator[str]:

@@ -18,11 +18,11 @@ POWER_ITERATIONS = 4
 
 @dataclass(frozen=True)
 class Cut:
-    """How many singular values are kept: at most ``rank``, the fewest whose squares sum to the share ``energy``, and
+    """How many singular values are kept: at most ``rank`` (None: all), the fewest whose squares sum to the share ``energy``, and
     none below the share ``epsilon`` of the largest; ``seed`` is the randomised range finder's.
     """
 
-    rank: int
+    rank: int | None
     energy: float = 1.0
     epsilon: float = 0.0
     seed: int = 0
@@ -42,9 +42,10 @@ def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
     """
     import torch
 
-    u, s, v = _singular(matrix, cut.rank, cut.seed)
+    rank = min(matrix.shape) if cut.rank is None else cut.rank
+    u, s, v = _singular(matrix, rank, cut.seed)
     floor = max(cut.epsilon, max(matrix.shape) * torch.finfo(s.dtype).eps) * float(s[0])
-    count = min(cut.rank, int((s > floor).sum()))
+    count = min(rank, int((s > floor).sum()))
     if cut.energy < 1:
         shares = torch.cumsum(s.double() ** 2, 0) / norm(matrix) ** 2
         count = min(count, int((shares < cut.energy).sum()) + 1)

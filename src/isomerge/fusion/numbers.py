@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from isomerge.fusion.registry import Method
+from isomerge.fusion.resolving import is_list
 
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 EXACT = 15
@@ -27,4 +28,4 @@ def as_number(setting: Any) -> Any:
         if not NUMBER.fullmatch(setting):
             return setting
         return int(setting) if len(setting) <= EXACT and setting.strip().lstrip("+-").isdigit() else float(setting)
-    return [as_number(entry) for entry in setting] if isinstance(setting, Sequence) else setting
+    return [as_number(entry) for entry in setting] if is_list(setting) else setting

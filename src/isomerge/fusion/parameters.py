@@ -18,7 +18,7 @@ from isomerge.fusion.checking import check_together
 from isomerge.fusion.numbers import numbers_of
 from isomerge.fusion.options import Option
 from isomerge.fusion.registry import Method, methods
-from isomerge.fusion.resolving import resolve
+from isomerge.fusion.resolving import is_list, resolve
 
 Settings = Mapping[str, Any]
 FILTER_KEYS = {"filter", "value"}
@@ -193,7 +193,7 @@ def scalars(setting: Any, where: str) -> Iterator[Any]:
     """
     if isinstance(setting, Mapping):
         setting = [setting]
-    if not isinstance(setting, Sequence) or isinstance(setting, str):
+    if not is_list(setting):
         yield setting
         return
     if not setting:
@@ -209,7 +209,7 @@ def scalars(setting: Any, where: str) -> Iterator[Any]:
                     f"{where}: a filtered value has the keys `filter` and `value`, and stands among such alone"
                 )
             yield from scalars(entry["value"], where)
-        elif isinstance(entry, Sequence) and not isinstance(entry, str):
+        elif is_list(entry):
             raise IsomergeError(f"{where}: a gradient is a list of numbers, without lists in it")
         else:
             yield entry

@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def is_list(setting: Any) -> bool:
+    """Whether a setting lists several: bytes are no numbers."""
+    return isinstance(setting, Sequence) and not isinstance(setting, (str, bytes, bytearray, memoryview))
+
+
 def resolve(setting: Any, name: str, t: float, *, numeric: bool) -> Any:
     """The value of a setting for a tensor at ``t`` in [0, 1] of its slice; None where no filter fits."""
     if isinstance(setting, Mapping):
         setting = [setting]
-    if not isinstance(setting, Sequence) or isinstance(setting, str):
+    if not is_list(setting):
         return setting
     if all(isinstance(entry, Mapping) for entry in setting):
         for entry in setting:

@@ -68,7 +68,7 @@ class Line:
     """What is stored is the tensor that the axes describe less this: 1 for gains of norms that multiply by 1 + w."""
     infinite: bool = False
     """Whether infinities are meant, as where bounds say that nothing is clipped."""
-    place: str = field(default="", compare=False)
+    place: str = field(default="", compare=False, repr=False)
     """The file and the number of the line."""
 
     @property

@@ -138,7 +138,7 @@ class AdapterWriter:
 
     def config(self) -> dict[str, Any]:
         """The adapter_config.json: a scaling of 1 for every module."""
-        top = max(self.ranks.values(), default=self.choice.cut.rank)
+        top = max(self.ranks.values(), default=self.choice.cut.rank or 1)
         other = {module: rank for module, rank in self.ranks.items() if rank != top}
         biases = any(name.endswith(".bias") and self.saved[name] not in self.whole for name in self.saved)
         return {

@@ -21,6 +21,8 @@ from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.fusion.low_rank import Cut
 
+RANK = 16
+"""The largest rank where nobody says one, nor how much is to be kept."""
 _FLOATS = ("F32", "F16", "BF16", "F64")
 
 
@@ -29,7 +31,7 @@ def extract_lora(
     base: Model | str | Path,
     out: str | Path,
     *,
-    rank: int = 16,
+    rank: int | None = None,
     energy: float = 1.0,
     epsilon: float = 0.0,
     include: str | None = None,
@@ -49,7 +51,7 @@ def extract_lora(
         finetuned: the model to be described.
         base: the model that the adapter is for; of the same architecture and shapes.
         out: the folder, complete or not there at all.
-        rank: the largest rank of a layer.
+        rank: the largest rank of a layer. None: as ``energy`` says, or 16 where that is 1.
         energy: keep the fewest singular values whose squares sum to this share of all, in (0, 1].
         epsilon: drop singular values below this share of a layer's largest, in [0, 1) (mergekit's ``sv_epsilon``).
         include: a regular expression that module names must contain; all modules when None.
@@ -69,7 +71,10 @@ def extract_lora(
             out of range, or ``out`` exists.
     """
     choice = Choice(
-        Cut(rank, energy, epsilon, seed), _pattern("include", include), _pattern("exclude", exclude), embeddings
+        Cut(RANK if rank is None and energy == 1 else rank, energy, epsilon, seed),
+        _pattern("include", include),
+        _pattern("exclude", exclude),
+        embeddings,
     )
     _check_options(choice.cut)
     one, two = (m if isinstance(m, Model) else recognise(m, spec_file=spec_file) for m in (finetuned, base))
@@ -101,7 +106,7 @@ def extract_lora(
 
 
 def _check_options(cut: Cut) -> None:
-    if cut.rank < 1:
+    if cut.rank is not None and cut.rank < 1:
         raise IsomergeError(f"--rank {cut.rank}: give 1 or more")
     if not 0 < cut.energy <= 1:
         raise IsomergeError(f"--energy {cut.energy}: give a share of the squared singular values in (0, 1]")

@@ -38,6 +38,7 @@ from isomerge.engine.pairs.gains import CommonGains, prepare_gains
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.solutions import prepare_solutions
 from isomerge.engine.plan import make_plan
+from isomerge.engine.recipe.yaml_text import plain_value
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of
 from isomerge.engine.running_cost import fusing_memory
@@ -166,7 +167,7 @@ class MergePlan:
             data_key(options.repair, self.donor, options.matching.limit),
             [k for k, base in enumerate(self.bases) if base is not None],
             options.heads,
-            options.recipe,
+            None if options.recipe is None else plain_value(options.recipe),  # what it says, not how it is written
         )
         return run_key("merge", self.read, *self.fusion.key(), *settings)
 

@@ -17,31 +17,128 @@ SEVERAL = "expected a single document in the stream"
 """What PyYAML says of a file with more than one ``---``."""
 
 
-def _unrepeated() -> Any:
-    """PyYAML's safe loader, but a key that stands twice in one mapping is refused: the first one would be lost."""
+LONGEST_NUMBER = 3000
+"""Characters of a number: Python refuses to write out those of thousands of digits."""
+DEEPEST = 100
+"""Brackets within brackets."""
+MERGE = "tag:yaml.org,2002:merge"
+TAGS = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge")
+"""Kinds of values that a recipe has; of the others (binary data, sets) no key asks for one."""
+
+
+def _bounded() -> Any:
+    """PyYAML's safe loader, but a key that stands twice in one mapping is refused (the first one would be lost), dates and
+    numbers to the base of sixty are texts, values of other kinds are refused, and merge keys (``<<``) do not multiply."""
     import yaml
 
+    tags = {f"tag:yaml.org,2002:{name}" for name in TAGS}
+
     class Loader(yaml.SafeLoader):
+        def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+            if self.flow_level >= DEEPEST:  # each level is looked through at every token
+                raise RecursionError
+            super().fetch_flow_collection_start(TokenClass)
+
+        merged = 0
+        """Values that merge keys have put into mappings."""
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            if node.tag not in tags:
+                line, kind = node.start_mark.line + 1, node.tag.rpartition(":")[2]
+                raise yaml.YAMLError(
+                    f"line {line} has a value of kind {kind}, which a recipe has none of: write it as a text or number"
+                )
+            return super().construct_object(node, deep)
+
+        def construct_yaml_int(self, node: Any) -> Any:
+            return self._unless_sixties(node, super().construct_yaml_int)
+
+        def construct_yaml_float(self, node: Any) -> Any:
+            return self._unless_sixties(node, super().construct_yaml_float)
+
+        def construct_yaml_timestamp(self, node: Any) -> Any:
+            super().construct_yaml_timestamp(node)  # one that is none is refused
+            return self.construct_scalar(node)
+
+        def _unless_sixties(self, node: Any, number: Any) -> Any:
+            text = str(self.construct_scalar(node))
+            if len(text) > LONGEST_NUMBER:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"line {line} has a number of {len(text)} characters: give a shorter one")
+            # 1:30 is 90 to YAML 1.1 alone, and long ones take minutes
+            return text if ":" in text else number(node)
+
+        def flatten_mapping(self, node: Any) -> None:
+            """Puts what is merged by ``<<`` beside a mapping's own keys: of one key its own value counts, then the first merged one.
+
+            (PyYAML's own lists keys once for every alias, and in 6.0.4 loses short ones.)
+            """
+            own: dict[Any, Any] = {}
+            merged: dict[Any, Any] = {}
+            for key, value in node.value:
+                if key.tag != MERGE:
+                    own[_meant(key)] = (key, value)
+                    continue
+                for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if not isinstance(part, yaml.MappingNode):
+                        line = part.start_mark.line + 1
+                        raise yaml.YAMLError(f"line {line} merges by `<<` what is no mapping")
+                    self.flatten_mapping(part)
+                    self.merged += len(part.value)
+                    if self.merged > MAX_VALUES:
+                        line = key.start_mark.line + 1
+                        raise yaml.YAMLError(
+                            f"line {line}: more than {MAX_VALUES} values are merged by `<<`: write fewer of them"
+                        )
+                    for name, pair in ((_meant(k), (k, v)) for k, v in part.value):
+                        merged.setdefault(name, pair)
+            node.value = [pair for name, pair in merged.items() if name not in own] + list(own.values())
+
         def compose_mapping_node(self, anchor: Any) -> Any:
             # not where values are made of it: by then `<<` may have put another mapping's keys beside its own
             node, seen = super().compose_mapping_node(anchor), set()
             for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
                     if key.value in seen:
                         line = key.start_mark.line + 1
                         raise yaml.YAMLError(f"line {line} has the key `{key.value}` once more: give it once")
                     seen.add(key.value)
             return node
 
+    for kind, name in (
+        ("int", "construct_yaml_int"),
+        ("float", "construct_yaml_float"),
+        ("timestamp", "construct_yaml_timestamp"),
+    ):
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", getattr(Loader, name))
     return Loader
 
 
+def _meant(key: Any) -> Any:
+    """By what a key's node is the same as another's: its kind and text; a key of several values is one of its own."""
+    return (key.tag, key.value) if isinstance(key.value, str) else id(key)
+
+
+def plain_value(text: str) -> Any:
+    """The value of a short text, such as an option's on the command line; see `read_yaml`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import yaml
+
+    try:
+        return yaml.load(text, _bounded())
+    except (yaml.YAMLError, RecursionError, TypeError, OverflowError, AttributeError, LookupError) as error:
+        raise ValueError(_told(error) if isinstance(error, yaml.YAMLError) else str(error)) from None
+
+
 def read_yaml(path: str | Path) -> Any:
-    """The plain values of a YAML file: mappings, lists, texts, numbers, dates.
+    """The plain values of a YAML file: mappings, lists, texts (dates, too), numbers, flags.
 
     Raises:
         IsomergeError: the file cannot be read, is longer than `MAX_BYTES`, no YAML, asks for Python objects, says one key
-            twice, holds several documents, is nested too deeply, contains itself, or has more than `MAX_VALUES` values with
+            twice, holds several documents, is nested too deeply, contains itself, has values of other kinds, or more than `MAX_VALUES` values with
             its aliases written out.
     """
     import yaml
@@ -51,7 +148,7 @@ def read_yaml(path: str | Path) -> Any:
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise IsomergeError(f"{path}: longer than the {MAX_BYTES} bytes allowed for a recipe; shorten it")
-        content = yaml.load(raw.decode("utf-8"), _unrepeated())
+        content = yaml.load(raw.decode("utf-8"), _bounded())
         count = _count(content, {})
     except (OSError, UnicodeDecodeError) as error:
         raise IsomergeError(f"{path}: cannot read this recipe ({error})") from None
