@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 2
 
-.PHONY: demo test test-all test-browser check format docs fetch bench bench-paper bench-performance bench-verify bench-relational bench-trust barrier clean
+.PHONY: demo test test-all test-browser check format docs fetch bench bench-paper bench-performance bench-verify bench-relational bench-trust bench-determinism barrier clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,11 @@ check: $(VENV)/.developer
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -rs
+	$(BIN)/python benchmarks/determinism.py --settings compatible --threads 2 --check
+
+# The same tests and outputs under every setting of MKL and torch (benchmarks/results/determinism.json; a quarter of an hour).
+bench-determinism: $(VENV)/.developer
+	$(BIN)/python benchmarks/determinism.py
 
 # Every toy through every law: `make test` takes the architectures that combine what others have through the main ones.
 test-all: check

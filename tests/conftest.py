@@ -33,10 +33,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet() -> None:
-    """One thread per worker; no progress bars, no chatter."""
+    """One thread per worker, unless `benchmarks/determinism.py` asks for more; no progress bars, no chatter."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("ISOMERGE_THREADS", "1")))
     import transformers
 
     transformers.logging.set_verbosity_error()

@@ -81,6 +81,24 @@ def test_jobs_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert most[0] == jobs + 1 or most[0] == jobs  # one more is begun when one is done and not yet taken
 
 
+def test_units_have_one_thread_each_without_jobs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums depend on the number of threads: what `--jobs` gives each unit it has without, so that the bytes are the same."""
+    a = single("gpt2", tmp_path / "a")
+    b = disguise("gpt2", a, tmp_path / "b", 3)
+    seen: list[int] = []
+    solve, before = UnitWork.solve, torch.get_num_threads()
+    monkeypatch.setattr(UnitWork, "solve", lambda *given: [solve(*given), seen.append(torch.get_num_threads())][0])
+    torch.set_num_threads(2)
+    try:
+        isomerge.merge([a, b], out=tmp_path / "unasked")
+        isomerge.merge([a, b], out=tmp_path / "asked", jobs=3)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
+    assert weights_of(tmp_path / "unasked") == weights_of(tmp_path / "asked")
+
+
 def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
     """Before anything is written, naming the unit; a larger one gives the same bytes."""
     a = single("gpt2", tmp_path / "a")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from isomerge.engine.accelerator import CPU
 from isomerge.engine.cost import LIBRARIES
 from isomerge.engine.memory import free_memory
 from isomerge.engine.pipeline import ahead, beside, expected, libraries_frozen, one_thread_each, spread, within
@@ -18,6 +19,8 @@ EXPECTED = 1 << 30
 """Stored bytes of the largest unit that the system is asked to read ahead."""
 FREE = 0.8
 """Of the memory that is free, what several jobs may take when no limit is given."""
+UNASKED = 0.5
+"""The same where their number was not asked for either."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,15 @@ class Engine(Protocol):
 class LocalEngine:
     """In this process: several units at once, each by one thread, so that results do not depend on how many there are.
 
-    As many as ``jobs``, or else, where nothing moves them, as torch has threads. Without ``jobs``, units that are matched come
-    one after the other, with all of torch's threads on each.
+    As many as ``jobs``, or else as torch has threads, as far as there is room; but on a device one after the other.
     """
 
     def run(self, work: UnitWork, demand: Demand) -> Generator[tuple[Unit, Solved], None, None]:
         """See `Engine.run`."""
         import torch
 
-        still = not any(map(work.moves, demand.units))
-        workers = demand.jobs or (torch.get_num_threads() if still else 0)
+        still, threads = not any(map(work.moves, demand.units)), torch.get_num_threads()
+        workers = demand.jobs or (threads if still or (threads > 1 and work.device == CPU) else 0)
         order = spread(demand.units, demand.sizes.__getitem__) if workers else demand.units
 
         def expect(unit: Unit) -> None:
@@ -72,13 +74,16 @@ class LocalEngine:
                     model.expect(block)
 
         with one_thread_each(workers), libraries_frozen(), scratch_kept():
-            yield from ahead(work.solve, expected(order, expect), _room(demand), workers)
+            yield from ahead(work.solve, expected(order, expect), _room(demand, still), workers)
 
 
-def _room(demand: Demand) -> Callable[[Sequence[Unit]], bool]:
-    """Whether units may be worked on at once: within ``max_memory``; with ``jobs`` alone, within most of what is free."""
+def _room(demand: Demand, still: bool) -> Callable[[Sequence[Unit]], bool]:
+    """Whether units may be worked on at once: within ``max_memory``; with ``jobs`` alone, within most of what is free; with neither,
+    within half of it where they are matched, and else beside the largest."""
     if demand.max_memory is not None:
         return within(demand.memory.__getitem__, demand.max_memory - LIBRARIES)
     if demand.jobs:
         return within(demand.memory.__getitem__, FREE * free_memory())
+    if not still:
+        return within(demand.memory.__getitem__, UNASKED * free_memory())
     return beside(demand.sizes.__getitem__)
