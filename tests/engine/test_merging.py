@@ -67,7 +67,7 @@ def test_fisher_follows_permutations_and_refuses_rotations(tmp_path: Path) -> No
     """A diagonal Fisher is never used where it is not one; the sentence names the ways out."""
     model = single("gpt2", tmp_path / "model")
     other = perturb(model, tmp_path / "other", 0.1)
-    how = given(methods()["fisher"], [model, other], tmp_path)
+    how = {**given(methods()["fisher"], [model, other], tmp_path), "align": True}
     with pytest.raises(IsomergeError, match=r"diagonal Fisher of .* cannot follow .*fisher_kfac.*--spaces.*--data"):
         isomerge.merge([model, other], out=tmp_path / "out", **how)
     assert not (tmp_path / "out").exists()
@@ -92,7 +92,7 @@ def test_task_vectors_are_a_function_of_orbits(tmp_path: Path) -> None:
     found = {}
     for tag, (first, *others) in {"stored": [base, *tuned], "moved": moved}.items():
         out = tmp_path / tag
-        isomerge.merge(others, out=out, method="task_arithmetic", base_model=first, weights=[0.7, 0.4])
+        isomerge.merge(others, out=out, method="task_arithmetic", base_model=first, weights=[0.7, 0.4], align=True)
         for file in out.glob("alignment*"):
             file.unlink()
         found[tag] = outputs(out)

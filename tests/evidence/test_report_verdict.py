@@ -10,17 +10,18 @@ import pytest
 
 from evidence.runs import barrier, folder_of, line, run, written
 from isomerge.errors import IsomergeError
-from isomerge.evidence.distance import verdict as words_of_diff
-from isomerge.evidence.report.advice import Level, Relation
+from isomerge.evidence.relation import verdict as words_of_diff
+from isomerge.evidence.relation import Level, Relation, relation_of
 from isomerge.evidence.report.folder import Written, read_output
 from isomerge.evidence.report.losses import MOVED, losses_of, read_losses
 from isomerge.evidence.report.spaces import Wording
-from isomerge.evidence.report.verdict import graded, relation_of, verdict_of
+from isomerge.evidence.report.verdict import graded, verdict_of
 
 RELATIONS = {
     "same": Relation.SAME,
     "fine-tunes": Relation.NEAR,
     "related": Relation.RELATED,
+    "derived": Relation.DERIVED,
     "unrelated": Relation.UNRELATED,
 }
 
@@ -35,9 +36,11 @@ def test_relation_agrees_with_diff() -> None:
     seen = set()
     for before in [k / 20 for k in range(1, 30)]:
         for after in [0.0, *(k / 20 for k in range(1, 30))]:
-            said = words_of_diff(after == 0, before, after)
-            seen.add(relation_of(before, after))
-            assert relation_of(before, after) is RELATIONS[said.partition(" ")[0]], (before, after, said)
+            for kin in (False, True):
+                said = words_of_diff(after == 0, before, after, kin=kin)
+                relation = relation_of(before, after, kin=kin)
+                seen.add(relation)
+                assert relation is RELATIONS[said.partition(" ")[0]], (before, after, kin, said)
     assert seen == set(Relation)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,22 +21,36 @@ def distance(
     one: Any,
     two: Any,
     *,
-    spaces: str = "default",
+    spaces: str | None = None,
     layers: str | None = None,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
     """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and what their
-    fingerprints say of them, which do not depend on any alignment."""
+    fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those inside the layers, and the
+    residual stream as well where it is a relative's in another basis."""
+    from isomerge.engine.plan import make_plan
+    from isomerge.engine.standing import chosen_spaces, standings
     from isomerge.evidence.verify import compare
     from isomerge.quotient.fingerprint import fingerprint as print_of
     from isomerge.quotient.similarity import similarity as compare_prints
 
-    with pair_solver(one, two, spaces, layers, spec, allow_pickle, guard=True) as solver:
-        refs = [solver.anchor.ref, solver.source.ref]
-        prints = compare_prints(*(print_of(model, observer) for model in (solver.anchor, solver.source)))
-        report = {"command": "diff", "models": refs, **compare(solver, observer, kin=prints.derived)}
+    with pair_solver(one, two, spaces or "default", layers, spec, allow_pickle, guard=True) as solver:
+        pair = solver.anchor, solver.source
+        prints = compare_prints(*(print_of(model, observer) for model in pair))
+        found = standings(pair[0], [pair[1]], solver.dtype, kinship=lambda a, b: prints.derived, observer=observer)
+        fixed = "only some layers are matched" if layers is not None else ""
+        chosen, notes = chosen_spaces(spaces, found, pair[0], [pair[1]], fixed=fixed)
+        plan = make_plan(pair[0], [pair[1]], chosen, layers)
+        solver.plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
+        refs = [model.ref for model in pair]
+        report = {
+            "command": "diff",
+            "models": refs,
+            "spaces": chosen,
+            **compare(solver, observer, kin=prints.derived),
+        }
         return Report({**report, "fingerprints": prints.document()})
 
 

@@ -25,7 +25,7 @@ def barrier(
     data: str | Path | Examples,
     points: int = 25,
     grid: int = 21,
-    spaces: str | Sequence[str] = "default",
+    spaces: str | Sequence[str] | None = None,
     aligned: Sequence[Any] = (),
     batch_size: int = 32,
     limit: int | None = None,
@@ -45,7 +45,7 @@ def barrier(
         points: along a line, both ends included; odd.
         grid: points along each side of a plane.
         spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none`` for
-            those alone.
+            those alone. By default what the models need: nothing for those that are aligned already.
         aligned: checkpoints that were aligned onto the first by other means; two models only.
         batch_size, device: how the models are run, in float32.
         limit, length: examples, and tokens per example; see `open_data`.

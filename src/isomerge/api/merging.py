@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from isomerge.engine.absolute import absolute_ref
 from isomerge.engine.arguments import checked
 from isomerge.engine.idle import MATCHING, defaults_of, note_idle
 from isomerge.engine.merge.job import joins
+from isomerge.engine.standing import AUTO, check_align
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
@@ -41,7 +43,7 @@ def merge(
     heads: str = "average",
     tokenizer_source: str | None = None,
     source_bases: Sequence[Any] = (),
-    align: bool = True,
+    align: bool | str = AUTO,
     anchor: str = "first",
     onto: Any = None,
     spaces: str | None = None,
@@ -81,10 +83,11 @@ def merge(
             a model (its number from 1, or its reference), ``separate`` writes a checkpoint with every model's head under
             ``heads/``. With any but ``average`` the numbers of labels may differ.
         tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or one of the models.
-        align: whether to align at all.
+        align: ``auto``: models that are aligned already, as fine-tunes of one base are, are left as they are, and all others are
+            aligned; True: all are aligned; False: none.
         onto: the model that the others are aligned onto, where it is not the first.
         jobs, max_memory, engine, address: see `align`.
-        matching: see `align`; ``spaces``, ``layers`` and ``untie`` are those of `align`. ``seed`` is that of random methods
+        matching: see `align`; ``spaces`` (by default what the models need), ``layers`` and ``untie`` are those of `align`. ``seed`` is that of random methods
             as well.
 
     Raises:
@@ -120,15 +123,16 @@ def merge(
         how["onto"] = number_of(onto, job)
     with told_in_keys(models, job.recipe, {**matching, "repair": repair}):
         match = matching_of(**matching)
-        how |= {"spaces": match.spaces(how["spaces"]), "repair": repair}
-        asked = {**how, "untie": untie, "dtype": dtype, "spec": spec}
-        asked["spaces"] = None if how["spaces"] == match.spaces(None) else how["spaces"]
+        how |= {"repair": repair}
+
+        def recipe(refs: list[str], spaces: str, firm: bool) -> str:
+            said = None if spaces in ("none", match.spaces(None)) and not firm else spaces
+            return recipe_text(job, refs, {**how, "untie": untie, "dtype": dtype, "spec": spec, "spaces": said}, matching)
+
         options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
         options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
         opening = {"spec": spec, "allow_pickle": allow_pickle, "untie": untie}
-        with planned(
-            job, how, match, out, options, opening, lambda refs: recipe_text(job, refs, asked, matching)
-        ) as plan:
+        with planned(job, how, match, out, options, opening, recipe) as plan:
             return Report(plan.run())
 
 
@@ -140,7 +144,7 @@ def planned(
     out: str | Path,
     options: dict[str, Any],
     opening: Mapping[str, Any],
-    recipe: Callable[[list[str]], str] | None = None,
+    recipe: Callable[[list[str], str, bool], str] | None = None,
 ) -> Iterator[MergePlan]:
     """A merge as it will be run: opened, checked and planned, and nothing is written.
 
@@ -150,14 +154,17 @@ def planned(
         match: what is looked at beside the weights.
         out, options: where to and how it is written, see `destination`.
         opening: ``spec``, ``allow_pickle`` and ``untie``.
-        recipe: what is kept with the output, from what the models are called.
+        recipe: what is kept with the output, from what the models are called, the spaces that are matched, and whether they must stand
+            in it.
 
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong.
     """
     from isomerge.engine.merge.merge_options import MergeOptions
     from isomerge.engine.merge.merging import MergePlan
+    from isomerge.quotient.kinship import kinship
 
+    check_align(how["align"])
     note_idle("merge", _asked(job, how, match, out), _by_default(match))
     reads = (opening["spec"], how["repair"], *match.paths(), *job.stats, *job.files)
     with (
@@ -167,8 +174,8 @@ def planned(
         named = [
             absolute_ref(m) if isinstance(m, (str, Path)) else f.ref for m, f in zip(job.models, found, strict=True)
         ]
-        kept = None if recipe is None else recipe(named)
-        more = {"matching": match, "stats": job.stats, "source_bases": origins, "recipe": kept}
+        kept = None if recipe is None else partial(recipe, named)
+        more = {"matching": match, "stats": job.stats, "source_bases": origins, "recipe": kept, "kinship": kinship}
         yield MergePlan(found, output, job.fusion, MergeOptions(**how, **more))
 
 

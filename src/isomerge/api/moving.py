@@ -7,6 +7,8 @@ from typing import Any
 
 from isomerge.api.opening import destination, recognised
 from isomerge.engine.arguments import checked
+from isomerge.engine.standing import AUTO, check_align
+from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
@@ -18,6 +20,7 @@ def align(
     *,
     onto: Any,
     out: str | Path | None = None,
+    align: bool | str = AUTO,
     spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
@@ -38,7 +41,9 @@ def align(
     Args:
         source, onto: folders, hub ids, open checkpoints or live transformers modules of one architecture.
         out: where to write the moved source; no checkpoint is written when None (and the report has no checksums of files).
-        spaces: what may move (see ``isomerge align --help``); by default ``default``, and ``all`` when data are given.
+        align: ``auto``: a source that is aligned already, as a fine-tune of the same base is, is left as it is; True: it is matched.
+        spaces: what may move (see ``isomerge align --help``); by default ``default``, and ``all`` when data are given, or where the
+            source is a relative whose residual stream is in another basis.
         layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
         untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
         spec: a spec file for an architecture that isomerge does not know.
@@ -61,7 +66,11 @@ def align(
     """
     from isomerge.engine.commands import run_align
     from isomerge.engine.pairs.match_options import matching_of
+    from isomerge.quotient.kinship import kinship
 
+    check_align(align)
+    if align is False:
+        raise IsomergeError("align=False leaves nothing to do: give True or 'auto'")
     how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
@@ -70,7 +79,9 @@ def align(
         recognised([source, onto], spec, allow_pickle, untie) as (a, b),
         destination(out, options, [a, b], *reads) as output,
     ):
-        alignment, report = run_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
+        alignment, report = run_align(
+            a, b, output, spaces=spaces, layers=layers, matching=how, align=align, kinship=kinship
+        )
         return alignment, Report(report)
 
 

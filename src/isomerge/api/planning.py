@@ -30,6 +30,8 @@ class Planned:
     """Does it; returns its report."""
     examples: Examples | None
     """Those that are read."""
+    verdict: dict[str, Any] | None = None
+    """What the models are to each other, where the command asks."""
 
 
 def bytes_of(max_memory: str | int | None) -> int | None:
@@ -121,7 +123,7 @@ def planned_barrier(
     length: int,
     spec: str | Path | None,
     allow_pickle: bool,
-    spaces: str | Sequence[str],
+    spaces: str | Sequence[str] | None,
     png: str | Path | None,
     max_memory: str | int | None,
     **how: Any,
@@ -131,10 +133,14 @@ def planned_barrier(
     Raises:
         IsomergeError: see there.
     """
-    from isomerge.engine.connectivity import BarrierOptions, run_barrier, untied_alike
+    from isomerge.engine.connectivity import BarrierOptions, barrier_verdict, run_barrier, untied_alike
+    from isomerge.engine.models import working_dtype
+    from isomerge.engine.run_verdict import pairs_of
+    from isomerge.engine.standing import standings
+    from isomerge.quotient.kinship import kinship
 
     options = BarrierOptions(
-        spaces=[spaces] if isinstance(spaces, str) else list(spaces),
+        spaces=[spaces] if isinstance(spaces, str) else spaces,
         png=None if png is None else Path(os.path.expanduser(png)),
         max_memory=bytes_of(max_memory),
         **how,
@@ -143,6 +149,11 @@ def planned_barrier(
         alike, untied = untied_alike(found, spec)
         models, others = alike[: len(given)], alike[len(given) :]
         options.check(models, others)
+        standing = standings(
+            models[0], models[1:], working_dtype(models), kinship=kinship, observer=options.observer
+        )
+        options, notes = options.chosen(models, standing)
+        pairs = pairs_of(standing, models)
         if options.png is not None:
             check_not_read(options.png, f"--png {options.png}", files_read(found, data, spec))
         examples, cost = _opened(
@@ -154,5 +165,9 @@ def planned_barrier(
             lambda given: barrier_cost(models, options, given, others),
         )
         yield Planned(
-            alike, cost, lambda: {**run_barrier(models, examples, options, others), "untied": untied}, examples
+            alike,
+            cost,
+            lambda: {**run_barrier(models, examples, options, others, pairs, notes), "untied": untied},
+            examples,
+            barrier_verdict(pairs),
         )

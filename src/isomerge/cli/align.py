@@ -20,6 +20,13 @@ def align(
     out: o.Out,
     matching: dict[str, Any],
     running: dict[str, Any],
+    align: Annotated[
+        bool,
+        typer.Option(
+            "--align",
+            help="Match also what is aligned already, as fine-tunes of one base are; by default it is left as it is.",
+        ),
+    ] = False,
     spaces: o.Spaces = None,
     layers: o.Layers = None,
     untie: o.Untie = False,
@@ -39,11 +46,13 @@ def align(
     """Move SOURCE along its symmetry orbit to the point closest to the anchor, and write it."""
     import isomerge
     from isomerge.api.opening import destination, recognised
-    from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
+    from isomerge.cli.console import Voice, distance_table, stream_table, tell_verdict, warn_fixed, write_json
     from isomerge.cli.dry_run import tell_alignment
     from isomerge.cli.evidence import evidence_lines, rounding_lines
     from isomerge.engine.commands import plan_align
     from isomerge.engine.pairs.match_options import matching_of
+    from isomerge.engine.standing import AUTO
+    from isomerge.quotient.kinship import kinship
     from isomerge.symmetry.patch_file import check_patch_file
 
     voice = Voice(quiet, verbose)
@@ -57,12 +66,17 @@ def align(
             recognised([source, onto], spec, allow_pickle, untie) as (a, b),
             destination(out, options, [a, b], *reads) as output,
         ):
-            solver = plan_align(a, b, output, spaces=how.spaces(spaces), layers=layers, matching=how)
-            tell_alignment(voice, json, solver, output, how)
+            chosen: dict[str, Any] = {
+                "spaces": spaces,
+                "layers": layers,
+                "align": align or AUTO,
+                "kinship": kinship,
+            }
+            tell_alignment(voice, json, plan_align(a, b, output, matching=how, **chosen), output, how)
         return tell_files(voice, matching)
     with voice.progress("aligning") as observer:
         alignment, report = isomerge.align(
-            source, onto=onto, out=out, spaces=spaces, layers=layers, untie=untie, spec=spec, allow_pickle=allow_pickle,
+            source, onto=onto, out=out, align=align or AUTO, spaces=spaces, layers=layers, untie=untie, spec=spec, allow_pickle=allow_pickle,
             shard_size=out_shard_size, dtype=dtype, force=overwrite, observer=observer, **matching, **running,
         )  # fmt: skip
     if save_alignment is not None:
@@ -78,5 +92,6 @@ def align(
     told = evidence_lines(report)
     for line in (*rounding_lines(report), *told):
         voice.say(line)
+    tell_verdict(voice, report["verdict"])
     voice.say(f"Wrote {out}: the function of {source}, {'matched' if told else 'closest'} to {onto}.")
     return write_json(json, report)

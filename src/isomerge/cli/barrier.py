@@ -30,7 +30,7 @@ def barrier(
         list[str] | None,
         typer.Option(
             help="Also after alignment of these spaces (as in isomerge align); repeat it for several curves. "
-            "default if not given; none for the models as stored alone."
+            "If not given, what the models need; none for the models as stored alone."
         ),
     ] = None,
     aligned: Annotated[
@@ -57,13 +57,13 @@ def barrier(
     """Measure the loss on the line from A to B (or the plane through A, B, C), as stored and aligned."""
     import isomerge
     from isomerge.api.planning import planned_barrier
-    from isomerge.cli.console import Voice, warn_fixed, write_json
+    from isomerge.cli.console import Voice, tell_verdict, warn_fixed, write_json
     from isomerge.cli.dry_run import tell_cost
     from isomerge.engine.connectivity import check_labelled
 
     voice = Voice(quiet, verbose)
     given: dict[str, Any] = {
-        "data": data, "points": points, "grid": grid, "spaces": spaces or ["default"], "aligned": aligned or [],
+        "data": data, "points": points, "grid": grid, "spaces": spaces or None, "aligned": aligned or [],
         "batch_size": batch_size, "limit": limit, "length": length, "device": device, "png": png, "spec": spec,
         "allow_pickle": allow_pickle, "max_memory": max_memory,
     }  # fmt: skip
@@ -76,11 +76,14 @@ def barrier(
     warn_fixed(voice, report["fixed"])
     if report["untied"]:
         voice.say(f"Untied in memory, as another model has a head of its own: {', '.join(report['untied'])}.\n")
+    for note in report["notes"]:
+        voice.say(f"Note: {note}.")
     _ends(voice, report)
     if "lines" in report:
         _lines(voice, report)
     else:
         _planes(voice, report)
+    tell_verdict(voice, report["verdict"])
     if png is not None:
         voice.say(f"Picture: {png}")
     return write_json(json, report)

@@ -57,6 +57,11 @@ class Voice:
         """A warning on stderr; shown even when quiet."""
         print(f"warning: {visible(text)}", file=sys.stderr)
 
+    def note(self, text: str) -> None:
+        """A remark on stderr, beside what the command prints."""
+        if not self.quiet:
+            print(visible(text), file=sys.stderr)
+
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
         """A table; all columns but the first are numbers, which are never cut: a terminal breaks lines that are too long."""
         if self.quiet:
@@ -129,8 +134,10 @@ def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
 
 def stream_table(voice: Voice, report: dict[str, Any]) -> None:
     """Notes on the choice of spaces, and what matching the residual streams gained, source by source."""
+    verdict = report.get("verdict")
+    sentence = verdict["sentence"] if isinstance(verdict, dict) else None  # which is told for itself
     for note in report["notes"]:
-        if note not in idle.notes():  # which stderr tells
+        if note != sentence and note not in idle.notes():  # which stderr tells
             voice.say(f"Note: {note}.")
     rows = []
     for number, found in enumerate(report["streams"], 1):
@@ -142,6 +149,22 @@ def stream_table(voice: Voice, report: dict[str, Any]) -> None:
         )
     if rows:
         voice.table("", ["Residual stream", "objective", "change", "sweeps"], rows)
+
+
+def tell_verdict(voice: Voice, verdict: dict[str, Any] | None) -> None:
+    """What the models are to each other: a line where all is well, else warnings on stderr, and what to try."""
+    if verdict is None:
+        return
+    if verdict["level"] == "good":
+        voice.say(f"Verdict: {verdict['sentence']}.")
+        return
+    poor = [pair["sentence"] for pair in verdict["pairs"] if pair["level"] == verdict["level"]]
+    for sentence in poor if set(poor) <= set(verdict["sentence"].split("; ")) else [verdict["sentence"]]:
+        voice.warn(sentence)
+    for step in verdict["next"]:
+        voice.note(f"  {step['text']}")
+        if step["command"]:
+            voice.note(f"    {step['command']}")
 
 
 def warn_fixed(voice: Voice, parts: list[dict[str, Any]]) -> None:

@@ -27,7 +27,7 @@ def diff(
     voice = Voice(quiet, verbose)
     with voice.progress("comparing") as observer:
         report = isomerge.distance(
-            a, b, spaces=spaces or "default", layers=layers, spec=spec, allow_pickle=allow_pickle, observer=observer
+            a, b, spaces=spaces, layers=layers, spec=spec, allow_pickle=allow_pickle, observer=observer
         )
     warn_fixed(voice, report.get("fixed", []))
     stream_table(voice, report)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
+from isomerge.cli.console import Voice, size_text, tell_verdict, warn_fixed, write_json
 
 if TYPE_CHECKING:
     from isomerge.api.planning import Planned
+    from isomerge.engine.commands import AlignPlan
     from isomerge.engine.merge.merging import MergePlan
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.match_options import Matching
-    from isomerge.engine.pairs.pair import PairSolver
     from isomerge.engine.plan import Plan
     from isomerge.engine.run import Output
 
@@ -30,19 +30,23 @@ def tell_merge(voice: Voice, json: Path | None, planned: MergePlan, beside: Sequ
     output.check([*models, *planned.read])
     check_data(options.matching, models[0])
     cost = estimate(planned.plan, models, limit=output.max_memory, **planned.cost)
-    _tell(voice, json, models, planned.plan, cost, [*_looked_at(options.matching), *beside], moved=options.align)
+    looked = [*_looked_at(options.matching), *beside] if planned.matches else list(beside)
+    verdict = planned.expected()
+    _tell(voice, json, models, planned.plan, cost, looked, moved=planned.matches, verdict=verdict)
 
 
-def tell_alignment(voice: Voice, json: Path | None, solver: PairSolver, output: Output, matching: Matching) -> None:
+def tell_alignment(voice: Voice, json: Path | None, planned: AlignPlan, output: Output, matching: Matching) -> None:
     """The same of an alignment."""
     from isomerge.engine.cost import estimate
     from isomerge.engine.inputs import check_data
 
+    solver = planned.solver
     models = [solver.source, solver.anchor]
     output.check(models)
     check_data(matching, solver.anchor)
     cost = estimate(solver.plan, models, guard=True, limit=output.max_memory, matching=matching)
-    _tell(voice, json, models, solver.plan, cost, _looked_at(matching), moved=True)
+    verdict = planned.verdict()
+    _tell(voice, json, models, solver.plan, cost, _looked_at(matching), moved=planned.matches, verdict=verdict)
 
 
 def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
@@ -52,6 +56,7 @@ def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
     voice.say(
         f"{read}about {size_text(cost.memory)} of memory, {cost.seconds:.0f} s on one core. Nothing was written."
     )
+    tell_verdict(voice, planned.verdict)
     write_json(
         json,
         {
@@ -59,6 +64,7 @@ def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
             "models": [model.ref for model in planned.models],
             "examples": None if examples is None else len(examples),
             "estimate": cost.document(),
+            **({} if planned.verdict is None else {"verdict": planned.verdict}),
         },
     )
 
@@ -80,6 +86,7 @@ def _tell(
     left_out: list[str],
     *,
     moved: bool,
+    verdict: dict[str, Any] | None,
 ) -> None:
     """The plan in words and as JSON."""
     from isomerge.symmetry.fixed import fixed_parts
@@ -87,12 +94,14 @@ def _tell(
     fixed = fixed_parts(models[0].spec, models[0].matches.values()) if moved else []
     warn_fixed(voice, fixed)
     _say(voice, plan, cost, left_out)
+    tell_verdict(voice, verdict)
     write_json(
         json,
         {
             "command": "dry-run",
             "models": [model.ref for model in models],
             **_record(plan),
+            "verdict": verdict,
             "fixed": fixed,
             "estimate": cost,
             "not_estimated": left_out,

@@ -84,8 +84,6 @@ def merge(
             with planned(job, how, match, out, options, opening) as plan:
                 tell_merge(voice, json, plan, _beside(job, how["repair"]))
             return tell_files(voice, matching)
-        if not how["align"] and len(job.models) > 1:
-            _warn_misaligned(voice, job, opening, how["heads"])
     with voice.progress("merging") as observer:
         found = isomerge.merge(
             models[0] if job.recipe is not None else models, out=out, spec=spec, allow_pickle=allow_pickle,
@@ -132,31 +130,21 @@ def _out_of_recipe(models: list[str], out: Path | None) -> Path | None:
 
 
 def _checked(voice: Voice, job: MergeJob, how: dict[str, Any], matching: dict[str, Any]) -> Matching:
-    """The match that is asked for, checked before anything is read, as far as that goes; ``how`` gets its spaces and the number of
-    the model that all are aligned onto."""
+    """The match that is asked for, checked before anything is read, as far as that goes; ``how`` gets the number of the model that
+    all are aligned onto."""
     from isomerge.engine.many.solutions import check_anchor
     from isomerge.engine.merge.checks import check_aligned, learned_apart
     from isomerge.engine.merge.job import number_of
     from isomerge.engine.pairs.match_options import matching_of
 
     match = matching_of(**matching)
-    how["spaces"] = match.spaces(how["spaces"])
     how["onto"] = number_of(how["onto"], job) if job.recipe is None else how["onto"]
-    check_aligned(how["align"], match, job.fusion, len(job.models), how["anchor"])
-    check_anchor(how["anchor"], match, how["spaces"])
-    for note in learned_apart(how["align"], match, job.fusion, len(job.models), how["anchor"]):
+    align = bool(how["align"])
+    check_aligned(align, match, job.fusion, len(job.models), how["anchor"])
+    check_anchor(how["anchor"], match, how["spaces"] or "")
+    for note in learned_apart(align, match, job.fusion, len(job.models), how["anchor"]):
         voice.warn(note)
     return match
-
-
-def _warn_misaligned(voice: Voice, job: MergeJob, opening: dict[str, Any], heads: str) -> None:
-    """Say what merging models as they are stored would lose."""
-    from isomerge.engine.merge.job_models import opened
-    from isomerge.evidence.misalignment import misalignment
-
-    how = {"spec": opening["spec"], "allow_pickle": opening["allow_pickle"]}
-    for problem in misalignment(opened(job, **how), untie=opening["untie"], heads=heads, **how):
-        voice.warn(problem)
 
 
 def _beside(job: MergeJob, repair: str | None) -> list[str]:
@@ -167,7 +155,7 @@ def _beside(job: MergeJob, repair: str | None) -> list[str]:
 
 
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
-    from isomerge.cli.console import distance_table, stream_table, warn_fixed
+    from isomerge.cli.console import distance_table, stream_table, tell_verdict, warn_fixed
     from isomerge.cli.evidence import evidence_lines
 
     for note in job.fusion.notes:
@@ -182,6 +170,7 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
     distance_table(voice, report["distance"])
     for line in evidence_lines(report):
         voice.say(line)
+    tell_verdict(voice, report["verdict"])
     names = report["models"]
     if report["kept_from_first"]:
         voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(report['kept_from_first'][:6])}.")

@@ -65,7 +65,13 @@ def _declared(
             help="Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of their own)."
         ),
     ] = "average",
-    align: Annotated[bool, typer.Option("--align/--no-align", help="Align before fusing.")] = True,
+    align: Annotated[
+        bool | None,
+        typer.Option(
+            "--align/--no-align",
+            help="Align all before fusing, or none; by default those that are not aligned already, as fine-tunes of one base are.",
+        ),
+    ] = None,
     anchor: Annotated[
         str,
         typer.Option(
@@ -88,7 +94,7 @@ def _declared(
         "stats": [str(file) for file in stats or ()],
         "tokenizer_source": tokenizer_source,
         "source_bases": source_base or [],
-        "align": align,
+        "align": "auto" if align is None else align,
         "anchor": anchor,
         "onto": onto,
         "spaces": spaces,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from isomerge.engine.compatible import check_compatible
@@ -17,35 +18,90 @@ from isomerge.engine.plan import make_plan, unit_layer
 from isomerge.engine.rounding import RoundingOf, check_rounding, told_rounding
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of, rows_of
+from isomerge.engine.run_verdict import measured, noted, pairs_of, planned_report, verdict_document
+from isomerge.engine.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.engine.streaming import elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
+from isomerge.evidence.relation import Pair
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.units import Unit, elements_of, plan_units
 
 
+@dataclass
+class AlignPlan:
+    """One alignment, checked and planned: what solves it, and what is known of the two models."""
+
+    solver: PairSolver
+    spaces: str
+    standing: Standing
+
+    @property
+    def matches(self) -> bool:
+        """Whether anything is matched: a source that is aligned already is left as it is."""
+        return not self.solver.left
+
+    def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
+        """The two models, with the distances of a report."""
+        models = [self.solver.anchor, self.solver.source]
+        found = pairs_of([self.standing], models, left=[self.solver.left])
+        return found if report is None else measured(found, report)
+
+    def verdict(self, report: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """What came out, or will, without a report: see `verdict_document`."""
+        models = [self.solver.anchor, self.solver.source]
+        free = bool(self.solver.anchor.spec.streams) and not any(map(gives_out_streams, models))
+        told = planned_report("align", [m.ref for m in models]) if report is None else report
+        return verdict_document(self.pairs(report), told, free_streams=free)
+
+
 def plan_align(
-    source: Model, anchor: Model, output: Output, *, spaces: str, layers: str | None, matching: Matching
-) -> PairSolver:
+    source: Model,
+    anchor: Model,
+    output: Output,
+    *,
+    spaces: str | None,
+    layers: str | None,
+    matching: Matching,
+    align: bool | str = True,
+    kinship: Kinship | None = None,
+) -> AlignPlan:
     """What will align a source: all that can be checked and planned before a byte is written.
+
+    Args:
+        spaces: what may move; None: what the models need (`isomerge.engine.standing`).
+        align: True, or ``auto``: a source that is aligned already is left as it is.
+        kinship: asked whether models in other coordinates have a common base.
 
     Raises:
         IsomergeError: models or options that do not fit together.
     """
     check_compatible(anchor, [source])
-    matching.check(1, spaces)
+    matching.check(1, spaces or "")
     if matching.match in SOFT:
         raise IsomergeError(
             f"--match {matching.match} does not preserve the function, so that it aligns nothing: merge with it"
         )
     matching.check_files([anchor, source])
-    plan = make_plan(source, [anchor], spaces, layers)
     dtype = working_dtype([anchor, source])
+    plain = matching.match == OURS and not matching.needs_models
+    asked = spaces if spaces is not None or plain else matching.spaces(None)
+    if asked is not None:  # a choice that does not exist is told before a weight is read
+        make_plan(source, [anchor], asked, layers)
+    found = standings(anchor, [source], dtype, kinship=kinship, observer=output.observer)
+    fixed = "only some layers are matched" if layers is not None else ""
+    chosen, notes = chosen_spaces(asked, found, source, [anchor], fixed=fixed)
+    (left,) = leaves_alone(align, found, plain=plain)
+    plan = make_plan(source, [anchor], chosen, layers)
+    plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
+    plan = none_matched(plan) if left else plan
     room = room_for_units(plan, [source, anchor], output.max_memory, guard=True, matching=matching)
-    return PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
+    solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
+    solver.left = left
+    return AlignPlan(solver, chosen, found[0])
 
 
 def run_align(
@@ -53,12 +109,16 @@ def run_align(
     anchor: Model,
     output: Output,
     *,
-    spaces: str = "default",
+    spaces: str | None = "default",
     layers: str | None = None,
     matching: Matching = WEIGHTS,
+    align: bool | str = True,
+    kinship: Kinship | None = None,
 ) -> tuple[Alignment, dict[str, Any]]:
-    """Write the source in the weights closest to the anchor's; returns the alignment and the report."""
-    solver = plan_align(source, anchor, output, spaces=spaces, layers=layers, matching=matching)
+    """Write the source in the weights closest to the anchor's; returns the alignment and the report. Arguments as of `plan_align`."""
+    how: dict[str, Any] = {"layers": layers, "matching": matching, "align": align, "kinship": kinship}
+    planned = plan_align(source, anchor, output, spaces=spaces, **how)
+    solver, spaces = planned.solver, planned.spaces
     plan, dtype = solver.plan, solver.dtype
     key = run_key(
         "align",
@@ -69,6 +129,7 @@ def run_align(
         output.shard_size,
         plan.selection.spec.origin,
         matching.key(anchor),
+        solver.left,
     )
     with StreamWriter(source, output, key, others=[anchor]) as stream:
         solver.rounding = RoundingOf(source, stream.form, dtype)
@@ -86,6 +147,8 @@ def run_align(
         more |= {"spaces": spaces, "layers": layers, "notes": list(plan.selection.notes)}
         more |= {"rounding": told_rounding(rows_of(results[0]))}
         report = report_of("align", [anchor, source], results, **more)
+        report["verdict"] = planned.verdict(report)
+        report["notes"] += noted(report["verdict"])
         if not output.dropped:
             check_rounding(report["rounding"], source.ref)
         text = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,14 @@ from isomerge.engine.live.substitution import module_as_told
 from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
+from isomerge.engine.run_verdict import measured, planned_report, verdict_document
+from isomerge.engine.standing import Standing, chosen_spaces
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
 from isomerge.evidence.line import Line, check_picture, draw_lines, loss_line
 from isomerge.evidence.losses import logits_of
 from isomerge.evidence.plane import Plane, draw_planes, loss_plane
+from isomerge.evidence.relation import Pair
 from isomerge.files import check_file
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.fixed import fixed_parts
@@ -42,8 +45,8 @@ class BarrierOptions:
     """Along a line, both ends included; odd, so that the midpoint is one of them."""
     grid: int = 21
     """Points along each side of a plane."""
-    spaces: Sequence[str] = ("default",)
-    """Beside the models as stored: after alignment in each of these selections."""
+    spaces: Sequence[str] | None = ("default",)
+    """Beside the models as stored: after alignment in each of these selections; None: in what the models need, see `chosen`."""
     batch_size: int = 32
     device: str = "cpu"
     png: Path | None = None
@@ -85,7 +88,27 @@ class BarrierOptions:
     @property
     def kinds(self) -> list[str]:
         """The selections of spaces to align in, each once."""
-        return [chosen for chosen in dict.fromkeys(self.spaces) if chosen != "none"]
+        return [chosen for chosen in dict.fromkeys(self.spaces or ()) if chosen != "none"]
+
+    def chosen(self, models: Sequence[Model], found: Sequence[Standing]) -> tuple[BarrierOptions, list[str]]:
+        """The same with spaces that the models need where none were asked for, and notes on them: models that are aligned already have
+        no other line than that of the models as stored.
+
+        Args:
+            models: the anchor first.
+            found: how the others stand to it.
+        """
+        if self.spaces is not None:
+            streams = any(
+                make_plan(models[1], [models[0]], kind).selection.frame is not None for kind in self.kinds
+            )
+            told = self.kinds and not streams
+            notes = chosen_spaces(self.kinds[0], found, models[1], [models[0]])[1] if told else []
+            return self, notes
+        if all(standing.settled for standing in found):
+            return replace(self, spaces=("none",)), []
+        spaces, notes = chosen_spaces(None, found, models[1], [models[0]])
+        return replace(self, spaces=(spaces,)), notes
 
 
 def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tuple[list[Model], list[str]]:
@@ -112,6 +135,15 @@ def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tup
     return found, [new.ref for new, old in zip(found, models, strict=True) if len(new.names) > len(old.names)]
 
 
+def barrier_verdict(pairs: Sequence[Pair]) -> dict[str, Any] | None:
+    """What the models of a barrier are to each other; what to try beside measuring the barrier."""
+    refs = list(dict.fromkeys(ref for pair in pairs for ref in (pair.anchor, pair.model)))
+    found = verdict_document(pairs, planned_report("merge", refs))
+    if found is not None:
+        found["next"] = [step for step in found["next"] if not step["command"].startswith("isomerge barrier")]
+    return found
+
+
 def check_labelled(examples: Examples | None) -> None:
     """Raise an IsomergeError for data without labels."""
     if examples is None or not examples.labelled:
@@ -123,6 +155,8 @@ def run_barrier(
     examples: Examples,
     options: BarrierOptions,
     aligned: Sequence[Model] = (),
+    pairs: Sequence[Pair] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Measure the loss between two models (a line), or among three (a plane), as stored and after alignment.
 
@@ -133,6 +167,8 @@ def run_barrier(
         models: two or three; the others are aligned onto the first.
         examples: labelled.
         aligned: checkpoints that something else has aligned onto the first: a line to each is added.
+        pairs: what is known of every model and the first.
+        notes: what to tell of the choice of spaces.
 
     Raises:
         IsomergeError: models that do not fit together, wrong options, or data without labels.
@@ -159,7 +195,9 @@ def run_barrier(
     del others  # before the next modules are read
     distances: list[Any] = [None]
     for chosen, name in zip(options.kinds, names[1:], strict=False):
-        with _aligned(models, chosen, options.max_memory) as (folders, distance):
+        with _aligned(models, chosen, options.max_memory) as (folders, reports):
+            pairs = [measured([pair], report)[0] for pair, report in zip(pairs, reports, strict=False)]
+            distance = [{key: report["distance"][key] for key in ("before", "after")} for report in reports]
             moved = [load_module(folder, device=options.device) for folder in folders]
         found.append((name, between(name, moved)))
         distances.append(distance)
@@ -167,6 +205,7 @@ def run_barrier(
     for model in aligned:
         found.append((model.ref, between(model.ref, [module_as_told(model, options.device)])))
         distances.append(None)
+    report |= {"verdict": barrier_verdict(pairs), "notes": list(notes)}
     return report | _summary(found, distances, models, together, report["unit"], options.png)
 
 
@@ -199,21 +238,21 @@ def _between(
 @contextmanager
 def _aligned(
     models: Sequence[Model], spaces: str, bound: int | None
-) -> Iterator[tuple[list[Path], list[dict[str, float]]]]:
-    """The models but the first, aligned onto it, in folders that are deleted afterwards; and their distances. ``bound``: bytes
+) -> Iterator[tuple[list[Path], list[dict[str, Any]]]]:
+    """The models but the first, aligned onto it, in folders that are deleted afterwards; and the reports. ``bound``: bytes
     for the whole run, of which the alignment has what the first one's module leaves.
     """
     if bound is not None:
         bound -= int(held_while_aligning(models[0]))
     dtype = str(working_dtype(models)).removeprefix("torch.")  # half precisions would round what was aligned
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
-        folders, distances = [], []
+        folders, reports = [], []
         for number, model in enumerate(models[1:]):
             output = Output(Path(folder) / str(number), dtype=dtype, max_memory=bound)
             _, report = run_align(model, models[0], output, spaces=spaces)
             folders.append(output.out)
-            distances.append({key: report["distance"][key] for key in ("before", "after")})
-        yield folders, distances
+            reports.append(report)
+        yield folders, reports
 
 
 def _summary(

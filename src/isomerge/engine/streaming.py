@@ -112,7 +112,7 @@ def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> None:
     from safetensors.torch import load_file
 
     for k, solver in enumerate(solvers):
-        if not solver.plan.votes:
+        if solver.left or not solver.plan.votes:
             continue
         path = stream.writer.blob(f"votes-{k}.safetensors")
         if stream.done(f"votes {k}") is not None:

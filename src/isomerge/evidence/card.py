@@ -41,7 +41,7 @@ def model_card(
     if recipe is not None:
         lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.", ""]
         lines += ["```yaml", *recipe.splitlines(), "```", ""]
-    return "\n".join([*lines, *_figures(report), ""])
+    return "\n".join([*lines, *_verdict(report), *_figures(report), ""])
 
 
 def front_matter(models: Sequence[str], *, merged: bool) -> list[str]:
@@ -53,6 +53,18 @@ def front_matter(models: Sequence[str], *, merged: bool) -> list[str]:
         front += ["base_model:", *(f"- {name}" for name in names)]
         front += ["base_model_relation: merge"] if merged else []
     return [*front, "---"]
+
+
+def _verdict(report: dict[str, Any]) -> list[str]:
+    """What the models are to each other, and what to try where the result most likely does not work."""
+    verdict = report.get("verdict")
+    if not verdict:
+        return []
+    lines = ["## Verdict", "", f"{verdict['sentence']}.", ""]
+    for step in verdict["next"]:
+        command = f" `{step['command']}`" if step["command"] else ""
+        lines.append(f"- {step['text']}{command}")
+    return [*lines, ""] if verdict["next"] else lines
 
 
 def _figures(report: dict[str, Any]) -> list[str]:

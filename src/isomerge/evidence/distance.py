@@ -103,29 +103,3 @@ def relative_residuals(rows: list[dict[str, Any]]) -> tuple[float, str]:
         local = row["peak_residual"] / max(row["peak"], sqrt(floor / row["size"]))
         found.append((max(whole, local), row["tensor"]))
     return max(found)
-
-
-def verdict(same: bool | None, before: float, after: float, streams: str = "", *, kin: bool = False) -> str:
-    """What two relative distances mean (``before`` as stored, ``after`` alignment; sqrt(2) is uncorrelated).
-
-    Args:
-        same: whether the residual is within rounding; None where that cannot be told.
-        before, after: distances relative to the anchor's norm, over the tensors that alignment can move.
-        streams: whether residual streams were ``matched``, or are ``free`` to be.
-        kin: whether fingerprints, which no basis hides from, have a common base.
-    """
-    if same:
-        return "same function" if before > 1e-6 else "same function, same weights"
-    if same is None:
-        return "cannot tell: the same function as far as the rounding of the stored numbers lets see"
-    if before < 0.9 and after > 0.5 * before:
-        return "fine-tunes of one base, already aligned"
-    if after < 0.9:
-        return "related but misaligned: align before merging"
-    if kin:
-        hint = ": align with --spaces all before merging" if streams == "free" else ""
-        return f"derived from one base, but moved to another basis of the residual stream, or far{hint}"
-    if streams == "matched":
-        return "unrelated: trained apart, aligned as far as symmetries go"
-    hint = ": try --spaces all" if streams == "free" else ""
-    return f"unrelated as far as block-local symmetries tell (the residual streams may be in different bases{hint})"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, verdict, why_risen
+from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, why_risen
+from isomerge.evidence.relation import verdict
 from isomerge.matching.frame import has_shared_meaning, reads_once
 from isomerge.progress import Observer
 from isomerge.symmetry.axes import atoms

@@ -55,7 +55,7 @@ def refine(
     for key, space in keys.items():
         if space.group.dimension(spec.sizes[space.name]) == 0:
             continue
-        g = _step(space, _sides(spec, space, target, moved), rotate, linear, joint)
+        g = _step(space, space_sides(spec, space, target, moved), rotate, linear, joint)
         if g is None:
             continue
         step = Alignment(spec, {key: g})
@@ -108,7 +108,7 @@ def scaling_step(
     return identity * factor.reshape(*factor.shape, *([1] * (identity.ndim - factor.ndim)))
 
 
-def _sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
+def space_sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
     """Cross-Grams and self-Grams [*batch, n, n] of the plain and the dual sides of a space."""
     import torch
 

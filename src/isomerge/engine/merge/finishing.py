@@ -26,7 +26,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
         report: of the run; it is told of folders of heads.
         found: how every source of the plan was moved; none where nothing was, or by no symmetry.
     """
-    models, recipe = plan.models, plan.options.recipe
+    models, recipe = plan.models, plan.recipe
     alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
     by: list[Alignment | None] = [None if plan.gains is None else plan.gains.written] * len(models)
     for source, alignment in zip(plan.sources, found, strict=False):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.match_options import WEIGHTS, Matching
+from isomerge.engine.standing import Kinship
 
 
 @dataclass(frozen=True)
 class MergeOptions:
     """What a merge does beside fusing: how it aligns, and what is done to the result."""
 
-    align: bool = True
-    spaces: str = "default"
+    align: bool | str = True
+    """Whether models are matched; ``auto``: those that are not aligned already."""
+    spaces: str | None = "default"
+    """What may move; None: what the models need (`isomerge.engine.standing`)."""
     layers: str | None = None
     matching: Matching = WEIGHTS
     anchor: str = "first"
@@ -32,5 +35,7 @@ class MergeOptions:
     """Data for REPAIR (`isomerge.engine.merge.repair`), which re-normalises the merged model's activations."""
     heads: str = "average"
     """Whose classifier heads are written (`isomerge.engine.merge.heads`)."""
-    recipe: str | None = None
-    """The YAML that is kept with the output."""
+    recipe: Callable[[str, bool], str] | None = None
+    """The YAML that is kept with the output, from the spaces that were matched and whether they must stand in it."""
+    kinship: Kinship | None = None
+    """Asked whether models that are in other coordinates have a common base."""

@@ -41,8 +41,11 @@ from isomerge.engine.plan import make_plan
 from isomerge.engine.recipe.yaml_text import plain_value
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of
+from isomerge.engine.run_verdict import measured, noted, pairs_of, planned_report, tell_ahead, verdict_document
 from isomerge.engine.running_cost import fusing_memory
+from isomerge.engine.standing import chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
+from isomerge.evidence.relation import Level, Pair
 from isomerge.symmetry.alignment import Alignment
 
 
@@ -71,27 +74,30 @@ class MergePlan:
         self.models, self.output, self.fusion, self.options = models, output, fusion, options
         self.donor, matching = models[0], options.matching
         self.gains: CommonGains | None = None
-        self.spaces = options.spaces if options.align else "none"
+        self.aligns = bool(options.align)
         self._check_options()
         self.heads = heads_of(options.heads, models)
         if options.heads == "copy" and not any(map(head_blocks, models)):
             idle.note("heads", "none of the models has a classifier head")
         apart = head_lines(self.donor.spec) if self.heads.apart else ()
-        looks = options.align or fusion.method.forward or fusion.method.statistics or options.repair is not None
+        looks = self.aligns or fusion.method.forward or fusion.method.statistics or options.repair is not None
         notes = check_compatible(self.donor, models[1:], apart=apart, stored=not looks)
+        self.dtype = working_dtype(models)
+        self.told = self._look()
         plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
+        notes += self.told
         if not self.heads.apart and (note := unlike_heads(models)):
             notes.append(note)
         plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
-        self.template, self.plan = arrange(self.heads, models, plan)
-        check_framed(options.source_bases, self.plan, options.spaces)
-        check_aligned(options.align, matching, fusion, len(models), options.anchor)
+        self.template, plan = arrange(self.heads, models, plan)
+        self.plan = none_matched(plan) if self.left and all(self.left) else plan
+        check_framed(options.source_bases, self.plan, self.spaces)
+        check_aligned(self.aligns, matching, fusion, len(models), options.anchor)
         matching.check(len(models) - 1, self.spaces)
         # the anchor comes first in what solvers give, and in the files of a match; the fusion wants the run's order
         onto = options.onto
         self.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
         matching.check_files([models[onto], *(model for k, model in enumerate(models) if k != onto)])
-        self.dtype = working_dtype(models)
         of_match = [matching.stats[k] for k in self.places][fusion.start :] if matching.stats else ()
         self.statistics = statistics_of(fusion, options.stats or of_match, models, matching)
         self.gathers = fusion.method.statistics is not None and self.statistics is None
@@ -105,34 +111,75 @@ class MergePlan:
         """What decides how much memory the run takes: for `isomerge.engine.cost`."""
         options, matching = self.options, self.options.matching
         fusing = fusing_memory(
-            self.models, self.fusion, matching, repair=options.repair is not None, gathers=self.gathers, aligned=options.align
+            self.models, self.fusion, matching, repair=options.repair is not None, gathers=self.gathers, aligned=self.matches
         )  # fmt: skip
         found = {"guard": False, "piecewise": self.fusion.method.piecewise, "fusing": fusing}
-        return {**found, "anchor": options.anchor, "matching": matching} if options.align else found
+        return {**found, "anchor": options.anchor, "matching": matching} if self.matches else found
+
+    @property
+    def matches(self) -> bool:
+        """Whether any model is matched."""
+        return self.aligns and not (self.left and all(self.left))
 
     def _check_options(self) -> None:
         options, fusion, match = self.options, self.fusion, self.options.matching.match
         check_described(self.donor, fusion, options.repair)
-        check_anchors(options.anchor, options.onto, options.matching, options.spaces)
+        check_anchors(options.anchor, options.onto, options.matching, options.spaces or "")
         check_soft(match, fusion, options.repair)
         check_transplant(
             fusion,
             options.source_bases,
             onto=options.onto,
             anchor=options.anchor,
-            align=options.align,
+            align=self.aligns,
             repair=options.repair,
             match=match,
         )
         check_compatible(self.donor, [base for base in options.source_bases if base is not None])
 
-    def _make_solvers(self) -> None:
-        options, onto, given = self.options, self.options.onto, self.options.source_bases
-        self.target = self.models[onto]
-        self.sources = [model for k, model in enumerate(self.models) if k != onto]
+    def _look(self) -> list[str]:
+        """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell of the choice."""
+        options, matching, given = self.options, self.options.matching, self.options.source_bases
+        self.target = self.models[options.onto]
+        self.sources = [model for k, model in enumerate(self.models) if k != options.onto]
         self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
         tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
         self.origins = [tuned_from[id(source)] for source in self.sources]
+        moved = [origin or source for source, origin in zip(self.sources, self.origins, strict=True)]
+        how: dict[str, Any] = {"kinship": options.kinship, "observer": self.output.observer}
+        self.standings = standings(self.target, moved, self.dtype, sample=not self.aligns, **how)
+        self.strays = [
+            standings(origin, [source], self.dtype, sample=True, **how)[0]
+            for source, origin in zip(self.sources, self.origins, strict=True)
+            if origin is not None
+        ]
+        fixed = "task vectors are moved inside the layers" if any(self.origins) else ""
+        fixed = "only some layers are matched" if options.layers is not None else fixed
+        plain = matching.match == OURS and not matching.needs_models
+        asked = options.spaces if options.spaces is not None or plain else matching.spaces(None)
+        found, others = self.standings, self.models[1:]
+        self.helps = [False] * len(found)
+        if not self.aligns:
+            spaces, _ = chosen_spaces(None, found, self.donor, others, fixed=fixed)
+            self.helps = [s.same_basis is True or (s.moved and spaces == "all") for s in found]
+            self.spaces, self.left = "none", []
+            return []
+        self.spaces, notes = chosen_spaces(asked, found, self.donor, others, fixed=fixed)
+        self.left = leaves_alone(options.align, found, plain=plain, together=options.anchor == "none")
+        return notes
+
+    def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
+        """Every model with what it is brought to, with the distances of a report; and fine-tunes that are none of what they are said
+        to be tuned from."""
+        how = {"align": self.aligns, "left": self.left, "helps": self.helps}
+        base = self.fusion.first == "base" and not self.options.onto
+        found = pairs_of(self.standings, self.models, base=base, **how)
+        found = found if report is None else measured(found, report)
+        strays = pairs_of(self.strays, self.models, align=False, base=True)
+        return found + [pair for pair in strays if pair.level is Level.POOR]
+
+    def _make_solvers(self) -> None:
+        options = self.options
         room = room_for_units(self.plan, self.models, self.output.max_memory, **self.cost)
         # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
         self.solvers = [
@@ -147,6 +194,8 @@ class MergePlan:
             )
             for source, origin in zip(self.sources, self.origins, strict=True)
         ]
+        for solver, left in zip(self.solvers, self.left, strict=False):
+            solver.left = left
         self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
         check_parameters(self.fuser)
         self.fuser.places = self.places
@@ -167,9 +216,15 @@ class MergePlan:
             data_key(options.repair, self.donor, options.matching.limit),
             [k for k, base in enumerate(self.bases) if base is not None],
             options.heads,
-            None if options.recipe is None else plain_value(options.recipe),  # what it says, not how it is written
+            None if self.recipe is None else plain_value(self.recipe),  # what it says, not how it is written
+            self.left,
         )
         return run_key("merge", self.read, *self.fusion.key(), *settings)
+
+    @property
+    def recipe(self) -> str | None:
+        """The YAML that is kept with the output; spaces stand in it where they were not a matter of course."""
+        return None if self.options.recipe is None else self.options.recipe(self.spaces, bool(self.told))
 
     @property
     def read(self) -> list[Model]:
@@ -179,6 +234,8 @@ class MergePlan:
     def run(self) -> dict[str, Any]:
         """Match, fuse and write; the report."""
         options, key = self.options, self.key()
+        if self.matches:  # which takes its time
+            tell_ahead(self.expected())
         apart = apart_names(self.heads, self.donor)
         with StreamWriter(self.template, self.output, key, others=self.read, apart=apart) as stream:
             used, how = self._matched(stream)
@@ -189,7 +246,7 @@ class MergePlan:
                     self.fuser,
                     options.matching,
                     key,
-                    aligned=options.align,
+                    aligned=self.matches,
                     repair=options.repair,
                 )
                 how |= {"forward": self.fuser.report}
@@ -198,7 +255,7 @@ class MergePlan:
                 pieces = self.fusion.method.piecewise
                 results = stream_units(stream, used, self.plan, fuse, self.target, piecewise=pieces)
                 self.fuser.take_notes(results)
-            aligned = options.onto and options.align
+            aligned = options.onto and self.matches
             moved = self.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
             if self.gains is not None:
                 moved = self.gains.written if moved is None else self.gains.written @ moved
@@ -208,7 +265,7 @@ class MergePlan:
             read = [self.target, *self.sources]
             report = report_of("merge", read, results, beside, **described, **how)
             found: list[Alignment] = []
-            if options.align and options.matching.match not in SOFT:
+            if self.aligns and options.matching.match not in SOFT:
                 found = [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, results, strict=True)]
                 if self.gains is not None:
                     found = [self.gains.written @ g for g in found]
@@ -216,6 +273,8 @@ class MergePlan:
             if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
                 given = dict(zip(map(id, self.models), weights_of(self.fusion, len(self.models)), strict=True))
                 report["weights"] = [w for model in read if (w := given[id(model)]) is not None]
+            report["verdict"] = self.verdict(report, self.pairs(report))
+            report["notes"] += noted(report["verdict"])
             finish(self, stream, report, found)
         return report
 
@@ -231,17 +290,30 @@ class MergePlan:
         for solver in self.solvers:
             solver.gains = self.gains
 
+    def verdict(self, report: dict[str, Any], pairs: Sequence[Pair]) -> dict[str, Any] | None:
+        """What came out, or will: see `verdict_document`."""
+        free = bool(self.donor.spec.streams) and not any(map(gives_out_streams, self.models))
+        return verdict_document(pairs, report, free_streams=free)
+
+    def expected(self) -> dict[str, Any] | None:
+        """The verdict before anything is matched, by how the models stand."""
+        refs = [self.target.ref, *(source.ref for source in self.sources)]
+        described = self.fuser.described(len(self.models))
+        return self.verdict(planned_report("merge", refs, align=self.aligns, **described), self.pairs())
+
     def _matched(self, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
         """What brings the units together, once all passes over whole models are done, and what the report says of it."""
         options, matching, solvers = self.options, self.options.matching, self.solvers
         used: Sequence[UnitSolver] = solvers
         streams: list[dict[str, Any]] = []
         mean = None
-        if options.align and options.anchor == "none":
+        if not self.matches:
+            pass
+        elif options.anchor == "none":
             mean = prepare_mean(stream, solvers, matching, self.fusion.weights(len(self.models)))
-        elif options.align and matching.match in SOFT:
+        elif matching.match in SOFT:
             used, streams = prepare_transport(stream, solvers, matching)
-        elif options.align:
+        else:
             streams = prepare_solutions(stream, solvers, matching)
         if not streams and mean is None:
             prepare_votes(stream, solvers)
@@ -252,7 +324,7 @@ class MergePlan:
                 for solver, source, origin in zip(solvers, self.sources, self.origins, strict=True)
             ]
         ours = matching.match == OURS
-        how: dict[str, Any] = {"align": options.align, "spaces": self.spaces, "layers": options.layers}
+        how: dict[str, Any] = {"align": self.aligns, "spaces": self.spaces, "layers": options.layers}
         how |= {"streams": streams if ours else []}
         how |= {"heads": options.heads} if self.heads.apart else {}
         how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}

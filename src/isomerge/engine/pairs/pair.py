@@ -95,6 +95,8 @@ class PairSolver:
         """What rounding does to the moved source, where it is written: no element is taken that its dtype cannot carry."""
         self.gains: CommonGains | None = None
         """The gains in which a merge measures and writes, where streams were turned; what is solved comes with the anchor's."""
+        self.left = False
+        """Whether the source is left as it is, because it is aligned already."""
         self.closes = False
         """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
         functions; no alignment follows."""
@@ -114,7 +116,8 @@ class PairSolver:
 
     def moves(self, unit: Unit) -> bool:
         """Whether a unit's blocks are changed, on loading or by solving."""
-        return bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
+        moved = bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
+        return moved and not self.left
 
     def load_block(self, model: Model, block: Block) -> Tensor:
         """One block in the working dtype, in its frame."""
@@ -153,6 +156,8 @@ class PairSolver:
         squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
         result = self.still(unit, squares)
         moved, gaps, errors = source, None, dict[Block, float]()
+        if self.left:
+            return result, source
         if self.given is not None:
             given = self._given_there(self.given)
             if self.rounding is None:

@@ -122,7 +122,7 @@ def prepare_solutions(
     reports = []
     evidence = MatchEvidence(matching, solvers[0].anchor, stream.output.observer)
     for k, pair in enumerate(solvers):
-        if pair.plan.selection.frame is None and not matching.needs_models:
+        if pair.left or (pair.plan.selection.frame is None and not matching.needs_models):
             continue
         path, key = stream.writer.blob(f"solution-{k}.safetensors"), f"solution {k}"
         record = stream.done(key)

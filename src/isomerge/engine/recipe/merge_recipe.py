@@ -51,7 +51,7 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
     if job.fusion.first == "donor" and not job.stacks:
         align = {**(align or {"enabled": False}), "merge_base": False}
     if align:
-        content["align"] = True if align == {"enabled": True} else align
+        content["align"] = align["enabled"] if set(align) == {"enabled"} else align
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
     named = all(isinstance(model, (str, Path, Checkpoint)) for model in job.models)
     text = text if complete and named else OBJECTS + text
@@ -156,7 +156,7 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
     given |= {"untie": how["untie"] or None, "repair": how["repair"]}
     given |= {"spec": None if how.get("spec") is None else absolute_path(how["spec"])}
     given |= {"heads": how["heads"] if how["heads"] != "average" else None}
-    found: dict[str, Any] = {"enabled": bool(how["align"])}
+    found: dict[str, Any] = {"enabled": how["align"]}
     complete = True
     for name in AlignBlock.model_fields:
         value = given.get(name)
@@ -172,6 +172,8 @@ def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, A
             found[name] = float(value) if name == "search" and not isinstance(value, list) else value
         else:
             complete = False
+    if found["enabled"] == "auto" and len(found) > 1:
+        del found["enabled"]  # a block says so
     return ({} if found == {"enabled": False} else found), complete
 
 

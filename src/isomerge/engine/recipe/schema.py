@@ -99,7 +99,8 @@ class TokenizerEntry(_Strict):
 
 
 class AlignBlock(_Strict):
-    """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``.
+    """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``,
+    ``enabled: true`` is ``--align``; ``auto``, the default of a block, leaves models alone that are aligned already.
 
     The keys are the options of the command line. ``onto`` is a model of the recipe, by its name there; ``stats`` has one
     file per model, in their order, the base first where there is one; ``permutations`` is ``--learn-permutations``. ``data``, ``learn``
@@ -107,7 +108,7 @@ class AlignBlock(_Strict):
     ``models`` is not merged with them, by methods that know no base: it gives config and tokenizer alone.
     """
 
-    enabled: bool = True
+    enabled: bool | Literal["auto"] = "auto"
     anchor: Literal["first", "none"] = "first"
     onto: str | None = None
     match: str | None = None
@@ -184,7 +185,7 @@ class Recipe(_Referring):
     @field_validator("align", mode="before")
     @classmethod
     def _switch(cls, value: Any) -> Any:
-        return {"enabled": value} if isinstance(value, bool) else value
+        return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
 
     @property
     def written_dtype(self) -> str | None:

@@ -5,31 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 
+from isomerge.evidence.relation import RELATIONS, Level, Relation
 from isomerge.evidence.report.facts import Facts
 from isomerge.evidence.report.folder import Written
 
 NEW = "NEW"
 """Stands for the folder that a suggested command writes."""
-
-
-class Relation(IntEnum):
-    """What two models are to each other, as far as their weights tell; later ones are further apart."""
-
-    SAME = 0
-    NEAR = 1
-    RELATED = 2
-    UNRELATED = 3
-
-
-class Level(IntEnum):
-    """How good the news is."""
-
-    GOOD = 0
-    OPEN = 1
-    FAIR = 2
-    POOR = 3
 
 
 @dataclass(frozen=True)
@@ -57,7 +39,10 @@ def next_steps(written: Written, relation: Relation, level: Level, *, measured: 
     elif relation is Relation.NEAR:
         found += _of_near(written, level)
     elif relation is not Relation.SAME and (level is not Level.GOOD or not facts.aligned):
-        found += _of_far(written)
+        far = RELATIONS.get(
+            facts.relation
+        )  # what the run itself knows of the models: that no alignment by weights helps
+        found += _of_strangers(written) if far in (Relation.DERIVED, Relation.UNRELATED) else _of_far(written)
     if not measured and relation is not Relation.SAME and written.folder is not None:
         text = "See what the merge costs: measure the loss between the models on a few hundred labelled examples."
         found.append(Advice(text, _words("isomerge", "report", str(written.folder), "--data", "DATA")))
@@ -66,7 +51,7 @@ def next_steps(written: Written, relation: Relation, level: Level, *, measured: 
 
 def _of_near(written: Written, level: Level) -> Iterator[Advice]:
     facts = written.told
-    if facts.command == "merge" and facts.aligned and level is Level.GOOD:
+    if facts.command == "merge" and facts.aligned and not facts.left and level is Level.GOOD:
         yield Advice(
             "Leave alignment out: the result is nearly the same, in less time.", again(written, "--no-align")
         )
@@ -81,10 +66,35 @@ def _of_near(written: Written, level: Level) -> Iterator[Advice]:
         yield _learning(written)
 
 
+def _of_strangers(written: Written) -> Iterator[Advice]:
+    facts = written.told
+    if facts.base:
+        yield Advice(
+            "Name the model that the others were tuned from as the base; isomerge fingerprint tells which it is."
+        )
+    if (
+        RELATIONS[facts.relation] is Relation.DERIVED
+        and not facts.streams
+        and written.wording.free_streams is not False
+    ):
+        text = "Match the residual stream as well: the models may carry it in different bases."
+        yield Advice(text, again(written, "--spaces", "all"))
+    yield _learning(written)
+    if not facts.taught:
+        text = "Without data for that, have the models write examples, and learn on those."
+        yield Advice(
+            text, _words("isomerge", "generate", *facts.models[facts.base :], "-o", "examples.safetensors")
+        )
+    if not facts.base and len(facts.models) == 2:
+        text = "See whether a merge is possible at all: the loss on the way from one to the other."
+        yield Advice(text, _words("isomerge", "barrier", *facts.models, "--data", "TEST"))
+
+
 def _of_far(written: Written) -> Iterator[Advice]:
     facts = written.told
     if not facts.aligned:
-        yield Advice("Align the models before they are averaged.", again(written, "--spaces", "all"))
+        more = ["--spaces", "all"] if not facts.relation else []  # by default what is needed is matched
+        yield Advice("Align the models before they are averaged.", again(written, *more))
     elif facts.match:
         yield Advice(f"Match by isomerge itself instead of {facts.match}.", again(written, "--spaces", "all"))
     elif not facts.streams and written.wording.free_streams is not False:

@@ -104,6 +104,11 @@ class Facts:
     looked_at: tuple[str, ...] = ()
     """What the match looked at beside the weights."""
     taught: tuple[Taught, ...] = ()
+    relation: str = ""
+    """The code of the run's own verdict (`isomerge.evidence.relation.CODES`), of the models furthest apart; reports of older
+    versions have none."""
+    left: bool = False
+    """Whether all models were left as they are, being aligned already."""
     notes: tuple[str, ...] = ()
     kept_from_first: tuple[str, ...] = ()
     head_folders: tuple[str, ...] = ()
@@ -161,6 +166,9 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
     mean = report.get("mean") or {}
     solved = [dict(found) for found in [*(report.get("streams") or []), *match.get("sources", []), mean] if found]
     distance = spread_of(report["distance"])
+    told = report.get("verdict")
+    told = told if isinstance(told, Mapping) else {}
+    pairs = list(told.get("pairs") or [])
     return Facts(
         command=command,
         models=tuple(map(str, report["models"])),
@@ -183,6 +191,8 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
             k for k in ("input_metric", "functional", "search", "learned") if any(found.get(k) for found in solved)
         ),
         taught=tuple(_taught(found["learned"]) for found in solved if found.get("learned")),
+        relation=str(told.get("code") or ""),
+        left=bool(pairs) and all(pair["left_as_it_is"] for pair in pairs),
         notes=tuple(map(str, report.get("notes") or ())),
         kept_from_first=tuple(map(str, report.get("kept_from_first") or ())),
         head_folders=tuple(map(str, report.get("head_folders") or ())),

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from math import inf
 
 from isomerge.evidence.distance import SAME
-from isomerge.evidence.misalignment import FAR, NEAR
-from isomerge.evidence.report.advice import Advice, Level, Relation, next_steps
+from isomerge.evidence.relation import NEAR, RELATIONS, Level, Relation, relation_of
+from isomerge.evidence.report.advice import Advice, next_steps
 from isomerge.evidence.report.facts import Facts, Taught
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.losses import STORED, Losses, LossLine, Point
 from isomerge.evidence.report.numerals import count, nats, percent, ratio
+from isomerge.matching.settled import FAR
 
 CONNECTED = 0.02
 """Models are connected where the error rate rises by no more than this on the line (Frankle et al. 2020)."""
@@ -41,8 +42,8 @@ def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
     lines = [found for found in losses if found.lines]
     if lines:
         level, title, text = _by_loss(written, lines)
-    elif _in_nats(written.told.taught) and relation is not Relation.SAME:
-        level, title, text = _by_learning(written.told.taught)
+    elif learned_in_nats(written.told.taught) and relation is not Relation.SAME:
+        level, title, text = by_learning(written.told.taught)
     else:
         level, title, text = _by_distance(written, relation)
     if not written.facts.exact:
@@ -50,22 +51,10 @@ def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
     return Verdict(level, title, text, next_steps(written, relation, level, measured=bool(lines)))
 
 
-def relation_of(before: float, after: float, tolerance: float = SAME["F32"]) -> Relation:
-    """What distances in parts of the norm say of two models; as `isomerge.evidence.distance.verdict` has it.
-
-    Args:
-        before, after: alignment, over the tensors that it can move; sqrt(2) is uncorrelated.
-        tolerance: what rounding explains.
-    """
-    if after <= tolerance:
-        return Relation.SAME
-    if before < FAR and after > 0.5 * before:
-        return Relation.NEAR
-    return Relation.RELATED if after < FAR else Relation.UNRELATED
-
-
 def furthest(facts: Facts, written: Written) -> Relation:
     """Of the model that is furthest from the first; of an anchor of zeros, everything is unrelated."""
+    if facts.relation in RELATIONS:  # what the run said of them; it knows more than distances tell
+        return RELATIONS[facts.relation]
     spreads = [spread for _, spread in facts.sources] or [facts.distance]
     codes = written.size.dtypes if written.size else ()
     tolerance = max((SAME[code] for code in codes if code in SAME), default=SAME["F32"])
@@ -102,7 +91,7 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
     return level, title, text
 
 
-def _in_nats(taught: Sequence[Taught]) -> bool:
+def learned_in_nats(taught: Sequence[Taught]) -> bool:
     """Whether a match was learned, and its barriers can be graded: squared units have no scale of their own."""
     return bool(taught) and all(t.unit == "nats" for t in taught)
 
@@ -142,7 +131,8 @@ def _rise(losses: Losses, line: LossLine) -> str:
     return f"On the line between them the loss {highest}; before alignment it rose by {nats(stored.barrier)}."
 
 
-def _by_learning(taught: Sequence[Taught]) -> tuple[Level, str, str]:
+def by_learning(taught: Sequence[Taught]) -> tuple[Level, str, str]:
+    """The verdict of learning: by the highest loss that it left between the models, on examples held out."""
     worst = max(taught, key=lambda t: t.kept)
     level = graded(worst.kept, 0.0)
     title = {
@@ -171,7 +161,12 @@ def _by_distance(written: Written, relation: Relation) -> tuple[Level, str, str]
         text = f"{moved}: within rounding, one is the other in a different order and basis. A merge gives it back."
         return Level.GOOD, "The models are the same function", text
     if not facts.aligned:
-        return _not_aligned(share[0])
+        return _not_aligned(share[0], relation if facts.relation else None)
+    if relation is Relation.NEAR and facts.left:
+        text = (
+            f"They are {before} of their norm apart: fine-tunes of one base, which lie in its coordinates already."
+        )
+        return Level.GOOD, "Aligned already: the models were left as they are", text
     if relation is Relation.NEAR:
         text = f"{moved}: fine-tunes of one base, which lie in its coordinates already."
         return Level.GOOD, "Near as they were: alignment was not needed", text
@@ -182,18 +177,23 @@ def _by_distance(written: Written, relation: Relation) -> tuple[Level, str, str]
             f"{moved}. They are now as near as related models are.",
         )
     why = " (1.41 is what models that have nothing to do with each other have)."
+    if facts.relation:  # nothing that weights could tell was left out
+        text = f"{moved}{why} Their average will most likely not work; the loss between them tells for certain."
+        known = "have a common base, but are far apart" if relation is Relation.DERIVED else "are unrelated"
+        return Level.POOR, f"The models {known}", text
     if not facts.streams and written.wording.free_streams is not False:
         why += " The residual streams were not matched, and may be in different bases."
     text = f"{moved}{why} Distance alone does not tell whether their average works; the loss between them does."
     return Level.OPEN, "Still far apart after alignment", text
 
 
-def _not_aligned(before: float) -> tuple[Level, str, str]:
+def _not_aligned(before: float, relation: Relation | None) -> tuple[Level, str, str]:
+    """``relation`` is what the run knows of them; of an older version it knows nothing."""
     apart = f"They are {ratio(before)} of their norm apart"
-    if before <= NEAR:
+    if before <= NEAR if relation is None else relation is Relation.NEAR:
         text = f"{apart}: fine-tunes of one base, which lie in its coordinates. They can be merged as they are."
         return Level.GOOD, "Near as they are: no alignment is needed", text
-    if before < FAR:
+    if before < FAR and relation is None:
         text = f"{apart} and were not aligned: more than fine-tunes usually are, less than strangers."
         return Level.FAIR, "It is open whether they lie in the same coordinates", text
     text = (

@@ -1,0 +1,233 @@
+"""What two models are to each other, as far as weights tell, in one place: bounds, words, and how good the news is.
+
+Before anything is matched `isomerge.engine.standing` knows whether a model lies in its anchor's coordinates; afterwards distances
+decide. Every door says what comes out in the same words: the terminal, the report's ``verdict``, the model card and the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from isomerge.evidence.distance import SAME
+from isomerge.matching.settled import FAR
+
+NEAR = 0.5
+"""Of the norm: fine-tunes of one base are nearer than this."""
+
+
+class Relation(IntEnum):
+    """What two models are to each other, as far as their weights tell; later ones are further apart."""
+
+    SAME = 0
+    NEAR = 1
+    RELATED = 2
+    DERIVED = 3
+    """A common base, but far apart after all that was matched."""
+    UNRELATED = 4
+
+
+CODES = {
+    Relation.SAME: "same",
+    Relation.NEAR: "aligned",
+    Relation.RELATED: "related",
+    Relation.DERIVED: "far",
+    Relation.UNRELATED: "unrelated",
+}
+"""What reports call them."""
+RELATIONS = {code: relation for relation, code in CODES.items()}
+
+
+class Level(IntEnum):
+    """How good the news is."""
+
+    GOOD = 0
+    OPEN = 1
+    FAIR = 2
+    POOR = 3
+
+
+def relation_of(
+    before: float, after: float, tolerance: float = SAME["F32"], *, kin: bool | None = None
+) -> Relation:
+    """What distances in parts of the norm say of two models.
+
+    Args:
+        before, after: alignment, over the tensors that it can move; sqrt(2) is uncorrelated.
+        tolerance: what rounding explains.
+        kin: whether fingerprints, which no basis hides from, have a common base.
+    """
+    if after <= tolerance:
+        return Relation.SAME
+    if before < FAR and after > 0.5 * before:
+        return Relation.NEAR
+    if after < FAR:
+        return Relation.RELATED
+    return Relation.DERIVED if kin else Relation.UNRELATED
+
+
+def verdict(same: bool | None, before: float, after: float, streams: str = "", *, kin: bool = False) -> str:
+    """What two relative distances mean (``before`` as stored, ``after`` alignment; sqrt(2) is uncorrelated).
+
+    Args:
+        same: whether the residual is within rounding; None where that cannot be told.
+        before, after: distances relative to the anchor's norm, over the tensors that alignment can move.
+        streams: whether residual streams were ``matched``, or are ``free`` to be.
+        kin: whether fingerprints, which no basis hides from, have a common base.
+    """
+    if same:
+        return "same function" if before > 1e-6 else "same function, same weights"
+    if same is None:
+        return "cannot tell: the same function as far as the rounding of the stored numbers lets see"
+    relation = relation_of(before, after, -1.0, kin=kin)
+    if relation is Relation.NEAR:
+        return "fine-tunes of one base, already aligned"
+    if relation is Relation.RELATED:
+        return "related but misaligned: align before merging"
+    if relation is Relation.DERIVED:
+        hint = ": align with --spaces all before merging" if streams == "free" else ""
+        return f"derived from one base, but moved to another basis of the residual stream, or far{hint}"
+    if streams == "matched":
+        return "unrelated: trained apart, aligned as far as symmetries go"
+    hint = ": try --spaces all" if streams == "free" else ""
+    return f"unrelated as far as block-local symmetries tell (the residual streams may be in different bases{hint})"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and the one that it was, or will be, brought to."""
+
+    anchor: str
+    model: str
+    before: float | None
+    """Their distance as stored, as a share of the anchor's norm; None where there is nothing to compare."""
+    after: float | None = None
+    """After alignment; None: nothing was matched, or not yet."""
+    settled: bool = False
+    """Whether all parts are where the anchor has them."""
+    same_basis: bool | None = None
+    kin: bool | None = None
+    left: bool = False
+    """Whether it is left as it is, being aligned already."""
+    align: bool = True
+    """Whether models are aligned in this run at all."""
+    helps: bool = False
+    """Of a run that aligns nothing: whether it is known that alignment would bring them together."""
+    base: bool = False
+    """Whether the anchor is what task vectors are taken from."""
+    tolerance: float = SAME["F32"]
+
+    @property
+    def relation(self) -> Relation | None:
+        """By distances where something was matched, else by how the models stand; None where that does not tell."""
+        if self.before is None:
+            return None
+        if self.after is not None:
+            return relation_of(self.before, self.after, self.tolerance, kin=self.kin)
+        if self.before <= self.tolerance:
+            return Relation.SAME
+        if self.settled:
+            return Relation.NEAR
+        if self.same_basis or self.kin:
+            return Relation.RELATED
+        return Relation.UNRELATED if self.kin is False else None
+
+    @property
+    def level(self) -> Level:
+        """How good the news is for a merge."""
+        if self.relation is None:
+            return Level.OPEN
+        if not self.align and self.relation is Relation.RELATED:
+            return Level.POOR
+        return Level.POOR if self.relation >= Relation.DERIVED else Level.GOOD
+
+    def sentence(self, names: dict[str, str]) -> str:
+        """In words; ``names`` are what to call the models."""
+        a, b = names.get(self.anchor, self.anchor), names.get(self.model, self.model)
+        if self.relation is None:
+            return _unknown(self, a, b)
+        return _WORDS[self.relation](self, a, b)
+
+    def document(self) -> dict[str, Any]:
+        """For a report."""
+        relation = self.relation
+        return {
+            "model": self.model,
+            "anchor": self.anchor,
+            "code": "unknown" if relation is None else CODES[relation],
+            "before": self.before,
+            "after": self.after,
+            "common_base": True if self.settled or self.same_basis else self.kin,
+            "left_as_it_is": self.left,
+            "level": self.level.name.lower(),
+        }
+
+
+NOTHING_IN_COMMON = "1.41 is what models have that have nothing in common"
+
+
+def _share(x: float | None) -> str:
+    return "" if x is None else f"{x:.2g}" if x < 0.1 else f"{x:.2f}"
+
+
+def _same(pair: Pair, a: str, b: str) -> str:
+    if (pair.before or 0.0) <= pair.tolerance:
+        return f"{b} has the weights of {a}"
+    return f"{b} is the same function as {a} in other weights ({_share(pair.before)} of the norm apart as stored)"
+
+
+def _near(pair: Pair, a: str, b: str) -> str:
+    said = f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already ({_share(pair.before)} of the norm apart)"
+    if not pair.align:
+        return said
+    if pair.left:
+        return f"{said}: left as they are (--align matches them all the same)"
+    return said if pair.settled else f"{said}, but for some parts, which were out of place"
+
+
+def _related(pair: Pair, a: str, b: str) -> str:
+    if not pair.align:
+        where = "in another basis of the residual stream" if pair.same_basis is not True else "in other coordinates"
+        known = ": leave --no-align out" if pair.helps else ""
+        return (
+            f"{b} has a common base with {a} but lies {where} ({_share(pair.before)} of the norm apart where they were compared), "
+            f"so that averaging them as they are stored will most likely destroy both{known}"
+        )
+    if pair.after is None:
+        return f"{b} has a common base with {a}, but lies in other coordinates ({_share(pair.before)} of the norm apart): aligned before it is merged"
+    return f"{b} and {a} are related: {_share(pair.before)} of the norm apart as stored, {_share(pair.after)} after alignment"
+
+
+def _derived(pair: Pair, a: str, b: str) -> str:
+    return (
+        f"{b} has a common base with {a}, but they are {_share(pair.after)} of the norm apart after alignment "
+        f"({NOTHING_IN_COMMON}): merging them will most likely not work"
+    )
+
+
+def _unrelated(pair: Pair, a: str, b: str) -> str:
+    far, when = (pair.before, "as stored") if pair.after is None else (pair.after, "after alignment")
+    apart = f"{_share(far)} of the norm apart {when} ({NOTHING_IN_COMMON})"
+    if pair.base:
+        return (
+            f"{a} is no base of {b}: they are {apart}, so that the task vector is as large as the model, and merging it will most "
+            "likely not work"
+        )
+    return f"{b} and {a} are unrelated: {apart}, so that their average will most likely not work"
+
+
+def _unknown(pair: Pair, a: str, b: str) -> str:
+    return (
+        f"{b} lies in other coordinates than {a} ({_share(pair.before)} of the norm apart where they were compared), and whether they "
+        "are related is not known before they are matched"
+    )
+
+
+_WORDS = {
+    Relation.SAME: _same,
+    Relation.NEAR: _near,
+    Relation.RELATED: _related,
+    Relation.DERIVED: _derived,
+    Relation.UNRELATED: _unrelated,
+}

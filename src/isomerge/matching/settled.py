@@ -1,0 +1,244 @@
+"""Whether two models' units lie in the same coordinates already: a cheap test that solves no assignment.
+
+Fine-tunes of one base have every head and every neuron where the base has it, and nothing to gain by a rotation or a factor.
+That is looked for slice by slice: a slice is all that one index of a permuted axis touches (a neuron, a head), in both models.
+Slices that have lost their counterpart are compared with each other; what is continuous is solved once, with every permutation
+at the identity. The test may call two models misplaced that are not (they are matched then, which costs time); a unit whose parts were
+exchanged, turned or rescaled by more than what training changes is never called settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from isomerge.matching.general_linear import Sides
+from isomerge.matching.gram import Leaf, paired_leaves
+from isomerge.matching.refine import space_sides
+from isomerge.matching.rescale import quartic_scale
+from isomerge.pieces import PIECE
+from isomerge.symmetry.blocks import Blocks
+from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.units import elements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FAR = 0.9
+"""Of the norm: models without a common base are further apart; sqrt(2) where they have nothing in common."""
+ALIKE = 0.5
+"""The least cosine of a slice with its counterpart; slices of unrelated models have about 0."""
+FAINT = 1e-3
+"""Of the mean square of a space's slices: what is smaller has no direction worth asking for (dead or pruned neurons)."""
+GAINED = 0.6
+"""Of a squared distance: where an element takes away more than this, it was a matter of coordinates. A change of one side alone, as a
+fine-tune of the value projection, can be halved by balancing it over both."""
+NOTHING, SLIGHT = 1e-4, 1e-2
+"""Of the norm: distances of a unit, and of what one element acts on, that are below are rounding."""
+STEPS = 4
+"""Steps towards the best general linear element: enough to see most of what it gains."""
+SUSPECTS = 1024
+"""Slices without a counterpart that are compared with each other, at most."""
+
+
+@dataclass
+class Slices:
+    """Sums over the slices of one space, float64 [*batch, n] each."""
+
+    anchor: Tensor
+    """Squares of the anchor's slices."""
+    source: Tensor
+    gap: Tensor
+    """Squared distances of the two."""
+
+    @property
+    def solid(self) -> Tensor:
+        """The slices that are there in both models."""
+        import torch
+
+        return torch.minimum(self.anchor, self.source) > FAINT * self.anchor.mean().clamp_min(1e-300)
+
+    @property
+    def cosine(self) -> Tensor:
+        """Of every slice with its counterpart."""
+        product = (self.anchor + self.source - self.gap) / 2
+        return product / (self.anchor * self.source).sqrt().clamp_min(1e-300)
+
+    @property
+    def lost(self) -> Tensor:
+        """The slices that have no counterpart in their place."""
+        return self.solid & (self.cosine < ALIKE)
+
+
+@dataclass
+class Sums:
+    """`Slices` of several spaces, added up over leaves."""
+
+    spec: Spec
+    names: Collection[str]
+    found: dict[str, Slices] = field(default_factory=dict)
+
+    def add(self, leaves: Iterator[Leaf]) -> None:
+        """Add the leaves of two models' blocks."""
+        for x, y, atoms in leaves:
+            names = [a.name for a in atoms]
+            diagonal = {a.name for a in atoms if a.diag}
+            for name in self.names:
+                if names.count(name) == 1 and name not in diagonal:
+                    order = [*(names.index(i) for i in self.spec.batch(self.spec.spaces[name])), names.index(name)]
+                    self._add(name, x, y, order)
+
+    def _add(self, name: str, x: Tensor, y: Tensor, order: list[int]) -> None:
+        """Piece by piece along the first axis, so that products stay in the cache."""
+        import torch
+
+        rest = [k for k in range(x.ndim) if k not in order]
+        shape = [x.shape[k] for k in order]
+        if name not in self.found:
+            self.found[name] = Slices(*(torch.zeros(shape, dtype=torch.float64) for _ in range(3)))
+        here = self.found[name]
+        step = max(1, PIECE * len(x) // max(x.numel(), 1))
+        for start in range(0, len(x), step):
+            one, two = x[start : start + step], y[start : start + step]
+            for total, part in ((here.anchor, one), (here.source, two), (here.gap, one - two)):
+                square = part * part
+                sums = square.permute(*order, *rest).flatten(len(order)).sum(-1) if rest else square.permute(order)
+                place = total.narrow(order.index(0), start, len(one)) if 0 in order else total
+                place += sums.double()
+
+
+def settled(spec: Spec, anchor: Blocks, source: Blocks) -> bool:
+    """Whether all parts of a unit are where the anchor has them.
+
+    Args:
+        spec: with the spaces active that may move.
+        anchor, source: the unit's blocks, float32 or float64; not changed.
+    """
+    movable = [block for block in anchor if elements_of(spec, block)]
+    norm = sum(float(anchor[b].double().square().sum()) for b in movable)
+    gap = sum(float((anchor[b] - source[b]).double().square().sum()) for b in movable)
+    if gap <= NOTHING**2 * norm:
+        return True
+    if gap >= FAR**2 * norm:
+        return False
+    spaces = {space.name: space for block in movable for space in elements_of(spec, block).values()}
+    sums = Sums(spec, [name for name, space in spaces.items() if _is_counted(spec, space)])
+    sums.add(paired_leaves(spec, anchor, source))
+    fibred = {index for space in spaces.values() for index in space.index}
+    for name, slices in sums.found.items():
+        if bool((slices.solid & (slices.cosine <= -ALIKE)).any()):
+            return False  # turned round
+        lost = slices.lost
+        if not bool(lost.any()) or spaces[name].group.compact not in ("Perm", "SignedPerm"):
+            continue
+        # a head may have gone to another place and been turned as well, so that no other one looks like it
+        if (
+            name in fibred
+            or lost.sum() > max(slices.solid.sum() / 2, 1)
+            or _elsewhere(spec, name, slices, anchor, source)
+        ):
+            return False
+    return not _turned(spec, spaces, anchor, source)
+
+
+def _is_counted(spec: Spec, space: Space) -> bool:
+    """Whether the slices of a space keep their identity: of a rotation they do not."""
+    return space.group.compact in ("Perm", "SignedPerm", "Sign") and spec.sizes[space.name] > 1
+
+
+def _elsewhere(spec: Spec, name: str, slices: Slices, anchor: Blocks, source: Blocks) -> bool:
+    """Whether a slice that lost its counterpart has one in another place of the same batch."""
+    import torch
+
+    lost = slices.lost.flatten().nonzero()[:SUSPECTS, 0]
+    batch = lost // slices.lost.shape[-1]
+    products = torch.zeros(len(lost), len(lost), dtype=torch.float64)
+    for x, y, atoms in paired_leaves(spec, anchor, source):
+        names = [a.name for a in atoms]
+        if names.count(name) == 1:
+            order = [*(names.index(i) for i in spec.batch(spec.spaces[name])), names.index(name)]
+            rest = [k for k in range(x.ndim) if k not in order]
+            one, two = (t.permute(*order, *rest).reshape(slices.lost.numel(), -1)[lost].double() for t in (x, y))
+            products += one @ two.mT
+    norms = slices.anchor.flatten()[lost].outer(slices.source.flatten()[lost]).sqrt().clamp_min(1e-300)
+    cosines = products / norms
+    cosines = cosines.abs() if spec.spaces[name].group.compact == "SignedPerm" else cosines
+    other = (batch[:, None] == batch) & ~torch.eye(len(lost), dtype=torch.bool)
+    return bool((cosines[other] >= ALIKE).any())
+
+
+def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blocks) -> bool:
+    """Whether what an element of a continuous space acts on is foreign, or is so mostly by that element."""
+    import torch
+
+    for space in spaces.values():
+        if not space.group.dimension(spec.sizes[space.name]):
+            continue
+        sides = space_sides(spec, space, anchor, source)
+        gap = _trace(sides.anchor_plus + sides.anchor_minus + sides.moved_plus + sides.moved_minus)
+        norm, gap = _trace(sides.anchor_plus + sides.anchor_minus), gap - 2 * _trace(sides.plus + sides.minus)
+        visible = gap > SLIGHT**2 * norm
+        product = norm * _trace(sides.moved_plus + sides.moved_minus)
+        foreign = _trace(sides.plus + sides.minus) < ALIKE * product.sqrt()
+        solid = torch.minimum(norm, product / norm.clamp_min(1e-300)) > FAINT * norm.mean()
+        if bool((visible & solid & (foreign | (_gain(space, sides) > GAINED * gap))).any()):
+            return True
+    return False
+
+
+def _gain(space: Space, sides: Sides) -> Tensor:
+    """By how much an element lowers the squared distance, [*batch]: never by more than the best one does, but for rotary pairs, whose
+    phase and factor are counted each for itself."""
+    import torch
+
+    name, group = space.group_name, space.group
+    cross = sides.plus + sides.minus
+    stay = _trace(cross)
+    if name in ("O", "OFixingOnes"):
+        return 2 * (group.score(cross) - stay)
+    if name == "GL":
+        return _linear_gain(space, sides)
+    turned = torch.zeros_like(stay)
+    if name == "Complex":
+        turned = 2 * (torch.hypot(stay, cross[..., 1, 0] - cross[..., 0, 1]) - stay)
+    alpha, beta, plus, minus = map(_trace, (sides.moved_plus, sides.moved_minus, sides.plus, sides.minus))
+    s = quartic_scale(alpha, beta, plus, minus, signed=name == "Scale")
+    before, after = alpha + beta - 2 * stay, alpha * s**2 + beta / s**2 - 2 * (plus * s + minus / s)
+    return turned + before - after
+
+
+def _linear_gain(space: Space, sides: Sides) -> Tensor:
+    """By how much a rotation and a few Gauss-Newton steps from there lower the squared distance, [*batch]."""
+    import torch
+
+    def moved(s: Sides, g: Tensor) -> Sides:
+        back = torch.linalg.inv(g)
+        return Sides(
+            s.plus @ g.mT, s.minus @ back, g @ s.moved_plus @ g.mT, back.mT @ s.moved_minus @ back, *s_anchor
+        )
+
+    def cost(s: Sides) -> Tensor:
+        return _trace(s.moved_plus + s.moved_minus) - 2 * _trace(s.plus + s.minus)
+
+    s_anchor = (sides.anchor_plus, sides.anchor_minus)
+    begin = cost(sides)
+    here = moved(sides, space.group.solve(sides.plus + sides.minus)[0])
+    for _ in range(STEPS):
+        # the least squares of D+ - X S+ and D- + X^T S-: X K+ + K- X = slope, diagonal between the eigenvectors of both Grams
+        slope = (here.plus - here.moved_plus) - (here.minus - here.moved_minus).mT
+        (k, u), (m, v) = (torch.linalg.eigh(gram) for gram in (here.moved_plus, here.moved_minus))
+        weights = m[..., :, None] + k[..., None, :]
+        weights = weights.clamp_min(1e-9 * weights.flatten(-2).amax(-1).clamp_min(1e-300)[..., None, None])
+        step = v @ ((v.mT @ slope @ u) / weights) @ u.mT
+        step = step / (step.norm(dim=(-2, -1), keepdim=True)).clamp_min(
+            1.0
+        )  # far from the optimum its length tells nothing
+        there = moved(here, torch.linalg.matrix_exp(step))
+        better = (cost(there) < cost(here))[..., None, None]
+        here = Sides(*(torch.where(better, getattr(there, n), getattr(here, n)) for n in here.__dataclass_fields__))
+    return begin - cost(here)
+
+
+def _trace(gram: Tensor) -> Tensor:
+    return gram.diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -1,0 +1,125 @@
+"""The cheap test for units that lie in the same coordinates already: no part that was moved escapes it, no training trips it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from isomerge.engine.standing import same_basis
+from isomerge.engine.models import recognise
+from isomerge.matching.selection import select_spaces
+from isomerge.matching.settled import settled
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Blocks
+from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.units import Unit, elements_of, plan_units
+from toys import Toy, load_toy, save_toy
+
+TOYS = ("llama", "gpt2", "bert", "mixtral", "vit", "t5-gated", "deepseek_v3")
+KINDS = ("tuned", "one matrix", "pruned", "half precision", "quantised")
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Toy]:
+    """Saved toys of several architectures."""
+    folder = tmp_path_factory.mktemp("toys")
+    return {name: load_toy(name, save_toy(name, folder / name, seed=3)) for name in TOYS}
+
+
+def units_of(toy: Toy) -> tuple[Spec, list[Unit]]:
+    """The units inside the layers that something may move."""
+    spec = select_spaces(toy.spec, "default").spec
+    return spec, [unit for unit in plan_units(spec, toy.blocks) if unit.elements]
+
+
+def trained(blocks: Blocks, kind: str) -> Blocks:
+    """What becomes of weights in other hands, without any change of coordinates."""
+    rng = torch.Generator().manual_seed(7)
+    found = {}
+    for number, (block, t) in enumerate(blocks.items()):
+        t = t.clone()
+        noise = torch.randn(t.shape, generator=rng, dtype=t.dtype) * (t.std() if t.numel() > 1 else 0.0)
+        if kind == "tuned":
+            t = t + 0.1 * noise
+        elif kind == "one matrix" and number == 0:
+            t = t + 0.3 * noise
+        elif kind == "pruned":
+            t = t * (t.abs() >= t.abs().flatten().median())
+        elif kind == "half precision":
+            t = t.bfloat16().to(t.dtype)
+        elif kind == "quantised":
+            step = t.abs().max() / 15
+            t = (t / step).round() * step
+        found[block] = t
+    return found
+
+
+@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_moves_nothing(toys: dict[str, Toy], name: str, kind: str) -> None:
+    """Fine-tunes, pruned, rounded and quantised copies are where they were."""
+    toy = toys[name]
+    spec, units = units_of(toy)
+    fresh = toy.fresh()
+    for unit in units:
+        anchor = {block: fresh[block].double() for block in unit.blocks}
+        assert settled(spec, anchor, trained(anchor, kind)), (unit.key, kind)
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_no_part_that_moved_escapes(toys: dict[str, Toy], name: str) -> None:
+    """Of a fine-tune, one element of one space is moved, of one head or expert alone: the unit is not settled."""
+    toy, seen = toys[name], set()
+    spec, units = units_of(toy)
+    fresh, rng = toy.fresh(), torch.Generator().manual_seed(1)
+    for unit in units:
+        anchor = {block: fresh[block].double() for block in unit.blocks}
+        tuned = trained(anchor, "tuned")
+        for key, space in {k: s for b in unit.blocks for k, s in elements_of(spec, b).items()}.items():
+            if key in unit.votes:
+                continue
+            moved = one_moved(spec, key, space.name, tuned, rng)
+            if moved is not None:
+                seen.add(space.group_name)
+                assert not settled(spec, anchor, moved), (unit.key, key)
+    assert seen, "nothing was moved"
+
+
+def one_moved(spec: Spec, key: str, name: str, blocks: Blocks, rng: torch.Generator) -> Blocks | None:
+    """The blocks with one entry of one element sampled, far from the identity; None where the group has no such element."""
+    space = spec.spaces[name]
+    batch, n = tuple(spec.sizes[i] for i in spec.batch(space)), spec.sizes[name]
+    for _ in range(20):
+        element, sample = space.group.identity(batch, n), space.group.sample(batch, n, rng)
+        element = element.to(sample.dtype).clone()
+        first = (0,) * len(batch)
+        element[first] = sample[first]
+        there = {block: t.clone() for block, t in blocks.items()}
+        Alignment(spec, {key: element}).act(there)
+        one = sum(float((there[b] - blocks[b]).square().sum()) for b in blocks)
+        touched = sum(float(blocks[b].square().sum()) for b in blocks) / max(torch.Size(batch).numel(), 1)
+        if one > 0.5 * touched:
+            return there
+    return None
+
+
+def test_streams(toys: dict[str, Toy], tmp_path) -> None:
+    """Embeddings tell whether a stream is in one basis: of a fine-tune it is, of a copy with two coordinates exchanged it is not."""
+    from safetensors.torch import load_file, save_file
+
+    paths = [save_toy("llama", tmp_path / str(k), seed=3, dtype=torch.float32) for k in range(3)]
+    for path, exchanged in ((paths[1], False), (paths[2], True)):
+        weights = load_file(path / "model.safetensors")
+        for k in weights:
+            if "embed_tokens" in k or "lm_head" in k:
+                weights[k] = weights[k] + 0.05 * torch.randn(
+                    weights[k].shape, generator=torch.Generator().manual_seed(1)
+                )
+                if exchanged:
+                    order = torch.arange(weights[k].shape[1])
+                    order[:2] = torch.tensor([1, 0])
+                    weights[k] = weights[k][:, order].contiguous()
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    anchor, tuned, moved = (recognise(path) for path in paths)
+    assert same_basis(anchor, tuned) is True
+    assert same_basis(anchor, moved) is False
