@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import isomerge
-from engine.disguises import disguise, perturb, single
+from engine.disguises import disguise, single
 from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits, labelled_test_digits, training_digits
 from isomerge.evidence.law import random_alignment

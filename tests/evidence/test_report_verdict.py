@@ -10,8 +10,8 @@ import pytest
 
 from evidence.runs import barrier, folder_of, line, run, written
 from isomerge.errors import IsomergeError
-from isomerge.evidence.relation import verdict as words_of_diff
 from isomerge.evidence.relation import Level, Relation, relation_of
+from isomerge.evidence.relation import verdict as words_of_diff
 from isomerge.evidence.report.folder import Written, read_output
 from isomerge.evidence.report.losses import MOVED, losses_of, read_losses
 from isomerge.evidence.report.spaces import Wording

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isomerge.engine.standing import same_basis
 from isomerge.engine.models import recognise
+from isomerge.engine.standing import same_basis
 from isomerge.matching.selection import select_spaces
 from isomerge.matching.settled import settled
 from isomerge.symmetry.alignment import Alignment
