@@ -18,7 +18,14 @@ from isomerge.engine.plan import make_plan, unit_layer
 from isomerge.engine.rounding import RoundingOf, check_rounding, told_rounding
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of, rows_of
-from isomerge.engine.run_verdict import measured, noted, pairs_of, planned_report, verdict_document
+from isomerge.engine.run_verdict import (
+    measured,
+    noted,
+    pairs_of,
+    planned_report,
+    streams_are_free,
+    verdict_document,
+)
 from isomerge.engine.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.engine.streaming import elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.errors import IsomergeError
@@ -53,9 +60,8 @@ class AlignPlan:
     def verdict(self, report: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """What came out, or will, without a report: see `verdict_document`."""
         models = [self.solver.anchor, self.solver.source]
-        free = bool(self.solver.anchor.spec.streams) and not any(map(gives_out_streams, models))
         told = planned_report("align", [m.ref for m in models]) if report is None else report
-        return verdict_document(self.pairs(report), told, free_streams=free)
+        return verdict_document(self.pairs(report), told, free_streams=streams_are_free(models))
 
 
 def plan_align(

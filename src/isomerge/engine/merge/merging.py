@@ -41,7 +41,15 @@ from isomerge.engine.plan import make_plan
 from isomerge.engine.recipe.yaml_text import plain_value
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.run_report import report_of
-from isomerge.engine.run_verdict import measured, noted, pairs_of, planned_report, tell_ahead, verdict_document
+from isomerge.engine.run_verdict import (
+    measured,
+    noted,
+    pairs_of,
+    planned_report,
+    streams_are_free,
+    tell_ahead,
+    verdict_document,
+)
 from isomerge.engine.running_cost import fusing_memory
 from isomerge.engine.standing import chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
@@ -292,8 +300,7 @@ class MergePlan:
 
     def verdict(self, report: dict[str, Any], pairs: Sequence[Pair]) -> dict[str, Any] | None:
         """What came out, or will: see `verdict_document`."""
-        free = bool(self.donor.spec.streams) and not any(map(gives_out_streams, self.models))
-        return verdict_document(pairs, report, free_streams=free)
+        return verdict_document(pairs, report, free_streams=streams_are_free(self.models))
 
     def expected(self) -> dict[str, Any] | None:
         """The verdict before anything is matched, by how the models stand."""
