@@ -1,20 +1,25 @@
-"""Whether two models have a common base, from a few of their layers: the score of fingerprints, at a fraction of their cost.
+"""Whether two models have a common base, from a few of their layers: what fingerprints score, at a fraction of their cost.
 
 A merge asks before it matches, and may not spend on the question what matching takes.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from isomerge.engine.canonical.frame import read_moved
-from isomerge.engine.models import Model, coarsest_dtype, working_dtype
+from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
 from isomerge.matching.frame import folded_gains
-from isomerge.quotient.anchors import anchors_of
-from isomerge.quotient.fingerprint import Fingerprint, Relation
-from isomerge.quotient.relations import relations
-from isomerge.quotient.similarity import CIRCUITS, DERIVED, similarity
+from isomerge.quotient.anchors import TOKENS, Anchors, anchors_of
+from isomerge.quotient.relations import CIRCUITS, Relations, relations
+from isomerge.quotient.similarity import DERIVED
+from isomerge.quotient.witnesses import whitening
 from isomerge.symmetry.blocks import layer_of
-from isomerge.symmetry.units import elements_of
+from isomerge.symmetry.units import Unit, elements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SAMPLE = 3
 """Units that are looked at: the smallest with circuits of a layer, evenly spread."""
@@ -23,43 +28,56 @@ SAMPLE = 3
 def kinship(one: Model, two: Model) -> bool | None:
     """Whether two models of one architecture have a common base, whatever basis they are in; None where nothing compares.
 
-    Reads some units of both, the rows of their embeddings that serve as anchors, and all gains.
+    Reads some units of both, their embeddings, and all gains. The score is the mean cosine of circuits, seen from tokens, with what the
+    tokens themselves share taken out (`isomerge.quotient.witnesses`).
     """
-    score = similarity(sampled(one), sampled(two)).score
-    return None if score is None else score >= DERIVED
+    units = _units(one)
+    (mine, left), (theirs, right) = (_circuits(model, units) for model in (one, two))
+    common = {s for s in mine.keys() & theirs.keys() if mine[s].names == theirs[s].names}
+    white = [{s: whitening((a[s].rows @ a[s].rows.mT).double()) for s in common} for a in (mine, theirs)]
+    cosines: dict[str, list[float]] = {}
+    for key in left.keys() & right.keys():
+        ends = left[key].ends
+        if len(ends) == 2 and set(ends) <= common:
+            x, y = (_seen(found[key].data, ends, w) for found, w in ((left, white[0]), (right, white[1])))
+            cosines.setdefault(key[1].split()[0], []).append(float(x @ y))
+    means = [sum(found) / len(found) for found in cosines.values()]
+    return sum(means) / len(means) >= DERIVED if means else None
 
 
-def sampled(model: Model) -> Fingerprint:
-    """What a fingerprint has of some layers: enough for `Similarity.score`, and no name of the function."""
-    dtype, spec = working_dtype([model]), model.spec
-    fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
-    anchors = anchors_of(model, dtype, fold)
+def _seen(data: Tensor, ends: tuple[str, ...], white: dict[str, Tensor]) -> Tensor:
+    """A circuit [anchors, anchors] as a unit vector, from whitened anchors."""
+    import torch
+
+    y = white[ends[0]] @ data.double() @ white[ends[1]].mT
+    if ends[0] == ends[1]:
+        y = y - torch.eye(len(y)).to(y) * y.diagonal().mean()  # what is alike in all directions has none
+    return y.flatten() / y.norm().clamp_min(1e-300)
+
+
+def _units(model: Model) -> list[Unit]:
+    """Some of the units that hold circuits of a layer."""
     roles = {kind.partition(":")[0] for kind in CIRCUITS}
     units = [
         unit
         for unit in make_plan(model, [], "default").units
         if layer_of(unit.blocks[0])[1] is not None
-        and any(s.role in roles for block in unit.blocks for s in elements_of(spec, block).values())
+        and any(s.role in roles for block in unit.blocks for s in elements_of(model.spec, block).values())
     ]
-    least = min((unit_bytes(model, u) for u in units), default=0)
-    small = [unit for unit in units if unit_bytes(model, unit) <= 2 * least] or units
-    found = []
-    for unit in small[:: max(1, len(small) // SAMPLE)][:SAMPLE]:
-        tensors = {block: read_moved(model, block, dtype, fold) for block in unit.blocks}
+    least = min((unit_bytes(model, unit) for unit in units), default=0)
+    small = [unit for unit in units if unit_bytes(model, unit) <= 2 * least]
+    return small[:: max(1, len(small) // SAMPLE)][:SAMPLE]
+
+
+def _circuits(model: Model, units: list[Unit]) -> tuple[dict[str, Anchors], Relations]:
+    """Tokens as anchors of every stream, and the circuits of some units that are seen from them."""
+    dtype, spec = working_dtype([model]), model.spec
+    fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
+    anchors = anchors_of(model, dtype, fold)[0].get(TOKENS, {})
+    found: Relations = {}
+    for unit in units:
+        here = [block for block in unit.blocks if len(model.stored_names(block)) == len(block.canonical)]
+        tensors = {block: read_moved(model, block, dtype, fold) for block in here}
         floats = {block: t for block, t in tensors.items() if t.is_floating_point()}
-        places = {block.key: layer_of(block) for block in unit.blocks}
-        found += [
-            Relation(key, *places[key], kind, x.data.float(), x.ends)
-            for (key, kind), x in sorted(relations(spec, floats, anchors).items())
-            if kind.split()[0] in CIRCUITS
-        ]
-    return Fingerprint(
-        spec.model_type,
-        "",
-        coarsest_dtype(model),
-        {s: a.names for s, a in anchors.items()},
-        {s: (a.rows @ a.rows.mT).float() for s, a in anchors.items()},
-        found,
-        {},
-        model.ref,
-    )
+        found |= relations(spec, floats, anchors, circuits=True)
+    return anchors, found

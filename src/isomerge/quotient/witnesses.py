@@ -97,7 +97,7 @@ def _circuits(f: Fingerprint, draw: str, names: Mapping[str, Sequence[str]]) -> 
     for stream, wanted in names.items():
         place = {name: at for at, name in enumerate(f.anchors[draw][stream].names)}
         chosen[stream] = torch.tensor([place[name] for name in wanted])
-        white[stream] = _whitening(f.anchors[draw][stream].gram.double()[chosen[stream]][:, chosen[stream]])
+        white[stream] = whitening(f.anchors[draw][stream].gram.double()[chosen[stream]][:, chosen[stream]])
     found: Places = {}
     for r in f.relations:
         kind = r.kind.split()[0]  # of several pairs of streams in one layer, the second is called "qk:rr 2"
@@ -116,7 +116,7 @@ def _unit(y: Tensor) -> Tensor:
     return y.flatten() / y.norm().clamp_min(1e-300)
 
 
-def _whitening(gram: Tensor) -> Tensor:
+def whitening(gram: Tensor) -> Tensor:
     """The map that takes anchors to centred, decorrelated ones, from their Gram [n, n]."""
     import torch
 
