@@ -127,7 +127,9 @@ def merge(
 
         def recipe(refs: list[str], spaces: str, firm: bool) -> str:
             said = None if spaces in ("none", match.spaces(None)) and not firm else spaces
-            return recipe_text(job, refs, {**how, "untie": untie, "dtype": dtype, "spec": spec, "spaces": said}, matching)
+            return recipe_text(
+                job, refs, {**how, "untie": untie, "dtype": dtype, "spec": spec, "spaces": said}, matching
+            )
 
         options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
         options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
@@ -165,7 +167,7 @@ def planned(
     from isomerge.quotient.kinship import kinship
 
     check_align(how["align"])
-    note_idle("merge", _asked(job, how, match, out), _by_default(match))
+    note_idle("merge", _asked(job, how, match, out), _by_default())
     reads = (opening["spec"], how["repair"], *match.paths(), *job.stats, *job.files)
     with (
         _models_of(job, unmoved=not how["align"], **opening) as (found, origins),
@@ -195,11 +197,11 @@ def _asked(job: MergeJob, how: Mapping[str, Any], match: Matching, out: Any) -> 
     }  # fmt: skip
 
 
-def _by_default(match: Matching) -> dict[str, Any]:
+def _by_default() -> dict[str, Any]:
     """What `_asked` gives where nothing is said."""
     from isomerge.engine.pairs.match_options import matching_of
 
-    return {**defaults_of(matching_of, merge), "onto": 0, "spaces": match.spaces(None)}
+    return {**defaults_of(matching_of, merge), "onto": 0}
 
 
 @contextmanager

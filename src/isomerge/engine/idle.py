@@ -269,7 +269,8 @@ COMMAND_LINE: dict[str, dict[str, Any]] = {
 """What only the command line has, beside what tells of a run (`_SHOWN`)."""
 TABLE: dict[str, dict[str, Any]] = {
     "align": {
-        "source": ALWAYS, "onto": ALWAYS, **_OPENING, **_OUTPUT, **_RUNNING, "spaces": ALWAYS, "layers": _layers, "untie": LATE,
+        "source": ALWAYS, "onto": ALWAYS, **_OPENING, **_OUTPUT, **_RUNNING, "align": ALWAYS, "spaces": ALWAYS,
+        "layers": _layers, "untie": LATE,
         **MATCHING, "match": ALWAYS, "learn": ALWAYS, "device": ALWAYS,
     },
     "merge": {
