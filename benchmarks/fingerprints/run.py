@@ -1,79 +1,144 @@
-"""Fingerprints of real checkpoints and of what is made of them: who is kin?
+"""Fingerprints of real checkpoints and of what is made of them: who is kin, what was done, and what evades?
 
-    python -m benchmarks.fingerprints.run    # about ten minutes; writes results/fingerprints.json and docs/measured-fingerprints.md
+    python -m benchmarks.fingerprints.run                  # an hour on one core; writes results/fingerprints.json and the page
+    python -m benchmarks.fingerprints.run --only twins     # one half, the other's results are kept
 
 Every model is hidden behind its own random element of every symmetry space before its fingerprint is taken (conditions of 4 for
-general linear maps, new gains, the streams' largest groups). Pairs of one root are derived, pairs of two roots are independent;
-pairs that no fingerprint compares (other shapes, nothing in common) are counted apart. Twins: 200 random disguises per
-architecture of the tests' small models, in float32, and the same rounded to bfloat16.
+general linear maps, new gains, the streams' largest groups); the first root of a family is looked at undisguised as well, for what is
+told of zeros, levels and dtypes, which disguises hide. Pairs of one root are derived, pairs of two roots of one family (equal shapes, other
+seeds) or of two architectures are independent. Fingerprints are kept in benchmarks/data/fingerprints/prints; what is there is not made again.
+Twins: random disguises of the tests' small models, in float32, and some rounded to bfloat16.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks.fetch import DATA, fetch
 from benchmarks.fingerprints.derive import DERIVATIONS, applies, disguised, read
 from benchmarks.fingerprints.page import write_page
-from benchmarks.fingerprints.tune import TUNED
+from benchmarks.fingerprints.tune import TUNED, trained
 from isomerge.checkpoint.memory import in_memory
 from isomerge.engine.models import recognise
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint
-from isomerge.quotient.similarity import DERIVED, similarity
+from isomerge.quotient.record import read_fingerprint
+from isomerge.quotient.similarity import ALIKE, DERIVED, TAMPERED, Similarity, similarity
 
 RESULT = Path(__file__).parents[1] / "results" / "fingerprints.json"
-BARRIER, TEXT = DATA / "barrier", DATA / "paper" / "text" / "cpu"
-TWINS = 200
+PRINTS = TUNED / "prints"
+TEXT = DATA / "paper" / "text" / "cpu"
+FEW = ("as it is", "4 bits a row", "four fifths pruned", "half the layers", "vocabulary shuffled", "anchors replaced",
+       "all but anchors shuffled", "embeddings replaced")  # fmt: skip
+"""What is made of the roots that are no first of their family, and of large ones."""
+TELLS = {
+    "bfloat16": "rounded to bfloat16",
+    "8 bits a row": "quantised to 8 bits",
+    "4 bits a row": "quantised to 4 bits",
+    "half pruned": "pruned",
+    "four fifths pruned": "pruned",
+    "noise of a fifth": "weights moved",
+    "two fifths of a stranger": "weights moved",
+    "an adapter of rank 4": "weights moved",
+    "fine-tuned": "weights moved",
+    "a layer less": "removed",
+    "half the layers": "removed",
+    "layers twice": "repeated",
+    "layers swapped": "in another order",
+    "the last layer random": "replaced",
+    "more tokens": " rows and ",
+    "half the tokens": " rows and ",
+    "vocabulary shuffled": "rows in another order",
+    "anchors replaced": "exchanged",
+    "all anchors replaced": "exchanged",
+    "all but anchors shuffled": "exchanged",
+    "half the rows replaced": "rows changed",
+    "embeddings replaced": "replaced",
+    "shuffled, 8 bits": "rows in another order",
+    "replaced, a layer less": "replaced",
+    "heads paired anew": "weights moved",
+    "neurons paired anew": "weights moved",
+    "neurons split": "size ff",
+    "another epsilon": "eps",
+    "another activation": "act",
+    "upcycled to experts": "upcycled",
+}
+"""What must be among the words of what was done."""
+EXCHANGED = {"anchors replaced", "all anchors replaced", "all but anchors shuffled"}
+MOST = 1500
+"""Independent pairs of one family that are compared, drawn at random."""
 
 
 @dataclass
 class Entry:
     """One model of the zoo."""
 
+    family: str
     root: str
     how: str
+    plain: bool
+    """Whether it is undisguised."""
     print: Fingerprint
 
 
-def roots() -> dict[str, list[tuple[str, Path]]]:
-    """Checkpoints by what they come from, the root first; what is not on this machine is left out."""
-    found = {"minilm": [("as it is", DATA / "minilm"), ("fine-tuned", DATA / "minilm-sre")]}
-    found["minilm"] += [("fine-tuned", path) for path in sorted(TEXT.glob("*/*-seed-*"))]
-    found["rxnfp"] = [("as it is", DATA / "rxnfp-pretrained")]
-    found["rxnfp"] += [("fine-tuned", DATA / name) for name in ("rxnfp-ft", "rxnfp-ft-10k")]
+def roots() -> list[tuple[str, str, list[tuple[str, Path]], bool]]:
+    """Family, root, checkpoints (the root first), and whether everything is made of it; what is not on this machine is left out."""
+    found = [("bert", "minilm", [("as it is", DATA / "minilm"), ("fine-tuned", DATA / "minilm-sre")], False)]
+    found[0][2].extend(("fine-tuned", path) for path in sorted(TEXT.glob("*/*-seed-*")))
+    tuned = [("fine-tuned", DATA / name) for name in ("rxnfp-ft", "rxnfp-ft-10k")]
+    found.append(("bert", "rxnfp", [("as it is", DATA / "rxnfp-pretrained"), *tuned], False))
+    found.append(("albert", "rxnmapper", [("as it is", DATA / "rxnmapper")], False))
     for family, seeds in {"vit-digits": 5, "vit-fashion": 3, "gpt2": 3, "llama": 3}.items():
         for seed in range(seeds):
-            found[f"{family}-{seed}"] = [("as it is", BARRIER / family / f"seed-{seed}")]
-            found[f"{family}-{seed}"] += [("fine-tuned", TUNED / f"{family}-{seed}")]
+            paths = [("as it is", trained(family, seed)), ("fine-tuned", TUNED / f"{family}-{seed}")]
+            found.append((family, f"{family}-{seed}", paths, seed == 0))
     for seed in (0, 1):
-        found[f"t5-{seed}"] = [("as it is", DATA / "paper" / "t5" / f"seed-{seed}")]
-    here = {root: [(how, p) for how, p in paths if (p / "config.json").is_file()] for root, paths in found.items()}
-    return {root: paths for root, paths in here.items() if paths and paths[0][0] == "as it is"}
+        found.append(("t5", f"t5-{seed}", [("as it is", DATA / "paper" / "t5" / f"seed-{seed}")], seed == 0))
+    here = [
+        (f, r, [(how, p) for how, p in paths if (p / "config.json").is_file()], full) for f, r, paths, full in found
+    ]
+    return [each for each in here if each[2] and each[2][0][0] == "as it is"]
 
 
 def zoo() -> list[Entry]:
     """Every root, its fine-tunes, and what else is made of the root, each in a disguise of its own."""
     entries: list[Entry] = []
-    for root, paths in roots().items():
+    PRINTS.mkdir(parents=True, exist_ok=True)
+    for family, root, paths, full in roots():
         begin = time.time()
-        for how, path in paths:
+        for number, (how, path) in enumerate(paths):
             model = recognise(path)
-            weights, config = read(model), model.config
-            for name, derive in DERIVATIONS.items() if how == "as it is" else [(how, DERIVATIONS["as it is"])]:
-                if applies(name, config):
-                    made, changed = derive(weights, config, len(entries))
-                    entries.append(Entry(root, name, fingerprint(disguised(made, changed, len(entries)))))
+            names = [n for n in DERIVATIONS if full or n in FEW] if number == 0 else ["as it is"]
+            jobs = [(n, plain) for n in names for plain in ([False, True] if full else [False])]
+            for seed, (name, plain) in enumerate(jobs):
+                if applies(name, model.config):
+                    made = _print(
+                        model, f"{root} {number} {name}{' plain' * plain}", name, 1000 * len(entries) + seed, plain
+                    )
+                    entries.append(Entry(family, root, name if number == 0 else how, plain, made))
         print(f"{root}: {sum(e.root == root for e in entries)} models in {time.time() - begin:.0f} s", flush=True)
     return entries
+
+
+def _print(model: Any, label: str, how: str, seed: int, plain: bool) -> Fingerprint:
+    """One fingerprint, from its file where it was made before."""
+    file = PRINTS / f"{label}.json"
+    if not file.is_file():
+        made, changed = DERIVATIONS[how](read(model), dict(model.config), seed)
+        moved = recognise(in_memory(made, changed)) if plain else disguised(made, changed, seed)
+        fingerprint(moved).save(file)
+    return read_fingerprint(file)
 
 
 def auc(derived: list[float], independent: list[float]) -> float:
@@ -84,67 +149,115 @@ def auc(derived: list[float], independent: list[float]) -> float:
     return float(below.double().mean() / len(independent))
 
 
-def pairs_of(entries: list[Entry]) -> dict[str, object]:
-    """Scores of all pairs, what they say at the threshold of the tool, and per derivation."""
-    derived: list[float] = []
-    independent: list[float] = []
-    against_root: dict[str, list[float]] = {}
-    rows, silent, wrong_hash, wrong_same = [], {"derived": 0, "independent": 0}, 0, 0
+def pairs_of(entries: list[Entry]) -> dict[str, Any]:
+    """Verdicts and witnesses of pairs: every derived model with its root, pairs of derived ones, and pairs of two roots."""
+    kin, strange = [], []
     for one, two in combinations(entries, 2):
-        found = similarity(one.print, two.print)
-        kin = one.root == two.root
-        wrong_hash += found.hashes_equal
-        wrong_same += found.same and not kin
-        if found.score is None:
-            silent["derived" if kin else "independent"] += 1
-            continue
-        (derived if kin else independent).append(found.score)
-        if kin and one.how == "as it is":
-            against_root.setdefault(two.how, []).append(found.score)
-        rows.append((found.score, kin, f"{one.root} {one.how} - {two.root} {two.how}"))
-    hard = [r for r in sorted(rows) if r[1]][:3] + [r for r in sorted(rows, reverse=True) if not r[1]][:3]
+        (kin if one.root == two.root else strange).append((one, two))
+    families: dict[str, list[tuple[Entry, Entry]]] = {}
+    for pair in strange:
+        families.setdefault(pair[0].family if pair[0].family == pair[1].family else "two families", []).append(pair)
+    rng = random.Random(0)
+    strange = [p for name in sorted(families) for p in rng.sample(families[name], min(MOST, len(families[name])))]
+    to_root = [pair for pair in kin if pair[0].how == "as it is" and not pair[0].plain]
+    among = rng.sample(rest := [pair for pair in kin if pair not in to_root], min(MOST, len(rest)))
     return {
         "models": len(entries),
-        "roots": len({e.root for e in entries}),
-        "derived_pairs": len(derived),
-        "independent_pairs": len(independent),
-        "not_compared": silent,
-        "auc": auc(derived, independent),
+        "roots": {e.root: sum(x.root == e.root for x in entries) for e in entries},
+        "to_root": _to_root([(one, two, similarity(one.print, two.print)) for one, two in to_root]),
+        "among": _told([(a, b, similarity(a.print, b.print)) for a, b in among]),
+        "independent": _told([(a, b, similarity(a.print, b.print)) for a, b in strange]),
         "threshold": DERIVED,
-        "false_accept": sum(s >= DERIVED for s in independent) / len(independent),
-        "false_reject": sum(s < DERIVED for s in derived) / len(derived),
-        "lowest_derived": min(derived),
-        "highest_independent": max(independent),
-        "equal_hashes": wrong_hash,
-        "taken_for_same": wrong_same,
-        "hardest": [{"score": s, "derived": kin, "pair": pair} for s, kin, pair in hard],
-        "against_root": {
-            how: {"pairs": len(v), "lowest": min(v), "median": sorted(v)[len(v) // 2]}
-            for how, v in sorted(against_root.items())
-        },
+        "alike": ALIKE,
     }
 
 
-def twins() -> dict[str, dict[str, float]]:
-    """Random twins of every small model of the tests: hashes that agree, and the largest differences."""
+Compared = list[tuple[Entry, Entry, Similarity]]
+
+
+def _to_root(found: Compared) -> dict[str, Any]:
+    """By what was made of the root."""
+    rows: dict[str, Any] = {}
+    for how in dict.fromkeys(two.how for _, two, _ in found):
+        here = [(two, s) for _, two, s in found if two.how == how]
+        told = [_says(s, TELLS[how]) for two, s in here if how in TELLS and (two.plain or how not in HIDDEN)]
+        rows[how] = {
+            "pairs": len(here),
+            "lowest_score": min((s.score for _, s in here if s.score is not None), default=None),
+            "lowest_spectra": min((v for _, s in here if (v := s.witnesses["spectra"]) is not None), default=None),
+            "verdicts": dict(Counter(s.verdict for _, s in here)),
+            "told": [sum(told), len(told)],
+            "equal_hashes": sum(s.hashes_equal for _, s in here),
+            "directed": dict(Counter(str(s.source) for _, s in here)),
+        }
+    return rows
+
+
+HIDDEN = {"bfloat16", "8 bits a row", "4 bits a row", "half pruned", "four fifths pruned"}
+"""What a disguise hides: told of undisguised models alone."""
+
+
+def _says(s: Similarity, words: str) -> bool:
+    document = s.document()
+    return any(words in text for text in (*document["changes"], document["conflict"] or ""))
+
+
+def _told(found: Compared) -> dict[str, Any]:
+    """Verdicts, and the scores that come nearest to the thresholds."""
+    anchors = [(s.score, f"{a.root} {a.how} - {b.root} {b.how}") for a, b, s in found if s.score is not None]
+    spectra = [
+        (v, f"{a.root} {a.how} - {b.root} {b.how}")
+        for a, b, s in found
+        if (v := s.witnesses["spectra"]) is not None
+    ]
+    return {
+        "pairs": len(found),
+        "verdicts": dict(Counter(s.verdict for _, _, s in found)),
+        "wrong": [f"{a.root} {a.how} - {b.root} {b.how}: {s.verdict}" for a, b, s in found if _wrong(a, b, s)][:20],
+        "highest_scores": sorted(anchors, reverse=True)[:5],
+        "lowest_scores": sorted(anchors)[:5],
+        "highest_spectra": sorted(spectra, reverse=True)[:5],
+        "equal_hashes": sum(s.hashes_equal for _, _, s in found),
+    }
+
+
+def _wrong(one: Entry, two: Entry, s: Similarity) -> bool:
+    """Whether a verdict is not what was made: kin of strangers, or a stranger or a tampered model of kin that are neither."""
+    if one.root != two.root:
+        return s.derived
+    if s.verdict == TAMPERED:
+        return not {one.how, two.how} & EXCHANGED
+    return not s.derived
+
+
+def twins(count: int) -> dict[str, dict[str, float]]:
+    """Random twins of small models of the tests: hashes that agree, and the largest differences."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-    from toys import TOYS, save_toy
+    from toys import SAMPLE, save_toy
 
     found = {}
-    for name in TOYS:
+    for name in SAMPLE:
         with tempfile.TemporaryDirectory() as folder:
             model = recognise(save_toy(name, Path(folder) / "a", dtype=torch.float32))
             weights, config, first = read(model), model.config, fingerprint(model)
         equal, largest, coarse, half = 0, 0.0, 0.0, 0
-        for seed in range(TWINS):
+        rounded_ones = max(1, count // 10)
+        for seed in range(count):
             twin = disguised(weights, config, seed)
             other = similarity(first, seen := fingerprint(twin))
             equal, largest = equal + (seen.hash == first.hash), max(largest, other.difference or 0.0)
-            if seed < TWINS // 10:
+            if seed < rounded_ones:
                 rounded = {n: t.bfloat16() if t.is_floating_point() else t for n, t in read(twin).items()}
                 near = similarity(first, fingerprint(recognise(in_memory(rounded, config))))
                 coarse, half = max(coarse, near.difference or 0.0), half + near.same
-        found[name] = {"equal": equal, "of": TWINS, "largest": largest, "bfloat16": coarse, "bfloat16_same": half}
+        found[name] = {
+            "equal": equal,
+            "of": count,
+            "largest": largest,
+            "bfloat16": coarse,
+            "bfloat16_same": half,
+            "bfloat16_of": rounded_ones,
+        }
         print(f"{name}: {found[name]}", flush=True)
     return found
 
@@ -153,16 +266,17 @@ def main() -> None:
     """Measure what was asked for, and write it beside what was measured before."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("pairs", "twins"), help="measure one half, keep the other's results")
-    only = parser.parse_args().only
+    parser.add_argument("--twins", type=int, default=200, help="disguises of every small model")
+    options = parser.parse_args()
     result = json.loads(RESULT.read_text()) if RESULT.is_file() else {}
-    if only != "twins":
-        fetch("minilm", "minilm-sre", "rxnfp")
+    if options.only != "twins":
+        fetch("minilm", "minilm-sre", "rxnfp", "rxnmapper")
         begin = time.time()
         entries = zoo()
         result["pairs"] = {**pairs_of(entries), "seconds": round(time.time() - begin)}
         result["bytes"] = {e.root: len(json.dumps(e.print.document())) for e in entries if e.how == "as it is"}
-    if only != "pairs":
-        result["twins"] = twins()
+    if options.only != "pairs":
+        result["twins"] = twins(options.twins)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     if "pairs" in result and "twins" in result:
         write_page(result)

@@ -6,6 +6,7 @@ python -m benchmarks.fingerprints.tune    # into benchmarks/data/fingerprints; a
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import transformers as tf
@@ -18,6 +19,12 @@ from benchmarks.fetch import DATA
 TUNED = DATA / "fingerprints"
 STEPS, BATCH, RATE = 150, 16, 1e-3
 TEXT, IMAGES = ("gpt2", "llama"), {"vit-digits": "digits", "vit-fashion": "fashion"}
+
+
+def trained(family: str, seed: int) -> Path:
+    """The root of a family and a seed: trained to the end, or for fewer steps where this is what is there."""
+    usual = BARRIER / family / f"seed-{seed}"
+    return usual if usual.is_dir() else next(iter(sorted((BARRIER / family).glob(f"steps-*-seed-{seed}"))), usual)
 
 
 def _reading(model: nn.Module) -> Callable[[], Tensor]:
@@ -49,7 +56,9 @@ def tune(family: str, seed: int) -> None:
     if (out / "config.json").is_file():
         return
     torch.manual_seed(seed)
-    source = BARRIER / family / f"seed-{seed}"
+    source = trained(family, seed)
+    if not source.is_dir():
+        return
     kind = tf.AutoModelForCausalLM if family in TEXT else tf.AutoModelForImageClassification
     model = kind.from_pretrained(source).train()
     optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=0.05)

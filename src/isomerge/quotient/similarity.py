@@ -165,7 +165,11 @@ def similarity(one: Fingerprint, two: Fingerprint) -> Similarity:
         known.append(by_length)
     settings = tuple(other_settings(one, two))
     spread = spectral_distance(one, two)
-    tables = by_table(one, two)
+    alike = witnesses[SPECTRA]
+    kin = max(known, default=0.0) >= DERIVED or (alike is not None and alike >= ALIKE)
+    tables = (
+        by_table(one, two) if kin and (largest is None or largest > tolerance) else {}
+    )  # of strangers nothing was done
     evidence = Evidence(seen, witnesses, tables, differences, tolerance, spread)
     done = tuple(changes(one, two, evidence))
     best = max(known, default=None)
