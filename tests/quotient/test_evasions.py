@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,25 @@ def test_every_row_counts(subject: Subject, how: str) -> None:
     assert not found.hashes_equal
 
 
+# ------------------------------------------------------------------- witnesses
+
+
+def test_spectra_that_are_strange_are_told(subject: Subject, tmp_path: Path) -> None:
+    """Anchors see what they saw, and circuits have other singular values: somebody changed them where no anchor looks."""
+    other = Subject(subject.config["model_type"], tmp_path / "b", seed=5).print
+    found = similarity(subject.print, replace(subject.print, spectra=other.spectra))
+    assert found.equal
+    assert found.verdict == TAMPERED
+    assert "where no anchor looks" in found.conflict
+    strangers = similarity(subject.print, other)
+    assert strangers.verdict == "independent"
+    assert not strangers.document()["changes"]
+    alike = similarity(
+        subject.print, replace(other, spectra=subject.print.spectra)
+    )  # as where a vocabulary is another one
+    assert alike.verdict == "derived from one base"
+
+
 # ------------------------------------------------------------------- layers and numbers
 
 
@@ -197,23 +217,39 @@ def test_layers_in_another_order(subject: Subject) -> None:
     assert not found.same
 
 
-@pytest.mark.parametrize("role", ["h", "ff"])
-def test_heads_and_neurons_are_pairs(subject: Subject, role: str) -> None:
-    """Heads (neurons) in another order where they write, and not where they read: all sums over heads are equal, and it is another
-    function. Mutant: relations without ``joint``."""
-    model, rng = subject.model(), torch.Generator().manual_seed(1)
-    names = [n for n, s in model.spec.spaces.items() if s.group_name == "Perm" and s.role == role]
-    names += [n for n in model.spec.spaces if n == role and not names]
-    changed = dict(subject.weights)
-    for block in model.blocks:
-        here = list(atoms(block.axes or ()))
-        writes = block.scope and any(a.name in model.spec.streams and not a.dual for a in here)
-        if writes and any(a.name in names for a in here):
-            tensor = {block: model.assemble(block, torch.float64)}
-            random_alignment(model.spec, [block], rng, names).act(tensor)
-            changed |= {model.names[c]: part.float() for c, part in block.split(tensor[block])}
-    assert any(not torch.equal(t, subject.weights[n]) for n, t in changed.items())
-    found = subject.compared(changed)
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [
+        ("llama", {"o_proj.weight": ("kv", "g")}),
+        ("llama", {"gate_proj.weight": ("ff",)}),
+        ("gpt2", {"attn.c_proj.weight": ("h",), "attn.c_attn.weight": ("h",), "attn.c_attn.bias": ("h",)}),
+    ],
+)
+def test_heads_and_neurons_are_pairs(name: str, moved: dict[str, tuple[str, ...]], tmp_path: Path) -> None:
+    """Heads (neurons) in another order in one of two products alone: all sums over heads are equal, and it is another function."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float32)
+    model, rng = recognise(a), torch.Generator().manual_seed(2)
+    changed = {n: t.float() for n, t in tensors(a).items()}
+    names = [n for spaces in moved.values() for n in spaces]
+    blocks = [b for b in model.blocks if b.scope and any(b.key.endswith(end) for end in moved)]
+    element = random_alignment(model.spec, blocks, rng, [n for n in names if n != "kv"])
+    for block in blocks:
+        before = model.assemble(block, torch.float64)
+        tensor = {block: before.clone()}
+        element.act(tensor)
+        if block.key.endswith(("c_attn.weight", "c_attn.bias")):  # values alone; queries and keys stay
+            kept = 2 * before.shape[-1] // 3
+            tensor[block][..., :kept] = before[..., :kept]
+        changed |= {model.names[c]: part.float() for c, part in block.split(tensor[block])}
+    assert any(not torch.equal(t, tensors(a)[n].float()) for n, t in changed.items())
+    first, other = fingerprint(model), fingerprint(recognise(in_memory(changed, config_of(a))))
+    sums = {(r.block, r.kind): r.data for r in other.relations if r.draw == "all rows" and r.kind != "joint"}
+    assert all(
+        torch.allclose(r.data, sums[r.block, r.kind], rtol=1e-3, atol=1e-4)
+        for r in first.relations
+        if (r.block, r.kind) in sums and r.draw == "all rows"
+    )
+    found = similarity(first, other)
     assert found.verdict == "derived from one base"
     assert not found.hashes_equal
 
