@@ -254,6 +254,23 @@ def test_heads_and_neurons_are_pairs(name: str, moved: dict[str, tuple[str, ...]
     assert not found.hashes_equal
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("llama-tied", "model.embed_tokens.weight"),
+        ("t5-relu", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
+    ],
+)
+def test_signs_are_told(name: str, tensor: str, tmp_path: Path) -> None:
+    """Products see a stream twice: a table that is negated, in a model without biases, has the same ones."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float32)
+    weights = tensors(a)
+    changed = in_memory({**weights, tensor: -weights[tensor]}, config_of(a))
+    found = similarity(fingerprint(recognise(a)), fingerprint(recognise(changed)))
+    assert not found.same
+    assert not found.hashes_equal
+
+
 def test_what_was_done_and_which_way(subject: Subject) -> None:
     """Pruned, quantised and rounded numbers tell which model was there first, in both orders."""
 

@@ -104,6 +104,8 @@ def relations(
         if not circuits and not spec.spaces.keys() & one.inner.keys():
             key = "rows" if one.inner else "stream"
             _add(found, (one.block.key,), key, Related(_rows(one, salt), one.streams))
+        if not circuits:
+            parts |= _alone(spec, k, one, salt)
         if one.streams and (not one.inner or len(one.streams) == 2):
             continue  # a gain or a bias; a convolution along the stream, whose products with itself have four ends
         for other in seen[k:]:
@@ -158,6 +160,23 @@ def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts
     return {(key, kept): torch.einsum(f"W{left},W{right}->W{''.join(letters[n] for n in kept)}", x, y)}
 
 
+def _alone(spec: Spec, number: int, leaf: _Leaf, salt: str) -> Parts:
+    """What a leaf by itself holds of every head, neuron or expert, where nothing but permutations acts on it, or factors that are
+    positive, which are divided out. Products see a stream twice, and not its sign; nor the sign of a table that meets none."""
+    acting = {n: spec.spaces[n].group_name for n in leaf.inner if n in spec.spaces}
+    kept = tuple(n for n in spec.ordered if acting.get(n) == "Perm")
+    if not kept or set(acting.values()) - {"Perm", "PositiveScale"}:
+        return {}
+    at = [leaf.atoms.index(leaf.inner[n]) for n in (*kept, *(n for n in acting if n not in kept))]
+    data = leaf.data.movedim(at, list(range(len(at))))
+    rest = data.reshape(*data.shape[: len(kept)], -1)
+    if len(acting) > len(kept):
+        rest = rest / rest.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    key = f"{leaf.block.key} {number}"
+    weights = signs(key, WAYS, rest.shape[-1], salt).to(rest)
+    return {(key, kept): (rest @ weights.mT).movedim(-1, 0)}
+
+
 def _weighed(leaf: _Leaf, key: str, salt: str) -> Tensor:
     """A leaf [`WAYS`, *inner]: the sums over its anchors, with as many random signs."""
     ends = [at for at, a in enumerate(leaf.atoms) if a.name.startswith("@")]
@@ -168,12 +187,13 @@ def _weighed(leaf: _Leaf, key: str, salt: str) -> Tensor:
 
 
 def _joint(parts: Parts, salt: str) -> Tensor:
-    """The sums over heads, neurons or experts of what every two relations hold of them, as shares, all in one [`WAYS`]."""
+    """The sums over heads, neurons or experts of what relations hold of them, each alone and every two, as shares, all in one [`WAYS`]."""
     import torch
 
     told = torch.zeros(WAYS, dtype=torch.float64)
     shares = {key: x.double() / x.double().norm().clamp_min(1e-300) for key, x in parts.items()}
     for (one, names), x in shares.items():
+        told += signs(one, 1, WAYS, salt)[0] * x.flatten(1).sum(1)
         for (other, theirs), y in shares.items():
             if set(names) & set(theirs):
                 letters = {name: chr(ord("a") + n) for n, name in enumerate(dict.fromkeys((*names, *theirs)))}
