@@ -76,8 +76,8 @@ TELLS = {
 }
 """What must be among the words of what was done."""
 EXCHANGED = {"anchors replaced", "all anchors replaced", "all but anchors shuffled"}
-MOST = 1500
-"""Independent pairs of one family that are compared, drawn at random."""
+MOST = 150
+"""Pairs of strangers of one family, and of kin that are no roots, that are compared: drawn at random."""
 
 
 @dataclass
