@@ -1,6 +1,6 @@
 """Small gains in few bits: does ``isomerge align`` keep the function, and does no distance rise without a line?
 
-    python -m benchmarks.gains OUT.json [--only llama,gpt2]   # 283 cases of 2 to 5 s each on one core
+    python -m benchmarks.gains OUT.json [--only llama,gpt2]   # 365 cases of 1 to 5 s each on one core
 
 Five architectures, their gains set to numbers from 1 to 1e-8, and to zero: one channel of the anchor's first norm as it is, or a
 fifth of all channels of the anchor, of the source or of both with the inverse factor on what reads them (a gauge: the function
@@ -171,6 +171,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts, and the largest change of a function by dtype."""
     kept = [row for row in rows if "change" in row]
     return {
+        "planned": len(plan()),
         "cases": len(rows),
         **{what: sum(row["outcome"] == what for row in rows) for what in ("kept", "refused", "changed")},
         "risen": sum(row["risen"] for row in kept),
