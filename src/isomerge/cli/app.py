@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -19,6 +20,7 @@ from isomerge.errors import (
 )
 
 NO_FOLDER = "the current folder was removed: change to another one (cd), and run the command again"
+NO_FILES = "too many files are open: raise the limit (ulimit -n 4096), and run the same command again"
 NO_MEMORY = (
     "out of memory; close other programs, or run the same command with more memory to go on where it stopped"
 )
@@ -39,6 +41,8 @@ def main() -> None:
     except Exception as error:
         if is_full_error(error):
             _stop(_full(error), 2)
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            _stop(NO_FILES, 2)
         if not is_memory_error(error) and not is_overflow_error(error):
             raise
         _stop(NO_MEMORY if is_memory_error(error) else OVERFLOW, 2)

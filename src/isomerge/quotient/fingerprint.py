@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.agreement import ASIDE, as_transformers_reads, config_value
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
-from isomerge.errors import IsomergeError
+from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
 from isomerge.matching.frame import folded_gains
@@ -215,6 +216,8 @@ def _hash(model: Model, found: Found, salt: str) -> str:
         size = sum(float(x.data.double().square().sum()) for _, x in parts) ** 0.5
         shares = _summed(parts, salt)
         sums = [a + b / max(size, 1e-300) for a, b in zip(sums, shares, strict=True)]
+    if not all(map(isfinite, sums)):
+        raise IsomergeError(f"{model.ref} has no fingerprint: {OVERFLOW}")
     values = [round(v / max(len(kinds), 1) ** 0.5 / STEP) for v in sums]
     text = json.dumps([FORMAT, salted(salt), model.spec.model_type, _function(model), values])
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()

@@ -94,11 +94,13 @@ def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
 
 
 def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:
-    """The layer that a shift's element key names."""
+    """The layer that a shift's element key names; raises IsomergeError as `isomerge.symmetry.stage.scope_of`."""
+    from isomerge.symmetry.stage import numbers_in
+
     line = next(line for line in spec.lines if line.name == shift.bias)
     names = [i for i in line.indices if i not in spec.sizes]
     _, _, rest = key.partition("[")
-    return dict(zip(names, (int(v) for v in rest.rstrip("]").split(",") if v), strict=True))
+    return dict(zip(names, numbers_in(key, rest, len(names)), strict=True))
 
 
 def _carried(g: Stage, spec: Spec, key: str, delta: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from isomerge.errors import IsomergeError
+from isomerge.errors import IsomergeError, visible
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.axes import atoms as every_atom
 from isomerge.symmetry.blocks import Block, leaves
@@ -24,10 +24,29 @@ def element_key(spec: Spec, space: Space, scope: Mapping[str, int]) -> str:
 
 
 def scope_of(spec: Spec, key: str) -> dict[str, int]:
-    """The scope (layer) that an element key names."""
+    """The scope (layer) that an element key names.
+
+    Raises:
+        IsomergeError: a key that is none, as in a file that was edited.
+    """
     name, _, rest = key.partition("[")
-    values = [int(v) for v in rest.rstrip("]").split(",")] if rest else []
-    return dict(zip(spec.scope(spec.spaces[name]), values, strict=True))
+    return dict(
+        zip(spec.scope(spec.spaces[name]), numbers_in(key, rest, len(spec.scope(spec.spaces[name]))), strict=True)
+    )
+
+
+def numbers_in(key: str, rest: str, count: int) -> list[int]:
+    """The ``count`` numbers of an element's key behind its ``[``.
+
+    Raises:
+        IsomergeError: others than that.
+    """
+    parts = [part for part in rest.removesuffix("]").split(",") if part]
+    if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise IsomergeError(
+            f"an alignment moves {visible(key)}, which names no layer of this architecture: its file was changed; make it again"
+        )
+    return [int(part) for part in parts]
 
 
 def joined(one: Spec, two: Spec) -> Spec:
