@@ -1,7 +1,9 @@
 """Is `verify` ever wrong? Mutations of configs and tensors over small models of many architectures, each judged by running both.
 
-    python -m benchmarks.verdicts                   # two hundred of each (11,000 of 55), half an hour on one core; resumable
+    python -m benchmarks.verdicts                   # two hundred of each (11,000 of 55), an hour on one core; resumable
     python -m benchmarks.verdicts --each 1000
+    python -m benchmarks.verdicts --models llama bert --results a.json    # one of several processes
+    python -m benchmarks.verdicts --each 0 --join a.json b.json           # their results in one file
 
 Writes results/verdicts.json and the sentence about it in docs/same-model.md. Both models are run in float64 (norms, softmax and routers
 as well) on inputs that hold every token and position. A verdict is wrong
@@ -133,11 +135,15 @@ def main() -> None:
     parser.add_argument("--slice", type=int, default=40, help="of a model before the next one's turn")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--join", nargs="*", type=Path, default=[], help="results of other models to take in")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    done: dict[str, Any] = json.loads(chosen.results.read_text())["models"] if chosen.results.exists() else {}
+    done: dict[str, Any] = {}
+    for file in filter(Path.exists, [chosen.results, *chosen.join]):
+        done |= json.loads(file.read_text())["models"]
+    write(chosen.results, done)
     for stop in range(chosen.slice, chosen.each + chosen.slice, chosen.slice):
         for name in chosen.models:
             old = done.get(name, {"mutations": 0, "counts": {}, "wrong": [], "seconds": 0.0})
@@ -145,14 +151,19 @@ def main() -> None:
                 continue
             done[name] = joined(old, judge(name, old["mutations"], min(stop, chosen.each)))
             print(name, done[name]["mutations"], len(done[name]["wrong"]), done[name]["seconds"], flush=True)
-            found = {
-                "mutations": sum(d["mutations"] for d in done.values()),
-                "wrong": sum(len(d["wrong"]) for d in done.values()),
-                "models": {name: done[name] for name in MODELS if name in done},
-            }
-            chosen.results.write_text(json.dumps(found, indent=1) + "\n")
-            if chosen.results == RESULTS:
-                PAGE.write_text(page_with(PAGE.read_text(), found))
+            write(chosen.results, done)
+
+
+def write(path: Path, done: dict[str, Any]) -> None:
+    """The results, and the sentence about them, where they are those of the repository."""
+    found = {
+        "mutations": sum(d["mutations"] for d in done.values()),
+        "wrong": sum(len(d["wrong"]) for d in done.values()),
+        "models": {name: done[name] for name in MODELS if name in done},
+    }
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    if path == RESULTS:
+        PAGE.write_text(page_with(PAGE.read_text(), found))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 import isomerge
-from benchmarks.verdicts.__main__ import judged
+from benchmarks.verdicts.__main__ import PAGE, RESULTS, judged, page_with, sentence
 from benchmarks.verdicts.models import MODELS, apart, in_double, said, stored
 from benchmarks.verdicts.mutations import Mutant, mutant
 from depth import more
@@ -67,3 +68,11 @@ def test_small_experts_run(tmp_path: Path) -> None:
     """Products in groups want strides of 16 bytes: experts are taken one by one."""
     stored("qwen3_moe", tmp_path)
     assert compare_outputs(tmp_path, tmp_path) == 0
+
+
+def test_the_page_has_the_numbers_of_the_results() -> None:
+    """As `python -m benchmarks.verdicts` writes them; none is wrong."""
+    page, found = PAGE.read_text(), json.loads(RESULTS.read_text())
+    assert page == page_with(page, found)
+    assert f"{found['mutations']:,} mutations" in sentence(found)
+    assert found["wrong"] == 0
