@@ -29,7 +29,7 @@ results](../benchmarks/results/fingerprints.json).
 | pairs compared (drawn at random where there are more) | {among["pairs"] + sum(r["pairs"] for r in pairs["to_root"].values())} | {strange["pairs"]} |
 {_verdicts(pairs)}
 | wrong verdicts | {len(among["wrong"])} beside the table below | {len(strange["wrong"])} |
-| equal hashes of two that are not the same | {among["equal_hashes"]} | {strange["equal_hashes"]} |
+| pairs with equal hashes | {among["equal_hashes"]} | {strange["equal_hashes"]} |
 
 *Tampered?* is right where rows were exchanged for the eyes of fingerprints alone, and nowhere else. Thresholds: a score of anchors of {pairs["threshold"]}
 (the highest of two roots is {strange["highest_scores"][0][0]:.3f}), a likeness of spectra of {pairs["alike"]} (the highest of two roots is
