@@ -11,7 +11,7 @@ import torch
 import isomerge
 from depth import EVERY
 from isomerge.engine.models import recognise
-from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
+from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from timm_models import SHAPE, answers, made, timm_at_hand
 from toy_plain import TimmViT
 from toys import config_of, randomise, relative
@@ -41,7 +41,8 @@ def test_what_timm_computes_is_kept(kind: str, tmp_path: Path) -> None:
     model, rng = recognise(a), torch.Generator().manual_seed(2)
     assert model.spec.model_type == "timm_vit"
     if kind == "features":  # its stream is what it says
-        g = random_alignment(model.spec, model.blocks, rng, beside_streams(model.spec))
+        local = set(model.spec.spaces) - model.spec.residual_names
+        g = random_alignment(model.spec, model.blocks, rng, sorted(local))
     else:
         g = random_turn(with_streams(model.spec), model.blocks, lambda x: model.assemble(x, torch.float64), rng)
     isomerge.apply(g, a, out=tmp_path / "twin")
