@@ -227,7 +227,7 @@ PICTURE_OUTPUTS = {
     "owlvit": ["logits", "pred_boxes"],
     "owlv2": ["logits", "pred_boxes", "objectness_logits"],
     "sam": ["pred_masks", "iou_scores"],
-    **dict.fromkeys(["dpt", "depth_anything"], ("predicted_depth",)),
+    **dict.fromkeys(["dpt", "depth_anything"], ("predicted_depth", "logits")),
     "vitpose": ["heatmaps"],
     **dict.fromkeys(["detr", "table-transformer"], ("logits", "pred_boxes", "pred_masks")),
     "xclip": ["logits_per_video"],

@@ -48,6 +48,7 @@ from toy_senses import SENSES
 from toy_signals import SIGNALS
 from toy_sparse import SPARSE
 from toy_speech import SPOKEN, speaks
+from toy_switched import SWITCHED
 from toy_texts import TEXTS, in_default, in_width, with_caches_by_layer
 from toy_towers import ENCODED
 from toy_wrapped import WRAPPED
@@ -117,6 +118,7 @@ LATEST = {
     **HEARING,
     **READING,
     **WRAPPED,
+    **SWITCHED,
 }
 
 # name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes

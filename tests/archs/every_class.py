@@ -16,11 +16,16 @@ import transformers as tf
 
 from archs.test_heads import asked
 from isomerge.archs import spec_texts
-from isomerge.evidence.outputs import returned
+from isomerge.engine.free_streams import unread_gains
+from isomerge.engine.models import recognise
+from isomerge.engine.plan import make_plan
+from isomerge.evidence.law import random_turn
+from isomerge.evidence.outputs import differences, returned
+from isomerge.symmetry.alignment import Alignment
 from toy_added import without_chance
 from toy_gemmas import filled, in_double
 from toy_texts import in_default, in_width, with_caches_by_layer
-from toys import TOYS, randomise, tensors
+from toys import TOYS, load_toy, randomise, tensors, write_toy
 
 ABSTRACT = re.compile("Pre[Tt]rainedModel|^Pretrained")
 """Names of classes that others are made of."""
@@ -91,3 +96,22 @@ def everything(kind: Any, folder: Path, given: Mapping[str, torch.Tensor]) -> di
     ):
         torch.manual_seed(0)
         return returned(model(**{k: v.to(dtype) if v.is_floating_point() else v for k, v in given.items()}))
+
+
+def moved(toy: str, folder: Path, out: Path, spaces: str, seed: int = 1) -> Path:
+    """A copy of a saved model, moved by a random element of all that ``--spaces`` lets act on it, written by the real writer."""
+    plain, model = load_toy(toy, folder), recognise(folder)
+    chosen = make_plan(model, [], spaces).selection
+    spec, unread = chosen.frame or chosen.spec, unread_gains([model])
+    blocks, rng = plain.fresh(), torch.Generator().manual_seed(seed)
+    g = random_turn(spec, plain.blocks, blocks.__getitem__, rng, gains=chosen.frame is not None)
+    stages = [Alignment(spec, {k: x for k, x in stage.elements.items() if k not in unread}) for stage in g.stages]
+    for stage in stages:
+        stage.act(blocks)
+    return write_toy(plain, plain.named(blocks), out)
+
+
+def changes(kind: Any, toy: str, folder: Path, given: Mapping[str, torch.Tensor], spaces: str) -> dict[str, float]:
+    """By how much all that a class returns changes with a random element of all that ``--spaces`` lets act."""
+    old = everything(kind, folder, given)
+    return differences(old, everything(kind, moved(toy, folder, folder.with_name(spaces), spaces), given))

@@ -20,6 +20,7 @@ from archs.sense_families import SENSE_IDLE
 from archs.signal_families import SIGNAL_IDLE
 from archs.sparse_families import SPARSE_IDLE
 from archs.speech_families import SPEECH_IDLE
+from archs.switched_families import SWITCHED_IDLE
 from archs.wrapped_families import WRAPPED_IDLE
 from toy_encoders import WIDER_IDLE
 from toy_pictures import PICTURE_IDLE
@@ -56,6 +57,7 @@ IDLE = {
     *HEARING_IDLE,
     *READING_IDLE,
     *WRAPPED_IDLE,
+    *SWITCHED_IDLE,
 }  # fmt: skip
 
 

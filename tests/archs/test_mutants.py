@@ -30,6 +30,7 @@ from archs.sense_mutants import SENSE_MUTANTS
 from archs.signal_families import SIGNAL_MUTANTS
 from archs.sparse_families import SPARSE_MUTANTS
 from archs.speech_families import SPEECH_MUTANTS
+from archs.switched_families import SWITCHED_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
 from archs.wrapped_families import WRAPPED_MUTANTS
 from isomerge.archs import spec_texts
@@ -238,6 +239,7 @@ MUTANTS = [
     *HEARING_MUTANTS,
     *WRAPPED_MUTANTS,
     *READING_MUTANTS,
+    *SWITCHED_MUTANTS,
     *(mutant(toy, "ReLU's scale under GELU", "u", f' if {key} == "relu" => ') for toy, key in GELU.items()),
 ]
 

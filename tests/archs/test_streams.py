@@ -24,6 +24,7 @@ from archs.sense_families import SENSE_STREAMS, WITHOUT_GAINS
 from archs.signal_families import SIGNAL_STREAMS
 from archs.sparse_families import SPARSE_STREAMS
 from archs.speech_families import SPEECH_STREAMS
+from archs.switched_families import SWITCHED_STREAMS
 from archs.test_mutants import model_type_of
 from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
 from archs.wrapped_families import WRAPPED_STREAMS
@@ -121,6 +122,7 @@ STREAMS = {
     **HEARING_STREAMS,
     **WRAPPED_STREAMS,
     **READING_STREAMS,
+    **SWITCHED_STREAMS,
 }
 
 

@@ -19,8 +19,10 @@ from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.errors import IsomergeError
 from toys import outputs, relative, save_toy, tensors
 
+NAMED = "default,residual"
+"""By name, streams turn that a class returns beside its predictions; of others this is ``all``."""
 TWINS = [
-    "bert", "deberta-shared", "vit", "dinov2-swiglu", "gpt2", "gpt2-untied", "llama-biased", "qwen3", "t5-relu", "mixtral",
+    "bert", "deberta-shared", "vit", "dinov2-swiglu", "gpt2", "gpt2-untied", "llama-biased", "qwen3", "mixtral",
     *more("lighton_ocr", "mllama", "hunyuan_vl"),
 ]  # fmt: skip
 
@@ -44,12 +46,29 @@ def test_turned_twin_comes_back(name: str, tmp_path: Path) -> None:
     assert proof["same"], proof["residual"]
 
 
-@pytest.mark.parametrize("name", ["clip", *more("siglip", "blip-contrast", "sam", "xclip", "clap")])
-def test_towers_that_give_out_projections_turn(name: str, tmp_path: Path) -> None:
-    """CLIPModel and its kin are named like base classes; their streams turn, are found, and what they give out stays."""
+@pytest.mark.parametrize("name", ["clip", "t5-relu", *more("siglip", "blip-contrast", "xclip", "clap")])
+def test_a_stream_that_is_returned_turns_when_it_is_named(name: str, tmp_path: Path) -> None:
+    """CLIP returns its towers' hidden states beside its embeddings, T5 its encoder's: ``all`` keeps them, and says how to turn them all
+    the same. What is predicted stays; to verify a turned one is another model, for something that is returned differs."""
     a = single(name, tmp_path / "a")
     moved = turn(name, a, tmp_path / "moved", 3)
     assert relative(outputs(moved), outputs(a)) <= 1e-5
+    _, kept = isomerge.align(moved, onto=a, spaces="all")
+    assert kept["streams"] == []
+    assert any("returns hidden states" in note and "name it" in note for note in kept["notes"])
+    alignment, report = isomerge.align(moved, onto=a, spaces=NAMED)
+    assert report["distance"]["after"] <= 1e-5 * report["distance"]["norm"] < report["distance"]["before"]
+    assert any("in another basis" in note for note in report["notes"])
+    assert isomerge.verify(a, moved)["same"] is False
+    replayed = isomerge.apply(alignment, moved, out=tmp_path / "again")
+    assert any("in another basis" in note for note in replayed["notes"])
+
+
+@pytest.mark.parametrize("name", more("sam"))
+def test_base_classes_with_heads_turn(name: str, tmp_path: Path) -> None:
+    """They are named like base classes; their streams turn, are found, and what they give out stays."""
+    a = single(name, tmp_path / "a")
+    moved = turn(name, a, tmp_path / "moved", 3)
     _, report = isomerge.align(moved, onto=a, spaces="all")
     assert report["streams"]
     assert report["distance"]["after"] <= 1e-5 * report["distance"]["norm"] < report["distance"]["before"]
@@ -76,7 +95,7 @@ def test_turned_twin_comes_back_from_both_starts(
     assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(found["objective"][1:]))
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "t5-relu"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3"])
 def test_permuted_twin_comes_back(name: str, tmp_path: Path) -> None:
     """The same for the declared group (signed permutations), which needs no folding."""
     a = single(name, tmp_path / "a")
@@ -92,7 +111,7 @@ def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
     a, b = (save_toy(name, tmp_path / tag, seed=seed) for tag, seed in (("a", 0), ("b", 5)))
     ga, hb = (turn(name, f, tmp_path / f"moved-{f.name}", s, gains=False) for s, f in ((11, a), (12, b)))
     for tag, pair in (("stored", (a, b)), ("moved", (ga, hb))):
-        isomerge.merge(pair, out=tmp_path / tag, spaces="all")
+        isomerge.merge(pair, out=tmp_path / tag, spaces=NAMED)
     assert relative(outputs(tmp_path / "moved"), outputs(tmp_path / "stored")) <= 1e-5
 
 
@@ -112,7 +131,7 @@ def test_the_objective_never_rises(name: str, tmp_path: Path, monkeypatch: pytes
         return found
 
     monkeypatch.setattr(StreamSolver, "sweep", watched)
-    _, report = isomerge.align(b, onto=a, out=tmp_path / "out", spaces="all")
+    _, report = isomerge.align(b, onto=a, out=tmp_path / "out", spaces=NAMED)
     (found,) = report["streams"]
     steps = found["objective"]
     assert len(steps) == 2 * found["sweeps"] >= (4 if found["groups"]["res"] in ("O", "OFixingOnes") else 2)
@@ -130,9 +149,9 @@ def test_the_objective_never_rises(name: str, tmp_path: Path, monkeypatch: pytes
 def test_streamed_equals_cached(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that do not fit into the cache are read again in every sweep, with the same bytes as the result."""
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)
-    isomerge.align(b, onto=a, out=tmp_path / "cached", spaces="all")
+    isomerge.align(b, onto=a, out=tmp_path / "cached", spaces=NAMED)
     monkeypatch.setattr("isomerge.engine.cost.CACHE", 0)
-    isomerge.align(b, onto=a, out=tmp_path / "streamed", spaces="all")
+    isomerge.align(b, onto=a, out=tmp_path / "streamed", spaces=NAMED)
     assert files_of(tmp_path / "cached") == files_of(tmp_path / "streamed")
 
 
@@ -219,7 +238,7 @@ def test_heads_that_the_anchor_lacks_are_turned(name: str, head: str, tmp_path: 
     model.save_pretrained(tmp_path / "b")
     if name == "t5-gated":  # the anchor's head is tied, this model has none to tie
         assert head in tensors(tmp_path / "b")
-    _, report = isomerge.align(tmp_path / "b", onto=a, out=tmp_path / "out", spaces="all")
+    _, report = isomerge.align(tmp_path / "b", onto=a, out=tmp_path / "out", spaces=NAMED)
     assert report["streams"]
     ids = torch.randint(1, 60, (3, 9), generator=torch.Generator().manual_seed(1))
     found = []

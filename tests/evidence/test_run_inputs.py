@@ -15,7 +15,7 @@ from engine.disguises import single
 from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.references import open_model_ref
 from isomerge.errors import IsomergeError
-from isomerge.evidence.outputs import _difference, _inputs, _predictions, compare_outputs
+from isomerge.evidence.outputs import _difference, _inputs, compare_outputs, differences, returned
 
 TOWER = SimpleNamespace(image_size=8, num_channels=1)
 FILM = SimpleNamespace(image_size=[8, 6], num_frames=5)
@@ -41,18 +41,30 @@ def test_shapes(parts: dict, shapes: dict[str, tuple[int, ...]]) -> None:
     assert {name: tuple(x.shape) for name, x in given.items()} == shapes
 
 
-def test_all_predictions_are_compared() -> None:
-    """Both ends of an answer, and boxes beside classes; of a model without any, the first output alone."""
+def test_everything_that_is_returned_is_compared() -> None:
+    """Every tensor by its path, also inside of other outputs; not what is only given back with the next token."""
     one, two, ids = torch.zeros(2), torch.ones(2), torch.ones(2, dtype=torch.long)
-    for given, wanted in (
-        ({"start_logits": one, "end_logits": two, "encoder_last_hidden_state": one}, [one, two]),
-        ({"logits": one, "pred_boxes": two, "last_hidden_state": one}, [one, two]),
-        ({"ids": ids, "last_hidden_state": one, "pooler_output": two}, [one]),
-        ({"ids": ids, "kept": (one, two)}, []),
-    ):
-        found = _predictions(given)
-        assert len(found) == len(wanted)
-        assert all(x is y for x, y in zip(found, wanted, strict=True))
+    found = {
+        "logits": one,
+        "encoder_last_hidden_state": two,
+        "text_model_output": {"last_hidden_state": two, "pooler_output": None, "past_key_values": (one, two)},
+        "kept": (one, [ids]),
+        "past_key_values": ((one, two),),
+        "mems": [one],
+    }
+    names = ["logits", "encoder_last_hidden_state", "text_model_output.last_hidden_state", "kept.0", "kept.1.0"]
+    assert list(returned(found)) == names
+    assert returned(found)["kept.1.0"] is ids
+
+
+def test_a_tensor_of_one_model_alone_differs() -> None:
+    """Or one of another shape, or numbers where the other has none; two that are no numbers in the same place agree."""
+    one, nan = torch.tensor([1.0, 4.0]), torch.tensor([1.0, torch.nan])
+    assert differences({"a": one}, {"a": one + torch.tensor([0.0, 1.0])}) == {"a": 0.25}
+    assert differences({"a": one}, {}) == {"a": torch.inf}
+    assert differences({"a": one}, {"a": one[:1]}) == {"a": torch.inf}
+    assert differences({"a": one}, {"a": nan}) == {"a": torch.inf}
+    assert differences({"a": nan}, {"a": nan}) == {"a": 0.0}
 
 
 def test_numbers_that_stand_for_never() -> None:

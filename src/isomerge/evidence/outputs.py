@@ -157,7 +157,8 @@ def _difference(first: Tensor, second: Tensor) -> float:
     a, b = (x if x.is_floating_point() or x.is_complex() else x.double() for x in (first, second))
     alike = (a == b) | (a.isnan() & b.isnan())  # infinities stand for what is never predicted
     largest = a.abs().masked_fill(~a.isfinite(), 0).max()
-    change = (a - b).abs().masked_fill(alike, 0).nan_to_num(nan=float("inf"))
+    change = (a - b).abs().masked_fill(alike, 0)
+    change = change.masked_fill(change.isnan(), float("inf"))
     return float(change.max() / largest.clamp_min(1e-30))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Where two non-compact spaces meet in one tensor they are balanced in turn; each turn lowers the norm.
 # The turns are over when a sweep moves less than the last bit of float32 or 1e-12 can tell, or, near that, no longer less
 # than it did a few sweeps before: sums over thousands of entries leave more rounding than one bit.
-SWEEPS = 100
+SWEEPS = 400
 SETTLED = 1e-12
 NEARLY_SETTLED = 1e-4
 PATIENCE = 3
