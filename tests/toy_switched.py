@@ -10,8 +10,21 @@ import transformers as tf
 from toy_encoders import SPARSE, WORDS
 from toy_hybrids import ZAMBA2
 from toy_models import GROUPED, _falcon
-from toy_pictures import DEEP
+from toy_pictures import DEEP, WINDOWS
+from toy_reading import POOLED
+from toy_senses import SENSE_CONFIGS
 from toy_texts import PROPHET
+
+FLORENCE = SENSE_CONFIGS["florence2"][1]
+
+
+def in_stages(settings: dict[str, Any], count: int) -> dict[str, Any]:
+    """The settings of fewer stages."""
+    return {
+        key: value[:count] if isinstance(value, list) and len(value) == 4 else value
+        for key, value in settings.items()
+    }
+
 
 ALONE: dict[str, Any] = {"is_encoder_decoder": False, "is_decoder": True}
 
@@ -33,4 +46,14 @@ SWITCHED: dict[str, tuple[Callable[[], Any], float]] = {
     ),
     "bigbird_pegasus-decoder": (lambda: tf.BigBirdPegasusForCausalLM(tf.BigBirdPegasusConfig(**{**SPARSE, **ALONE})), 1e-9),
     "dpt-labels": (lambda: tf.DPTForSemanticSegmentation(tf.DPTConfig(**DEEP)), 1e-9),
+    "swin-three": (lambda: tf.SwinForImageClassification(tf.SwinConfig(**in_stages(WINDOWS, 3))), 1e-9),
+    "swin-one": (lambda: tf.SwinForImageClassification(tf.SwinConfig(**in_stages(WINDOWS, 1))), 1e-9),
+    "swinv2-three": (lambda: tf.Swinv2ForImageClassification(tf.Swinv2Config(**in_stages(WINDOWS, 3))), 1e-9),
+    "hiera-three": (lambda: tf.HieraForImageClassification(tf.HieraConfig(**in_stages(POOLED, 3), num_query_pool=2)), 1e-9),
+    "florence2-three": (
+        lambda: tf.Florence2ForConditionalGeneration(
+            tf.Florence2Config(**{**FLORENCE, "vision_config": in_stages(FLORENCE["vision_config"], 3)})
+        ),
+        1e-9,
+    ),
 }  # fmt: skip
