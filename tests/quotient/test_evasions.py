@@ -473,7 +473,7 @@ def test_nothing_is_told_of_no_tensors(tmp_path: Path) -> None:
 
     a = save_toy("gpt2", tmp_path / "a", dtype=torch.float32)
     save_file({}, next(a.glob("*.safetensors")))
-    with pytest.raises(isomerge.IsomergeError, match="has no tensors"):
+    with pytest.raises(isomerge.IsomergeError, match="no tensor"):
         isomerge.fingerprint(a)
 
 
