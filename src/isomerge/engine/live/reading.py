@@ -182,9 +182,9 @@ def deciding(config: Config, shapes: Shapes, ignored: Collection[str], lacking: 
         whole = read_by_transformers(config).to_dict()
     except Exception:  # as many types as there are ways not to fit
         return None
-    written = dict(_switches(config))
-    for path, value in (written | {p: v for p, v in _switches(whole) if p not in written}).items():
-        other = reading_of(_turned({**whole, **config}, path, not value), shapes)
+    written = dict(switches(config))
+    for path, value in (written | {p: v for p, v in switches(whole) if p not in written}).items():
+        other = reading_of(turned({**whole, **config}, path, not value), shapes)
         if other is None:
             continue
         kept, lost = other.ignored.keys(), {*other.lacking}
@@ -196,22 +196,22 @@ def deciding(config: Config, shapes: Shapes, ignored: Collection[str], lacking: 
     return None
 
 
-def _switches(config: Config, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
+def switches(config: Config, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
     """The paths and values of all truth values of a config."""
     for key, value in config.items():
         if isinstance(value, bool):
             yield (*at, key), value
         elif isinstance(value, Mapping):
-            yield from _switches(value, (*at, key))
+            yield from switches(value, (*at, key))
 
 
-def _turned(config: Config, path: tuple[str, ...], value: bool) -> dict[str, Any]:
+def turned(config: Config, path: tuple[str, ...], value: bool) -> dict[str, Any]:
     """A config with one switch set."""
     key, *rest = path
     below = config.get(key)
     return {
         **config,
-        key: _turned(below if isinstance(below, Mapping) else {}, tuple(rest), value) if rest else value,
+        key: turned(below if isinstance(below, Mapping) else {}, tuple(rest), value) if rest else value,
     }
 
 
