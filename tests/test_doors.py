@@ -15,7 +15,7 @@ from isomerge.errors import IN_PYTHON, OPTION, IsomergeError
 
 ROOT = Path(isomerge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-BASE = {"arithmetic", "errors", "files", "lock", "pieces", "progress"}
+BASE = {"arithmetic", "errors", "files", "lock", "pieces", "progress", "remembered"}
 # package: what it may import at any time
 ALLOWED = {
     "arithmetic": set(),
@@ -24,6 +24,7 @@ ALLOWED = {
     "lock": set(),
     "pieces": set(),
     "progress": set(),
+    "remembered": {"files"},
     "symmetry": BASE,
     "checkpoint": BASE,
     "data": BASE | {"checkpoint"},

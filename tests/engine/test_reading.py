@@ -192,3 +192,26 @@ def test_switches_of_parts_decide_as_well(tmp_path: Path) -> None:
     decision = deciding(text, shapes, [], lacking.lacking)
     assert decision is not None
     assert str(decision) == "text_config.attention_bias=true"
+
+
+def test_an_answer_is_kept_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class is built once for a config and its shapes; another run, with an empty memory, gives the same answer without it."""
+    monkeypatch.setenv("ISOMERGE_CACHE", str(tmp_path / "cache"))
+    config = {**config_of(save_toy("llama-biased", tmp_path / "a")), "mlp_bias": False}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors(tmp_path / "a").items()}
+    reading._asked.cache_clear()
+    first = reading_of(config, shapes)
+    assert first is not None
+    assert first.ignored
+    built: list[int] = []
+    real = reading.skeleton
+    monkeypatch.setattr(reading, "skeleton", lambda *args: built.append(1) or real(*args))
+    reading._asked.cache_clear()
+    assert reading_of(config, shapes) == first
+    assert built == []
+    (file,) = (tmp_path / "cache" / "readings").iterdir()
+    for damage in ("", "{}", "[1]", '{"kind": "x"}'):
+        file.write_text(damage)
+        reading._asked.cache_clear()
+        assert reading_of(config, shapes) == first
+    assert len(built) == 4

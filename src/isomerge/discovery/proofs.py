@@ -6,60 +6,31 @@ of isomerge and transformers that it was made with.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from isomerge.files import write_whole
+from isomerge import remembered
 
+KIND = "proofs"
 SILENT = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "id2label", "label2id", "use_cache")
 """Keys of a config that say nothing of the function of a model that a spec describes."""
 
 
-def folder() -> Path:
-    """Where proofs are kept: ``$ISOMERGE_CACHE``, or ``isomerge`` in ``$XDG_CACHE_HOME`` (``~/.cache``)."""
-    own = os.environ.get("ISOMERGE_CACHE")
-    if own:
-        return Path(own).expanduser() / "proofs"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "isomerge" / "proofs"
-
-
 def recall(text: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The report of the trial of this text for models of this config; None where it was not tried, or its file is damaged."""
-    try:
-        report = json.loads(_file(text, config).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    report = remembered.recall(KIND, _question(text, config))
     whole = isinstance(report, dict) and report.get("proven") in (True, False) and "refuted" in report
     return report if whole else None
 
 
 def remember(text: str, config: Mapping[str, Any], report: Mapping[str, Any]) -> Path | None:
     """Keep the report of a trial; returns its file, or None where nothing can be written there: then it is made again next time."""
-    file = _file(text, config)
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps(report, indent=1).encode())
-        return file
-    return None
+    return remembered.remember(KIND, _question(text, config), report)
 
 
-def _file(text: str, config: Mapping[str, Any]) -> Path:
-    from isomerge import __version__
-
-    parts = [
-        meaning(text),
-        {k: v for k, v in config.items() if k not in SILENT},
-        __version__,
-        version("transformers"),
-    ]
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-    return folder() / f"{digest[:32]}.json"
+def _question(text: str, config: Mapping[str, Any]) -> list[Any]:
+    return [meaning(text), {key: value for key, value in config.items() if key not in SILENT}]
 
 
 def meaning(text: str) -> str:

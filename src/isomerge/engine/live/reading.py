@@ -12,10 +12,11 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from isomerge import remembered
 from isomerge.checkpoint.agreement import read_by_transformers
 from isomerge.engine.live.conversions import live_names
 from isomerge.errors import IsomergeError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Config = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
+KEPT = "readings"
+"""What answers are kept under (see `isomerge.remembered`)."""
 ALWAYS_COMPUTED = r"rotary_emb\.inv_freq|(^|\.)position_ids$"
 """Buffers of old files that transformers computes now, whatever the config says."""
 
@@ -69,11 +72,39 @@ def refusal_of(config: Config, shapes: Shapes) -> str | None:
 
 @lru_cache(64)  # models are recognised more than once in a run, and by the same config
 def _asked(config: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Reading | str | None:
-    """What is read, or why it is refused."""
-    stored = dict(shapes)
+    """What is read, or why it is refused; kept between runs, for importing the code of a class takes seconds."""
+    question = [config, shapes]
+    if (kept := _decoded(remembered.recall(KEPT, question))) is not None:
+        return kept
+    stored, answer = dict(shapes), None
     with contextlib.suppress(IsomergeError):  # no such class, or a version of transformers that hides how it loads
         module = skeleton(json.loads(config), stored)
-        return _compared(module, stored) if module is not None and not isinstance(module, str) else module
+        answer = _compared(module, stored) if module is not None and not isinstance(module, str) else module
+    if answer is not None:  # another package may bring the class some day
+        remembered.remember(KEPT, question, _encoded(answer))
+    return answer
+
+
+def _encoded(answer: Reading | str) -> dict[str, Any]:
+    """An answer as plain values."""
+    if isinstance(answer, str):
+        return {"refused": answer}
+    return {key: sorted(value) if isinstance(value, frozenset) else value for key, value in vars(answer).items()}
+
+
+def _decoded(kept: Any) -> Reading | str | None:
+    """An answer from what was kept; None where that is no answer."""
+    if isinstance(kept, dict) and isinstance(kept.get("refused"), str):
+        return kept["refused"]
+    with contextlib.suppress(TypeError, AttributeError):
+        reading = Reading(**kept)
+        return replace(
+            reading,
+            lacking=tuple(reading.lacking),
+            reshaped={name: tuple(shape) for name, shape in reading.reshaped.items()},
+            modules=frozenset(reading.modules),
+            read=frozenset(reading.read),
+        )
     return None
 
 
