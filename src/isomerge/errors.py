@@ -115,6 +115,15 @@ def is_overflow_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "without overflow" in str(error)
 
 
+def is_files_error(error: BaseException) -> bool:
+    """Whether a file could not be opened because too many are, also where another error tells of it in other words."""
+    while not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+        if error.__context__ is None:
+            return False
+        error = error.__context__
+    return True
+
+
 def is_full_error(error: BaseException) -> bool:
     """Whether a disk had no room: or none that this user, or this process (``ulimit -f``), may use."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -192,3 +192,23 @@ def test_what_is_not_quantised_stays(tmp_path: Path) -> None:
     """Configs that only speak of quantisation, for weights that are plain, keep it: their classes may need it."""
     checkpoint = open_checkpoint(stored(tmp_path / "q", {"p.weight": drawn(3, 4)}, {"quant_method": "bitnet"}))
     assert dequantised(checkpoint) is checkpoint
+
+
+@pytest.mark.parametrize("how", [{"quant_method": "gptq", "bits": 4}, {"quant_method": "awq"}, FP8, {}], ids=str)
+def test_plain_weights_that_are_said_to_be_packed(how: dict[str, Any], tmp_path: Path) -> None:
+    """transformers makes modules that have no place for them: the key, the tensor and what to do are named."""
+    folder = stored(tmp_path / "plain", {"a.weight": drawn(8, 8), "a.bias": drawn(8)}, how)
+    with pytest.raises(
+        IsomergeError, match=r"quantization_config \(.*but a\.weight and all.*\(F32\).*take quantization_config out"
+    ):
+        dequantised(open_checkpoint(folder))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"load_in_8bit": True}, {"quant_method": "bitsandbytes", "load_in_4bit": True}, {"quant_method": "unheard"}],
+    ids=str,
+)
+def test_plain_weights_that_are_rounded_when_loaded(how: dict[str, Any], tmp_path: Path) -> None:
+    """By methods that take plain numbers, or of which transformers takes no notice: they are let pass."""
+    assert read(stored(tmp_path / "plain", {"a.weight": drawn(8, 8)}, how))

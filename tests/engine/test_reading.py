@@ -133,6 +133,41 @@ def test_shapes_that_the_class_does_not_have(toy: Callable[..., Toy], tmp_path: 
         recognise(changed)
 
 
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("megatron-bert", {"num_labels": 9}, r"makes classifier\.\w+ of MegatronBertForSequenceClassification \[9.*\], but the file holds \[\d.*\]"),
+    ("megatron-bert", {"num_labels": "3"}, r'config.json says num_labels="3", and transformers makes no model of it .* correct num_labels'),
+    ("bert", {"id2label": ["a", "b"]}, r'config.json says id2label=\["a", "b"\], and transformers makes no model of it'),
+    ("bert", {"max_position_embeddings": None}, r"makes bert\.embeddings\.position_embeddings\.weight of BertForMaskedLM \[512, "),
+    ("bert", {"max_position_embeddings": "32"}, r'config.json says max_position_embeddings="32", and transformers'),
+    ("gpt2", {"n_positions": None}, r"makes transformer\.wpe\.weight of GPT2LMHeadModel \[1024, "),
+    ("gpt2", {"n_positions": 7}, r"makes transformer\.wpe\.weight of GPT2LMHeadModel \[7, "),
+    ("llama", {"pad_token_id": 10**6}, r"config.json says pad_token_id=1000000, and transformers makes no model of it \(Padding_idx"),
+    ("llama", {"hidden_act": "unheard"}, r"config.json says hidden_act=\"unheard\", .* \(KeyError: 'unheard'\): correct hidden_act"),
+    ("llama", {"rope_parameters": {"rope_type": "yarn"}}, r"config.json says rope_parameters=.*, and transformers makes no model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "says"), REFUSED, ids=lambda case: str(case)[:40])
+def test_configs_that_transformers_refuses(
+    name: str, changes: dict[str, Any], says: str, toy: Callable[..., Toy], tmp_path: Path
+) -> None:
+    """Counts of labels and positions that are missing or not those of the file, and values of which no model is made."""
+    with pytest.raises(IsomergeError, match=says):
+        recognise(copied(toy(name), tmp_path / "refused", changes))
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [{"transformers_version": "99.0"}, {"auto_map": {"AutoConfig": "own.OwnConfig"}}, {"architectures": None}],
+    ids=lambda beside: next(iter(beside)),
+)
+def test_configs_that_transformers_cannot_judge(
+    beside: dict[str, Any], toy: Callable[..., Toy], tmp_path: Path
+) -> None:
+    """What a newer version wrote, code of its own, and a config that names no class."""
+    assert recognise(copied(toy("llama"), tmp_path / "own", {"hidden_act": "unheard", **beside}))
+
+
 def test_no_tensors_no_verdict(toy: Callable[..., Toy], tmp_path: Path) -> None:
     """A file without tensors is the function of nothing."""
     for name in "ab":
@@ -167,9 +202,13 @@ def test_what_any_architecture_may_switch_is_compared(toy: Callable[..., Toy], t
 
 
 def test_a_config_that_transformers_refuses_has_no_verdict(toy: Callable[..., Toy], tmp_path: Path) -> None:
-    """Equal weights under a config of which no model is made: that they are the same function is not said."""
-    rope = {"rope_theta": 10000.0, "rope_type": "unheard"}
-    one, two = (copied(toy("llama"), tmp_path / name, {"rope_parameters": rope}) for name in "ab")
+    """Equal weights under a config of which no model is made, a newer transformers having written it: that they are the same function is
+    not said."""
+    newer = {
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "unheard"},
+        "transformers_version": "99.0",
+    }
+    one, two = (copied(toy("llama"), tmp_path / name, newer) for name in "ab")
     found = isomerge.verify(one, two)
     assert (found["same"], found["algebra"]) == (None, True)
     assert "transformers makes no model of config.json" in found["reason"]

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from evidence.runs import distances, folder_of, run
 from isomerge.errors import IsomergeError
-from isomerge.evidence.report.facts import facts_of, short_names
+from isomerge.evidence.report.facts import Gap, Spread, facts_of, short_names
 from isomerge.evidence.report.folder import Size, read_output, weights_size
 
 
@@ -25,6 +25,19 @@ def refusal(call: Any, *arguments: Any) -> str:
     assert "\n" not in words
     assert "Traceback" not in words
     return words
+
+
+def test_what_huge_weights_hide() -> None:
+    """A gain of 1e30: what no symmetry moves leaves nothing of a difference of squares, and one space hides another."""
+    huge, plain = Gap(1e30, 1e30, 1e30), Gap(4.0, 3.0, 4.0)
+    fixed = Spread(huge, {"fixed": huge, "ff": plain}, {}, {})
+    assert fixed.movable == plain
+    assert fixed.share_within(1e-4) == (1.0, 0.75)
+    hidden = Spread(Gap(1e30, 5.0, 1e30), {"n1": Gap(1e30, 4.0, 1e30), "ff": plain}, {}, {})
+    assert hidden.movable.share == pytest.approx((1.0, 5e-30))
+    assert hidden.share_within(1e-4) == (1.0, 0.75)
+    same = Spread(Gap(5.0, 1e-6, 5.0), {"n1": Gap(3.0, 1e-6, 3.0), "ff": Gap(4.0, 1e-7, 4.0)}, {}, {})
+    assert same.share_within(1e-4) == same.movable.share
 
 
 def test_facts_of_a_merge() -> None:

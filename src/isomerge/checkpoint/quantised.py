@@ -27,6 +27,12 @@ NARROW = ("F8_E4M3", "F8_E5M2", "I8")
 """What a scaled weight is stored as."""
 SCALES = ("_scale_inv", "_scale")
 """What is behind a weight's name for its factors; both multiply."""
+PACKERS = (
+    "gptq", "awq", "auto-round", "aqlm", "vptq", "spqr", "higgs", "eetq", "fp8", "mxfp8", "fbgemm_fp8", "nvfp4",
+)  # fmt: skip
+"""Methods whose modules in transformers have no place for plain weights; others (bitsandbytes, quanto) round what they load, and of what
+it does not know transformers takes no notice."""
+UNNAMED = "an unnamed method"
 PACKED = ("U8", "I8", "I32", "F4")
 """Left over, these are weights that are packed in another way."""
 BESIDE = re.compile(r"\.(input_scale|output_scale|activation_scale|[qkv]_scale|kv_scale|input_zero_point)$")
@@ -43,7 +49,8 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
     Products are float32 and rounded once. The view's config does not speak of quantisation. Nothing is read yet.
 
     Raises:
-        IsomergeError: weights that are packed in a way that is not known, or factors that do not fit.
+        IsomergeError: weights that are packed in a way that is not known, factors that do not fit, or a config that says that weights
+            are packed, which are plain numbers.
     """
     key = next((key for key in KEYS if isinstance(checkpoint.config.get(key), Mapping)), None)
     if key is None:
@@ -53,7 +60,7 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
     found, used = _scaled(checkpoint, how, code)
     more, blocks = _microscaled(checkpoint, code)
     found, used = found | more, used | blocks
-    method = str(how.get("quant_method") or "an unnamed method")
+    method = str(how.get("quant_method") or UNNAMED)
     for name, info in checkpoint.tensors.items():
         if name not in used and name not in found and info.dtype in PACKED:
             raise IsomergeError(
@@ -62,6 +69,7 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
                 "of transformers)"
             )
     if not found:
+        _check_plain(checkpoint, key, method)
         return checkpoint
     return checkpoint.derive(
         found,
@@ -69,6 +77,26 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
         config={k: v for k, v in checkpoint.config.items() if k not in KEYS},
         drop=used | {name for name in checkpoint.tensors if BESIDE.search(name)},
     )
+
+
+def _check_plain(checkpoint: Checkpoint, key: str, method: str) -> None:
+    """Refuse a config that says that weights are packed where all of them are plain numbers.
+
+    Raises:
+        IsomergeError: naming the key, and a tensor that is plain.
+    """
+    plain = [info for info in checkpoint.tensors.values() if info.dtype in FLOATS.values() and len(info.shape) > 1]
+    online = checkpoint.config[key].keys() & {
+        "load_in_4bit",
+        "load_in_8bit",
+    }  # old bitsandbytes, which named no method
+    refused = method in PACKERS or (key == KEYS[0] and method == UNNAMED and not online)
+    if refused and len(plain) == sum(len(info.shape) > 1 for info in checkpoint.tensors.values()) > 0:
+        raise IsomergeError(
+            f"{checkpoint.ref}: config.json says {key} (quant_method={method}), but {plain[0].name} and all other weights are plain "
+            f"numbers ({plain[0].dtype}), for which transformers then has no place: take {key} out of config.json, or name the model "
+            "that it belongs to"
+        )
 
 
 def quantisation_note(checkpoint: Checkpoint) -> str | None:

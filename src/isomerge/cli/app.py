@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -13,6 +12,7 @@ from isomerge.errors import (
     OVERFLOW,
     IsomergeError,
     Stopped,
+    is_files_error,
     is_full_error,
     is_memory_error,
     is_overflow_error,
@@ -37,11 +37,11 @@ def main() -> None:
     try:
         _run()
     except IsomergeError as error:
-        _stop(error.sentence, 2)
+        _stop(NO_FILES if is_files_error(error) else error.sentence, 2)
     except Exception as error:
         if is_full_error(error):
             _stop(_full(error), 2)
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        if is_files_error(error):
             _stop(NO_FILES, 2)
         if not is_memory_error(error) and not is_overflow_error(error):
             raise

@@ -67,7 +67,7 @@ def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
     each = [source["distance"] for source in report.get("sources") or []] or [report["distance"]]
     found = []
     for pair, distance in zip(pairs, each, strict=True):
-        share = spread_of(distance).movable.share
+        share = spread_of(distance).share_within(pair.tolerance)
         if not pair.align or share is None:
             found.append(pair)
         elif pair.left:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from isomerge.matching.certified import certified_scale
 from isomerge.matching.rescale import POLISH, TINY, quartic_scale
 from isomerge.symmetry.groups import Group
+from isomerge.symmetry.groups.singular import check_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,4 +108,7 @@ def _score(group: Group, cross: Tensor) -> Tensor:
     """The group's score; for rotations from singular values, as squares would lose half the digits."""
     import torch
 
-    return torch.linalg.svdvals(cross).sum(-1) if group.compact == "O" else group.score(cross)
+    if group.compact != "O":
+        return group.score(cross)
+    check_finite(cross)
+    return torch.linalg.svdvals(cross).sum(-1)

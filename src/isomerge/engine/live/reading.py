@@ -29,6 +29,8 @@ Config = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
 KEPT = "readings"
 """What answers are kept under (see `isomerge.remembered`)."""
+NAMING = ("model_type", "architectures")
+"""Keys that say which class is meant."""
 ALWAYS_COMPUTED = r"rotary_emb\.inv_freq|(^|\.)position_ids$"
 """Buffers of old files that transformers computes now, whatever the config says."""
 
@@ -136,7 +138,13 @@ def skeleton(config: Config, shapes: Shapes) -> nn.Module | str | None:
         except (ImportError, NotImplementedError, RuntimeError):
             return None
         except Exception as error:  # as many types as there are ways not to fit
-            return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+            return _in_one_line(error)
+
+
+def _in_one_line(error: Exception) -> str:
+    """What an error says; of one that says no more than a word (a key that is not known), its type as well."""
+    said = " ".join(str(error).split()).rstrip(".")
+    return said if " " in said else f"{type(error).__name__}: {said}".rstrip(": ")
 
 
 def configuration(kind: Any, config: dict[str, Any]) -> Any:
@@ -261,10 +269,12 @@ def check_read(ref: str, config: Config, shapes: Shapes, spec: Spec, matches: Ma
         matches: the line of every stored tensor.
 
     Raises:
-        IsomergeError: naming the tensor and, where a switch of the config decides it, the switch.
+        IsomergeError: naming the tensor and, where a switch of the config decides it, the switch; or the key of which transformers
+            makes no model.
     """
     reading = reading_of(config, shapes)
     if reading is None:
+        _check_made(ref, config, shapes)
         return
     for stored, shape in reading.reshaped.items():
         raise IsomergeError(
@@ -282,6 +292,41 @@ def check_read(ref: str, config: Config, shapes: Shapes, spec: Spec, matches: Ma
         decision = deciding(config, shapes, ignored, reading.lacking)
         if decision is not None:
             raise (_denied if decision.tensor in ignored else _demanded)(ref, reading, [decision.tensor], decision)
+
+
+def _check_made(ref: str, config: Config, shapes: Shapes) -> None:
+    """Refuse a config of which transformers makes no model.
+
+    Without ``architectures`` no class is meant. Code of its own (``auto_map``), and what a newer version of transformers wrote, is not
+    for the installed one to judge.
+
+    Raises:
+        IsomergeError: naming the key that stands in the way, where it is one.
+    """
+    refusal = refusal_of(config, shapes)
+    if refusal is None or not config.get("architectures") or config.get("auto_map") or _is_newer(config):
+        return
+    key = next((key for key in config if key not in NAMING and _is_made(config, key, shapes)), None)
+    said = "" if key is None else f" says {key}={json.dumps(config[key], default=str)[:80]}, and"
+    raise IsomergeError(
+        f"{ref}: config.json{said}{' is such that' if key is None else ''} transformers makes no model of it ({refusal[:300]}): correct "
+        f"{'it' if key is None else key}, or name the config.json that these weights belong to"
+    )
+
+
+def _is_made(config: Config, key: str, shapes: Shapes) -> bool:
+    """Whether transformers makes a model of a config without a key."""
+    return reading_of({k: v for k, v in config.items() if k != key}, shapes) is not None
+
+
+def _is_newer(config: Config) -> bool:
+    """Whether a newer version of transformers wrote a config than is installed."""
+    from transformers import __version__
+
+    def numbers(version: Any) -> list[int]:
+        return [int(n) for n in re.findall(r"\d+", str(version or ""))[:2]]
+
+    return numbers(config.get("transformers_version")) > numbers(__version__)
 
 
 def _is_denied(reading: Reading, match: Match, live: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import hypot, isfinite
 from pathlib import PurePath
 from typing import Any
 
@@ -45,7 +45,10 @@ class Spread:
 
     @property
     def movable(self) -> Gap:
-        """Over the tensors that some space acts on; over all where none does. ``fixed`` are exactly the others."""
+        """Over the tensors that some space acts on; over all where none does. ``fixed`` are exactly the others.
+
+        Where those are so large that nothing is left of the difference, the spaces, which overlap, say between what it lies.
+        """
         fixed = self.spaces.get(FIXED)
         if fixed is None or set(self.spaces) == {FIXED}:
             return self.total
@@ -53,7 +56,24 @@ class Spread:
             (self.total.before, self.total.after, self.total.norm),
             (fixed.before, fixed.after, fixed.norm),
         )
-        return Gap(*(max(x * x - y * y, 0.0) ** 0.5 for x, y in zip(whole, rest, strict=True)))
+        moved = [(gap.before, gap.after, gap.norm) for name, gap in self.spaces.items() if name != FIXED]
+        least, most = map(max, zip(*moved, strict=True)), map(hypot, *moved)
+        return Gap(
+            *(
+                min(max(x * x - y * y, low * low), high * high) ** 0.5
+                for x, y, low, high in zip(whole, rest, least, most, strict=True)
+            )
+        )
+
+    def share_within(self, tolerance: float) -> tuple[float, float] | None:
+        """Of the movable tensors, what `Gap.share` says; where it says that nothing is left but rounding, and a space is further apart
+        than that, for the norm of another hides it: the share of that space. ``tolerance`` is what rounding explains."""
+        share = self.movable.share
+        if share is None or share[1] > tolerance:
+            return share
+        each = [gap.share for name, gap in self.spaces.items() if name != FIXED]
+        apart = [s for s in each if s is not None and s[1] > tolerance]
+        return max(apart, key=lambda s: s[1], default=share)
 
 
 @dataclass(frozen=True)

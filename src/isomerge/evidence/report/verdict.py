@@ -58,7 +58,7 @@ def furthest(facts: Facts, written: Written) -> Relation:
     spreads = [spread for _, spread in facts.sources] or [facts.distance]
     codes = written.size.dtypes if written.size else ()
     tolerance = max((SAME[code] for code in codes if code in SAME), default=SAME["F32"])
-    return max(relation_of(*(s.movable.share or (inf, inf)), tolerance) for s in spreads)
+    return max(relation_of(*(s.share_within(tolerance) or (inf, inf)), tolerance) for s in spreads)
 
 
 def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, str]:

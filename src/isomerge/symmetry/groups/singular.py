@@ -11,6 +11,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def check_finite(m: Tensor) -> None:
+    """Refuse what LAPACK has no answer to, before it writes lines of its own to the terminal, or answers with anything.
+
+    Raises:
+        LinAlgError: of torch, where an entry is not finite.
+    """
+    import torch
+
+    if not bool(m.isfinite().all()):
+        raise torch.linalg.LinAlgError("an entry is not finite")  # pyright: ignore[reportPrivateImportUsage]
+
+
 def singular_values_and_vectors(m: Tensor, *, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """``U, S, V^H`` of matrices m [*b, n, p], in their dtype and on their device, as `torch.linalg.svd` gives them.
 
@@ -19,10 +31,11 @@ def singular_values_and_vectors(m: Tensor, *, full_matrices: bool = True) -> tup
     """
     import torch
 
+    check_finite(m)
     try:
         return torch.linalg.svd(m, full_matrices=full_matrices)
     except RuntimeError as error:  # LinAlgError is one, but no public name to type checkers
-        if not type(error).__name__.endswith("LinAlgError") or not bool(m.isfinite().all()):
+        if not type(error).__name__.endswith("LinAlgError"):
             raise
     from scipy.linalg import svd
 
