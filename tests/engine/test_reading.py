@@ -178,8 +178,11 @@ def test_no_tensors_no_verdict(toy: Callable[..., Toy], tmp_path: Path) -> None:
     assert "there is no tensor in it" in str(got.exception)
 
 
-def test_what_cannot_be_asked_is_let_pass(toy: Callable[..., Toy], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_asked_is_let_pass(
+    toy: Callable[..., Toy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A class that transformers does not have or cannot build; a version that hides how it loads."""
+    monkeypatch.setenv("ISOMERGE_CACHE", str(tmp_path / "cache"))  # other tests have asked the same
     plain = toy("llama-biased")
     config, shapes = config_of(plain.folder), shapes_of(plain.folder)
     assert reading_of({**config, "model_type": "unheard"}, shapes) is None
