@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from transformers import LlamaModel
 
 import isomerge
 from depth import more
-from engine.disguises import single
-from isomerge.engine.pairs import solutions, streams
+from engine.disguises import keep_streams, single
+from isomerge.engine.pairs import in_place, streams
 from toys import outputs, overwrite, relative, tensors
 
 SMALL = 2.0**-13
@@ -22,7 +26,21 @@ READERS = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
 @pytest.fixture(autouse=True)
 def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here needs unrelated models to settle."""
-    monkeypatch.setattr(streams, "SWEEPS", 3)
+    monkeypatch.setattr(streams, "SWEEPS", 1)
+
+
+def shallow(name: str, out: Path, seed: int = 0, layers: int = 1) -> Path:
+    """A toy's first layers: what is shown of one layer costs a third."""
+    whole = single(name, out.with_name(f"{out.name}-whole"), seed)
+    out.mkdir()
+    config = json.loads((whole / "config.json").read_text())
+    config |= {key: layers for key in ("num_hidden_layers", "n_layer") if key in config}
+    config |= {"layer_types": config["layer_types"][:layers]} if config.get("layer_types") else {}
+    (out / "config.json").write_text(json.dumps(config))
+    deeper = {name: re.search(r"\.(?:layers|h)\.(\d+)\.", name) for name in tensors(whole)}
+    kept = {n: t for n, t in tensors(whole).items() if (at := deeper[n]) is None or int(at[1]) < layers}
+    save_file(kept, out / "model.safetensors", metadata={"format": "pt"})
+    return out
 
 
 def changed(folder: Path, out: Path, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Path:
@@ -67,10 +85,13 @@ def wide(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["llama", *more("gpt2-untied", "qwen3")])
-def test_a_small_gain_of_the_anchor_makes_no_large_distance(name: str, tmp_path: Path) -> None:
-    """Whatever one gain of the anchor is, the distance falls as far, and in bfloat16 the function stays."""
-    a = changed(single(name, tmp_path / "a"), tmp_path / "a16", lambda n, t: t.bfloat16())
-    b = changed(single(name, tmp_path / "b", 5), tmp_path / "b16", lambda n, t: t.bfloat16())
+def test_a_small_gain_of_the_anchor_makes_no_large_distance(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever one gain of the anchor is, the distance falls as far, and in bfloat16 the function stays. To take on the anchor's gains
+    makes a distance that is told to have risen."""
+    a = changed(shallow(name, tmp_path / "a"), tmp_path / "a16", lambda n, t: t.bfloat16())
+    b = changed(shallow(name, tmp_path / "b", 5), tmp_path / "b16", lambda n, t: t.bfloat16())
     reached = []
     for gain in (1.0, 1e-5):
         anchor, out = set_gain(a, tmp_path / f"a{gain}", gain), tmp_path / f"out{gain}"
@@ -82,17 +103,8 @@ def test_a_small_gain_of_the_anchor_makes_no_large_distance(name: str, tmp_path:
         assert relative(wide(out), wide(b)) < 0.03
         reached.append(distance["after"] / distance["before"])
     assert reached[1] == pytest.approx(reached[0], rel=0.05)
-
-
-def test_gains_are_nearer_than_the_anchors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step gains, where taking on the anchor's gains makes a distance that is told to have risen."""
-    a, b = single("llama", tmp_path / "a"), single("llama", tmp_path / "b", 5)
-    anchor = set_gain(a, tmp_path / "small", 1e-4)
-    _, chosen = isomerge.align(b, onto=anchor, spaces="all")
-    with monkeypatch.context() as patched:
-        patched.setattr(solutions, "with_common_gains", lambda pair, found, observer: found)
-        _, theirs = isomerge.align(b, onto=anchor, spaces="all")
-    assert chosen["distance"]["after"] < theirs["distance"]["after"]
+    monkeypatch.setattr(in_place, "with_common_gains", lambda pair, found, observer: found)
+    _, theirs = isomerge.align(b, onto=tmp_path / "a1e-05", spaces="all")
     assert theirs["distance"]["after"] > 10 * theirs["distance"]["before"]
     (note,) = (note for note in theirs["notes"] if "rose" in note)
     assert "the distance rose from" in note
@@ -101,7 +113,7 @@ def test_gains_are_nearer_than_the_anchors(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_merge_is_one_function_and_its_numbers_are_sane(tmp_path: Path) -> None:
     """Models are fused with gains in common: a small gain of the first in its stored gauge changes nothing."""
-    a, b = single("llama", tmp_path / "a"), single("llama", tmp_path / "b", 5)
+    a, b = shallow("llama", tmp_path / "a"), shallow("llama", tmp_path / "b", 5)
     small = rescaled(a, tmp_path / "small", SMALL)
     assert relative(outputs(small), outputs(a)) < 1e-4
     merged, reports = [], []
@@ -120,7 +132,7 @@ def test_a_merge_is_one_function_and_its_numbers_are_sane(tmp_path: Path) -> Non
 @pytest.mark.parametrize("method", ["ties", *more("breadcrumbs", "della", "dare_ties", "sce", "nearswap", "slerp")])
 def test_small_gains_do_not_change_which_entries_survive(method: str, tmp_path: Path) -> None:
     """Where streams are turned, entries are compared with gains folded: the base's gauge of gains is not seen."""
-    base = single("llama", tmp_path / "base")
+    base = shallow("llama", tmp_path / "base")
     rng = torch.Generator().manual_seed(1)
     tuned = [
         changed(base, tmp_path / f"t{k}", lambda n, t: t + 0.02 * torch.randn(t.shape, generator=rng))
@@ -137,7 +149,32 @@ def test_small_gains_do_not_change_which_entries_survive(method: str, tmp_path: 
     for k, first in enumerate((base, rescaled(base, tmp_path / "small", SMALL))):
         out = tmp_path / f"m{k}"
         isomerge.merge(
-            [*tuned], base_model=first, out=out, method=method, spaces="res:SignedPerm", parameters=options
+            [*tuned],
+            base_model=first,
+            out=out,
+            method=method,
+            spaces="res:SignedPerm",
+            parameters=options,
+            align=True,
         )
         merged.append(outputs(out))
     assert relative(merged[1], merged[0]) < 1e-4
+
+
+def test_gains_inside_layers_where_the_stream_is_given_out(tmp_path: Path) -> None:
+    """A model without a head keeps its stream; other gains inside its layers are matched all the same, in chosen layers alone if asked."""
+    whole = shallow("llama", tmp_path / "whole", layers=2)
+    LlamaModel.from_pretrained(whole).save_pretrained(tmp_path / "a")
+    a, spaces = tmp_path / "a", "all"
+    twin = keep_streams("llama", a, tmp_path / "twin", 3)
+    gain = "layers.1.input_layernorm.weight"
+    assert float((tensors(a)[gain] - tensors(twin)[gain]).abs().max()) > 0.1
+    _, report = isomerge.align(twin, onto=a, out=tmp_path / "aligned", spaces=spaces)
+    assert report["distance"]["after"] < 1e-6 * report["distance"]["before"]
+    for anchor in ("first", "none"):
+        isomerge.merge([a, twin], out=tmp_path / anchor, spaces=spaces, anchor=anchor)
+        assert relative(outputs(tmp_path / anchor), outputs(a)) < 1e-5
+    isomerge.align(twin, onto=a, out=tmp_path / "one", spaces=spaces, layers="0")
+    moved, before = tensors(tmp_path / "one"), tensors(twin)
+    assert not torch.equal(moved[gain.replace("1", "0")], before[gain.replace("1", "0")])
+    assert torch.equal(moved[gain], before[gain])

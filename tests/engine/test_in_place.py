@@ -10,7 +10,7 @@ import torch
 
 import isomerge
 from depth import more
-from isomerge.engine.pairs import solutions
+from isomerge.engine.pairs import in_place
 from toys import outputs, relative, save_toy
 
 
@@ -31,7 +31,7 @@ def test_layers_end_closer_than_streams_alone_bring_them(
     after, out = aligned(tmp_path, name)
     assert relative(outputs(out), outputs(tmp_path / "b")) <= 1e-4  # float32 through a dozen products
     with monkeypatch.context() as patched:
-        patched.setattr(solutions, "matched_in_place", lambda solver, found, observer: (found, {}))
+        patched.setattr(in_place, "matched_in_place", lambda solver, found, observer: (found, {}))
         before, _ = aligned(tmp_path, name)
     told = after["streams"][0]["in_place"]
     assert 0 < told["gained"] <= told["units"]

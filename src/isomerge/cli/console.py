@@ -142,7 +142,9 @@ def stream_table(voice: Voice, report: dict[str, Any]) -> None:
     rows = []
     for number, found in enumerate(report["streams"], 1):
         first, last = found["objective"][0], found["objective"][-1]
-        groups = ", ".join(f"{name}: {group}" for name, group in found["groups"].items())
+        groups = (
+            ", ".join(f"{name}: {group}" for name, group in found["groups"].items()) or "kept; gains inside layers"
+        )
         name = groups if len(report["streams"]) == 1 else f"source {number}, {groups}"
         rows.append(
             [name, f"{first:.5g} -> {last:.5g}", f"{last / first - 1:+.1%}" if first else "", str(found["sweeps"])]

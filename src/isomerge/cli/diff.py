@@ -33,7 +33,8 @@ def diff(
     stream_table(voice, report)
     distance_table(voice, report["distance"])
     relative = report["relative"]
-    modulo = "symmetry and basis of the stream" if report["streams"] else "block-local symmetry"
+    turned = any(found["groups"] for found in report["streams"])
+    modulo = "symmetry and basis of the stream" if turned else "block-local symmetry"
     voice.say(
         f"Tensors that symmetry moves: {relative['before']:.3g} of their norm apart as stored, "
         f"{relative['after']:.3g} modulo {modulo} (1.41 is uncorrelated)."

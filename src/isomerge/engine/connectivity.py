@@ -99,9 +99,7 @@ class BarrierOptions:
             found: how the others stand to it.
         """
         if self.spaces is not None:
-            streams = any(
-                make_plan(models[1], [models[0]], kind).selection.frame is not None for kind in self.kinds
-            )
+            streams = any(make_plan(models[1], [models[0]], kind).selection.streams for kind in self.kinds)
             told = self.kinds and not streams
             notes = chosen_spaces(self.kinds[0], found, models[1], [models[0]])[1] if told else []
             return self, notes

@@ -166,7 +166,7 @@ def estimate(
 def _stream_width(plan: Plan) -> int:
     """The width of the widest residual stream that is matched; 0 without."""
     frame = plan.selection.frame
-    return 0 if frame is None else max(plan.selection.spec.sizes[name] for name in frame.streams)
+    return 0 if frame is None else max((frame.sizes[name] for name in frame.streams), default=0)
 
 
 def _matching(plan: Plan, models: Sequence[Model], *, guard: bool) -> tuple[float, int]:

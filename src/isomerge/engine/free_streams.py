@@ -58,7 +58,8 @@ def unread_gains(models: Sequence[Model]) -> frozenset[str]:
 
 
 def with_free_streams(selection: Selection, models: Sequence[Model], spaces: str) -> Selection:
-    """The selection without the streams that some model gives out, unless they were named and are not all that it gives out.
+    """The selection without the streams that some model gives out, unless they were named and are not all that it gives out. The gains
+    that only their own layer reads are no outputs, and stay in the frame.
 
     Raises:
         IsomergeError: a stream was named that is all that a model gives out.
@@ -82,8 +83,8 @@ def with_free_streams(selection: Selection, models: Sequence[Model], spaces: str
                 raise IsomergeError(f"--spaces {spaces}: {why}; choose --spaces default")
             else:
                 notes[f"{model.ref}: {turned_outputs(model, stream)}"] = None
-    frame, more = readable(without_streams(frame, kept, inner=False), unread_gains(models))
-    return replace(selection, frame=frame if frame.streams else None, notes=(*notes, *more))
+    frame, more = readable(without_streams(frame, kept), unread_gains(models))
+    return replace(selection, frame=frame if frame.streams or frame.gains else None, notes=(*notes, *more))
 
 
 def free_frame(spec: Spec, models: Sequence[Model]) -> Spec | None:
@@ -95,20 +96,17 @@ def free_frame(spec: Spec, models: Sequence[Model]) -> Spec | None:
     if frame is None:
         return None
     kept = {stream for model in models for stream in given_out(model)}
-    frame, _ = readable(without_streams(frame, kept, inner=True), unread_gains(models))
+    frame, _ = readable(without_streams(frame, kept), unread_gains(models))
     return frame if frame.streams else None
 
 
-def without_streams(frame: Spec, streams: Collection[str], *, inner: bool) -> Spec:
-    """The frame in which some streams keep their bases, and so do the gains over them.
-
-    Args:
-        inner: whether gains inside of layers stay free: what reads them is theirs alone, and no output.
-    """
+def without_streams(frame: Spec, streams: Collection[str]) -> Spec:
+    """The frame in which some streams keep their bases, and so do the gains over them outside of layers. Those inside stay free: what
+    reads them is theirs alone, and no output."""
     kept = [
         name
         for name, space in frame.spaces.items()
-        if name not in streams and (not set(streams) & set(space.index) or (inner and frame.scope(space)))
+        if name not in streams and (not set(streams) & set(space.index) or frame.scope(space))
     ]
     return frame.restrict([*kept, *(shift.name for shift in frame.shifts)])
 

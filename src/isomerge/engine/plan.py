@@ -33,6 +33,11 @@ class Plan:
         """Whether a unit has elements to find, and its layer was chosen."""
         return unit.key not in self.skipped and bool(unit.elements or unit.votes)
 
+    @property
+    def framed(self) -> tuple[Unit, ...]:
+        """The units whose gains are folded: all where a stream is turned, which belongs to all layers, else those of the chosen layers."""
+        return self.units if self.selection.streams else tuple(u for u in self.units if u.key not in self.skipped)
+
 
 def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", layers: str | None = None) -> Plan:
     """Plan a run over the donor's tensors.

@@ -177,12 +177,12 @@ def chosen_spaces(
         return asked or "default", []
     names = f"{' and '.join(s.model for s in moved)}: derived from one base with {moved[0].anchor}, but in another basis of the residual stream"
     if asked is not None:
-        streams = make_plan(donor, others, asked).selection.frame is not None
+        streams = make_plan(donor, others, asked).selection.streams
         return asked, [] if streams else [
             f"{names}, which --spaces {asked} leaves as it is; leave --spaces out, or say --spaces all"
         ]
     try:
-        free = make_plan(donor, others, "all").selection.frame is not None
+        free = bool(make_plan(donor, others, "all").selection.streams)
     except IsomergeError:
         free = False
     if fixed or not free:

@@ -45,10 +45,14 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     streams: list[dict[str, Any]] = []
     if solver.plan.selection.frame is not None:
         from isomerge.engine.pairs.gains import with_common_gains
+        from isomerge.engine.pairs.in_place import nearest_in_place
         from isomerge.engine.pairs.streams import StreamSolver
 
         found_streams = StreamSolver(solver, observer).solve()
-        solver.given = with_common_gains(solver, found_streams.alignment, observer)
+        if solver.plan.selection.streams:
+            solver.given = with_common_gains(solver, found_streams.alignment, observer)
+        else:
+            solver.given, _ = nearest_in_place(solver, found_streams.alignment, observer)
         streams = [found_streams.report]
     elif solver.plan.votes:
         solver.collect_votes()
@@ -81,7 +85,7 @@ def _streams(solver: PairSolver) -> str:
     """What is known of the residual streams: ``matched``, ``free`` (not matched, but they could be), or nothing."""
     from isomerge.engine.free_streams import given_out
 
-    if solver.plan.selection.frame is not None:
+    if solver.plan.selection.streams:
         return "matched"
     free = set(solver.anchor.spec.streams) - given_out(solver.anchor) - given_out(solver.source)
     return "free" if free else ""

@@ -118,11 +118,12 @@ def aggregate(
     shares = weights_of(weights, len(updates))
     how = Matching(config, names, spaces, layers, evidence, guard, spec)
     found = Round.of(updates, anchor, shares, how, activations)
+    gains = found.gains()
     tensors: dict[str, Tensor] = {}
     for donor, moved in found.units():
         mean = {
             block: linear([blocks[block] for blocks in moved], weight=shares) if x.is_floating_point() else x
             for block, x in donor.items()
         }
-        tensors |= found.stored(mean, donor)
+        tensors |= found.stored(mean if gains is None else gains.written.applied(mean), donor)
     return like(updates[0], names, tensors)

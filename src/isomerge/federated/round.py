@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.models import Model
+    from isomerge.engine.pairs.gains import CommonGains
     from isomerge.engine.plan import Plan
     from isomerge.engine.stats.taps import Activations
 
@@ -114,6 +115,13 @@ class Round:
                 self.results[k].append(result)
                 moved.append(blocks)
             yield own, [moved[at] for at in self.places]
+
+    def gains(self) -> CommonGains | None:
+        """The gains that the average is written in, as `isomerge.merge` chooses them; None: the donor's, which moved updates have."""
+        from isomerge.engine.pairs.gains import gains_of_merge
+        from isomerge.engine.stored_form import StoredForm
+
+        return gains_of_merge(self.solvers, StoredForm(self.models[0], None), quiet)
 
     def stored(self, blocks: Blocks, donor: Blocks) -> dict[str, Tensor]:
         """A unit's tensors by name, in the stored types; integers are the donor's."""

@@ -34,9 +34,15 @@ class Selection:
     joint: bool = False
     """Solve rotation and rescaling together in that last step."""
     frame: Spec | None = None
-    """With residual streams: the spec of everything, every stream acted on by the group that was chosen."""
+    """With residual streams: the spec of everything, every stream acted on by the group that was chosen. Where models give their
+    streams out, the gains inside of layers are what is left of it beside the local spaces."""
     notes: tuple[str, ...] = ()
     """What the user should know of the choice."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The residual streams that may be turned."""
+        return () if self.frame is None else self.frame.streams
 
 
 def select_spaces(spec: Spec, spaces: str) -> Selection:

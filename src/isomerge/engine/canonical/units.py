@@ -96,7 +96,7 @@ class CanonicalUnits:
         self.to_gauge = to_gauge
         self.local = plan.selection.spec
         self.frame = plan.selection.frame or self.local
-        blocks = [block for unit in plan.units for block in unit.blocks]
+        blocks = [block for unit in plan.framed for block in unit.blocks]
         unread = unread_gains(models)
         self.folds = [folding(model, self.frame, blocks, dtype, unread) for model in models]
         self.activations = activations
@@ -172,7 +172,7 @@ class CanonicalUnits:
             norms = [squared_norm(tensors[block]) for tensors in every]
             mean = self._mean([norm**0.5 for norm in norms])
             self.norms[block.key] = norms
-            even = self.plan.selection.frame is None and self.activations is None
+            even = not self.plan.selection.streams and self.activations is None
             self.weights[block.key] = 1.0 if even else self.evidence[0] / mean if mean > 0 else 0.0
 
     def _add_taps(self, unit: Unit, found: list[Tensors], gauges: Sequence[Alignment]) -> None:

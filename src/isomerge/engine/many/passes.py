@@ -119,7 +119,7 @@ class Passes:
             if movable and self.units.plan.is_matched(unit) and unit.elements:
                 if restart:
                     placed = self._restart(places, unit, turned, placed)
-                rounds = ROUNDS if plan.selection.frame is None else ROUNDS_PER_PASS
+                rounds = ROUNDS if not plan.selection.streams else ROUNDS_PER_PASS
                 placed, value = self._settle(places, unit, turned, placed, graph, movable, rounds)
             before, after = before + start, after + value
             for i, k in graph.moving(movable):

@@ -119,7 +119,7 @@ class ManySolver(Passes):
         anchors = {m: self.objective(places) for m, places in stars.items()}
         in_sequence = self.objective(self.sequence())
         best = min(self.order, key=lambda m: anchors[m])
-        apart = self.units.plan.selection.frame is None
+        apart = not self.units.plan.selection.streams
         runs: dict[int, tuple[Places, list[float]]] = {}
         for m in self.order if every and not apart else [best]:
             label = f"common mean, from {self.models[m].ref}"

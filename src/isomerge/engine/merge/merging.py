@@ -291,10 +291,9 @@ class MergePlan:
 
         Methods that run the aligned models are given them with the anchor's.
         """
-        if self.runs or self.options.matching.match != OURS or any(s.given is None for s in self.solvers):
+        if self.runs or self.options.matching.match != OURS:
             return
-        found = [solver.given for solver in self.solvers if solver.given is not None]
-        self.gains = self.fuser.gains = prepare_gains(stream, self.solvers, found) if found else None
+        self.gains = self.fuser.gains = prepare_gains(stream, self.solvers)
         for solver in self.solvers:
             solver.gains = self.gains
 

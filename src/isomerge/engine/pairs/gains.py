@@ -67,13 +67,13 @@ def common_gains(
     spec = plan.selection.frame
     if spec is None or not spec.gains:
         return None
-    blocks = [block for unit in plan.units for block in unit.blocks]
+    blocks = [block for unit in plan.framed for block in unit.blocks]
     fold = folded_gains(spec, blocks, lambda block: anchor.assemble(block, dtype))
     gauge = GainGauge(spec)
-    total, seen = sum(unit_bytes(anchor, unit) for unit in plan.units), 0
+    total, seen = sum(unit_bytes(anchor, unit) for unit in plan.framed), 0
     moves = [(pair.source, fold @ g) for pair, g in zip(pairs, found, strict=True)]
     moves += [(anchor, fold)] if anchor_too else []
-    for unit in plan.units:
+    for unit in plan.framed:
         observer(f"residual stream, gains: {unit.key}", seen, total)
         seen += unit_bytes(anchor, unit)
         here = _with_gains(spec, unit.blocks)
@@ -88,15 +88,26 @@ def common_gains(
     return CommonGains(fold, Alignment(spec, gauge.chosen(storable)))
 
 
-def prepare_gains(
-    stream: StreamWriter, pairs: Sequence[PairSolver], found: Sequence[Alignment]
-) -> CommonGains | None:
-    """The common gains of a merge, found once and kept in the folder of the unfinished output."""
+def gains_of_merge(pairs: Sequence[PairSolver], form: StoredForm, observer: Observer) -> CommonGains | None:
+    """The gains that all models of a merge have in common, the anchor among them: what they are fused and written in.
+
+    None where some source was not solved as a whole, or no gains are folded: gains then are the anchor's.
+
+    Args: as of `common_gains`.
+    """
+    found = [pair.given for pair in pairs if pair.given is not None]
+    if not pairs or len(found) < len(pairs):
+        return None
+    return common_gains(pairs, found, form, observer, anchor_too=True)
+
+
+def prepare_gains(stream: StreamWriter, pairs: Sequence[PairSolver]) -> CommonGains | None:
+    """`gains_of_merge`, found once and kept in the folder of the unfinished output."""
     paths = [stream.writer.blob(f"gains-{name}.safetensors") for name in ("fold", "take")]
     if stream.done("gains") is not None:
         spec = pairs[0].anchor.declared
         return CommonGains(*(Alignment.load(path, spec) for path in paths))
-    gains = common_gains(pairs, found, stream.form, stream.output.observer, anchor_too=True)
+    gains = gains_of_merge(pairs, stream.form, stream.output.observer)
     if gains is not None:
         for path, alignment in zip(paths, (gains.fold, gains.take), strict=True):
             alignment.save(path)

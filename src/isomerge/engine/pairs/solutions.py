@@ -16,8 +16,7 @@ from isomerge.data.examples import Examples
 from isomerge.engine.inputs import check_labels
 from isomerge.engine.pairs.baselines import OURS, prepare_baseline
 from isomerge.engine.pairs.evidence import MatchEvidence
-from isomerge.engine.pairs.gains import with_common_gains
-from isomerge.engine.pairs.in_place import matched_in_place
+from isomerge.engine.pairs.in_place import nearest_in_place
 from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.places import load_places, save_places
@@ -62,8 +61,7 @@ class Solver:
             found.alignment = search.alignment()
         if learn is None:
             if self.pair.guard and not how.needs_models:  # by weights alone, where nothing may end farther
-                found.alignment = with_common_gains(self.pair, found.alignment, self.observer)
-                found.alignment, self.report["in_place"] = matched_in_place(
+                found.alignment, self.report["in_place"] = nearest_in_place(
                     self.pair, found.alignment, self.observer
                 )
             return found.alignment

@@ -180,7 +180,7 @@ class StreamSolver:
     def _descended(self, sweeps: int) -> dict[str, Any]:
         """The descent of `solve`; the report."""
         starts = {}
-        for kind in ("shared", "identity"):
+        for kind in ("shared", "identity") if self.frame.streams else ("identity",):
             self.begin(kind)
             value, after, steps = self.sweep(f"residual stream, start {kind}: ")
             starts[kind] = (after, value, steps, self._state())
