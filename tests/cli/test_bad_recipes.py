@@ -198,12 +198,13 @@ def test_arguments_beside_a_recipe(placed: Path, tmp_path: Path) -> None:
     """The same from Python; how it is written may be said."""
     recipe, out = tmp_path / "recipe.yml", tmp_path / "out"
     recipe.write_text(f"models: [{{model: {placed / 'A'}}}, {{model: {placed / 'B'}}}]\n{LINEAR}")
-    told: list[dict[str, Any]] = [{"weights": [1, 2]}, {"heads": "copy"}, {"align": False}, {"base_model": "A"}]
+    told: list[dict[str, Any]] = [{"weights": [1, 2]}, {"heads": "copy"}, {"base_model": "A"}]
+    told += [{"align": False}, {"align": True}]
     for how in told:
         with pytest.raises(IsomergeError, match=f"recipe.yml: a recipe says .* put {next(iter(how))} into it"):
             api.merge(recipe, out=out, **how)
     assert not out.exists()
-    api.merge(recipe, out=out, align=True, method="linear", dtype="float16")
+    api.merge(recipe, out=out, align="auto", method="linear", dtype="float16")
     assert out.exists()
 
 

@@ -32,6 +32,17 @@ def seen(tmp_path: Path) -> Path:
     return tmp_path / "seen.safetensors"
 
 
+def tells_unrelated(err: str, *pairs: tuple[str, str]) -> None:
+    """A warning for every pair, then what to try, and nothing else on stderr."""
+    warned, tried = err.splitlines()[: len(pairs)], err.splitlines()[len(pairs) :]
+    assert len(warned) == len(pairs), err
+    for line, (model, anchor) in zip(warned, pairs, strict=True):
+        assert line.startswith(f"warning: {model} and {anchor} are unrelated: 1."), err
+    assert all(line.startswith("  ") for line in tried), err
+    commands = [line.split()[1] for line in tried if line.startswith("    ")]
+    assert commands in (["merge", "generate"], []), err  # this is a barrier already
+
+
 def test_lines(
     pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,8 +56,10 @@ def test_lines(
     options = ["--data", seen, "--points", 3, "--spaces", "paper", "--spaces", "ff", "--aligned", moved]
     files = ["--png", tmp_path / "x.png", "--json", tmp_path / "x.json"]
     said = isomerge("barrier", a, b, *options, *files, "-v")
-    assert (said.code, said.err) == (0, "")
+    assert said.code == 0, said.err
+    tells_unrelated(said.err, (b.name, a.name))
     report: dict[str, Any] = json.loads((tmp_path / "x.json").read_text())
+    assert report["verdict"]["code"] == "unrelated"
     assert [line["name"] for line in report["lines"]] == ["as stored", "aligned, paper", "aligned, ff", str(moved)]
     for line in report["lines"]:
         row = next(r for r in said.out.splitlines() if r.startswith(line["name"]))
@@ -63,12 +76,15 @@ def test_lines(
 
 
 def test_as_stored_alone(pair: tuple[Path, Path], seen: Path, isomerge: Callable) -> None:
-    """``--spaces none`` aligns nothing; quiet says nothing."""
+    """``--spaces none`` aligns nothing; quiet says nothing but that the models are unrelated."""
     said = isomerge("barrier", *pair, "--data", seen, "--points", 3, "--spaces", "none")
     assert "as stored" in said.out
     assert "aligned" not in said.out
     quiet = isomerge("barrier", *pair, "--data", seen, "--points", 3, "--spaces", "none", "-q")
-    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+    assert (quiet.code, quiet.out) == (0, "")
+    a, b = pair
+    tells_unrelated(quiet.err, (b.name, a.name))
+    assert len(quiet.err.splitlines()) == 1  # what to try is left out
 
 
 def test_plane(pair: tuple[Path, Path], seen: Path, stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
@@ -87,7 +103,8 @@ def test_plane(pair: tuple[Path, Path], seen: Path, stored: Callable, isomerge: 
         tmp_path / "x.png",
     ]
     said = isomerge("barrier", *models, *options)
-    assert (said.code, said.err) == (0, "")
+    assert said.code == 0, said.err
+    tells_unrelated(said.err, *((model.name, models[0].name) for model in models[1:]))
     report = json.loads((tmp_path / "x.json").read_text())
     assert [plane["name"] for plane in report["planes"]] == ["as stored", "aligned, ff"]
     plane = report["planes"][0]
@@ -112,7 +129,8 @@ def test_language_models(name: str, stored: Callable, isomerge: Callable, tmp_pa
     )
     options = ["--data", tmp_path / "x.jsonl", "--points", 3, "--spaces", "none", "--json", tmp_path / "x.json"]
     said = isomerge("barrier", stored(name, 0), stored(name, 5), *options)
-    assert (said.code, said.err) == (0, "")
+    assert said.code == 0, said.err
+    tells_unrelated(said.err, (f"{name}-5", f"{name}-0"))
     report = json.loads((tmp_path / "x.json").read_text())
     assert report["unit"] == "nats per token"
     assert report["ensemble"]["perplexity"] > 1

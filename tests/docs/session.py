@@ -25,7 +25,7 @@ CLOSE = 0.01
 larger still, and such a block says ``<!-- within: 0.1 -->``."""
 TINY = 1e-5
 """Numbers below it are rounding of a zero."""
-ROUNDED = re.compile(r"(residual \d[\d.]*e-(?:0[6-9]|[1-9]\d)) in [^\s,]+")
+ROUNDED = re.compile(r"(residual \d[\d.]*e-(?:0[6-9]|[1-9]\d) in |once the move is undone \()[^\s,;]+")
 """Which of the tensors rounds most is another one on another processor."""
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
@@ -125,7 +125,7 @@ def check(fence: Fence, command: str, said: str, expected: str) -> None:
     """The output is what the page shows: words equal, numbers close; ``...`` stands for any lines."""
     close = float(fence.marks.get("within", CLOSE))
     lines, wanted = (
-        [ROUNDED.sub(r"\1 in a tensor", line).split() for line in text.splitlines() if line.strip()]
+        [ROUNDED.sub(r"\1a tensor", line).split() for line in text.splitlines() if line.strip()]
         for text in (said, expected)
     )
     if not alike(lines, wanted, close):

@@ -8,7 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from isomerge.engine.recipe.mistakes import explained
 from isomerge.engine.recipe.modules import of_one_module
@@ -158,6 +165,16 @@ class AlignBlock(_Strict):
         if self.stats:
             found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
         return found
+
+    @field_validator("enabled", mode="wrap")
+    @classmethod
+    def _switch(cls, value: Any, check: ValidatorFunctionWrapHandler) -> bool | str:
+        """One mistake, at the key: not one for every kind of value that it may have."""
+        try:
+            checked: bool | str = check(value)
+        except ValidationError:
+            raise ValueError("input should be a valid boolean, or auto") from None
+        return checked
 
 
 class Recipe(_Referring):
