@@ -84,7 +84,9 @@ def fine_tunes(folder: Path) -> list[dict[str, object]]:
     found = []
     for a, b in pairs:
         report = isomerge.distance(DATA / a, DATA / b, allow_pickle=True)
-        merged = isomerge.merge([DATA / a, DATA / b], out=folder / "fine-tunes", allow_pickle=True, force=True)
+        merged = isomerge.merge(
+            [DATA / a, DATA / b], out=folder / "fine-tunes", align=True, allow_pickle=True, force=True
+        )
         loaded = BertModel.from_pretrained(folder / "fine-tunes")
         row = {"pair": f"{a} + {b}", "verdict": report["verdict"], "before": report["distance"]["before"]}
         row |= {

@@ -79,7 +79,7 @@ def align(kind: str, a: str, b: str, text: str) -> None:
         "learned": {"learn": text, "limit": 512, "spaces": "all", "steps": STEPS, "batch_size": 16},
     }
     began = time.process_time()
-    _, report = isomerge.align(b, onto=a, **options[kind])
+    _, report = isomerge.align(b, onto=a, align=True, **options[kind])
     seconds = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     objective = (report.get("streams") or [{}])[0].get("objective", [])

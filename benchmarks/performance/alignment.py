@@ -115,7 +115,18 @@ def as_processes(shape: Shape, case: str, spaces: str, repeats: int) -> dict[str
         command = str(Path(sys.executable).parent / "isomerge")
         commands = {
             "naive": [sys.executable, "-m", "benchmarks.performance.naive", str(source), str(anchor)],
-            "isomerge": [command, "align", "-q", str(source), "--onto", str(anchor), "--spaces", spaces, "-o"],
+            "isomerge": [
+                command,
+                "align",
+                "--align",
+                "-q",
+                str(source),
+                "--onto",
+                str(anchor),
+                "--spaces",
+                spaces,
+                "-o",
+            ],
         }
         seconds = seconds_of_both()
         config, target = config_of(shape), load_file(anchor / "model.safetensors")

@@ -53,9 +53,9 @@ def run(model: Llama, what: str, options: Sequence[str] = (), *, related: bool =
         pair = [
             write(root / str(k), model, 0 if related else k, shards=shards, noise=NOISE, draw=k) for k in (1, 2)
         ]
-        command = [PROGRAM, what, *map(str, pair[::-1]), "-o", str(root / "out")]
+        command = [PROGRAM, what, "--align", *map(str, pair[::-1]), "-o", str(root / "out")]
         if what == "align":
-            command = [PROGRAM, what, str(pair[1]), "--onto", str(pair[0]), "-o", str(root / "out")]
+            command = [PROGRAM, what, "--align", str(pair[1]), "--onto", str(pair[0]), "-o", str(root / "out")]
         found = measure([*command, *options, "--quiet"], threads=1, log=root / "log", inputs=pair)
         report = json.loads((root / "out" / "isomerge.json").read_text())
         found["distance"] = {key: report["distance"][key] for key in ("before", "after", "norm")}

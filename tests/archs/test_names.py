@@ -236,10 +236,22 @@ def test_every_model_type_is_tried() -> None:
     }  # DiT's old name
     assert tried == set(spec_texts()) - {
         "timm_vit", "timm_wrapper",  # timm's own: see test_plain_torch
+        "new",  # what published files call GTE 1.5: see test_a_model_under_its_published_type
         "exaone4_5_text",  # what published files call the language model of EXAONE 4.5
         "step3p5",  # the language model of Step-3.7-Flash, with which it is tried; alone its class is code of its publisher's
         "qwen3_omni_moe_talker",  # a part that Qwen3-Omni's config gives no type
     }  # fmt: skip
+
+
+def test_a_model_under_its_published_type(saved: Callable[[str, str], Saved]) -> None:
+    """GTE 1.5 is published as `new`, with that prefix; its tensors are described by the same lines."""
+    config, shapes = saved("Gte", "ForMaskedLM")
+    published = {"new." + n.removeprefix("gte.") if n.startswith("gte.") else n: s for n, s in shapes.items()}
+    assert set(published) != set(shapes)
+    old, new = spec_for(config, shapes=shapes), spec_for({**config, "model_type": "new"}, shapes=published)
+    names = [{m.canonical for m in coverage(spec, s).values()} for spec, s in ((old, shapes), (new, published))]
+    assert names[0] == names[1]
+    assert set(old.spaces) == set(new.spaces)
 
 
 @pytest.mark.parametrize("old", ["gamma", "beta"])

@@ -63,7 +63,9 @@ def match(runs: Sequence[Run], column: str, work: Path) -> list[Moved]:
     for run in runs[1:]:
         out = work / run.domain
         (_, report), seconds = timed(
-            lambda run=run, out=out: isomerge.align(run.folder, onto=runs[0].folder, out=out, **options),
+            lambda run=run, out=out: isomerge.align(
+                run.folder, onto=runs[0].folder, out=out, align=True, **options
+            ),
             run.preset.device,
         )
         moved.append(Moved(run, out, seconds, (report["distance"]["before"], report["distance"]["after"])))

@@ -91,10 +91,10 @@ def move(name: str, pair: str, out: Path) -> dict[str, Any]:
     began, worked = time.perf_counter(), time.process_time()
     if name in PARTS:
         whole, keep = PARTS[name]
-        alignment, report = isomerge.align(source, onto=anchor, **MATCHINGS[whole])
+        alignment, report = isomerge.align(source, onto=anchor, align=True, **MATCHINGS[whole])
         isomerge.apply(part(alignment, keep), source, out=out)
     else:
-        _, report = isomerge.align(source, onto=anchor, out=out, **MATCHINGS[name])
+        _, report = isomerge.align(source, onto=anchor, out=out, align=True, **MATCHINGS[name])
     seconds, work = time.perf_counter() - began, time.process_time() - worked
     return {
         "options": options(name),

@@ -89,7 +89,7 @@ def tasks(family: str, pair: str, folder: Path) -> dict[str, Callable[[], Any]]:
     out = folder / "out"
 
     def match(**options: Any) -> Callable[[], Any]:
-        return lambda: isomerge.align(source, onto=anchor, out=out, force=True, **options)
+        return lambda: isomerge.align(source, onto=anchor, out=out, align=True, force=True, **options)
 
     def merge(row: str) -> Callable[[], Any]:
         how = dict(ROWS[row])
