@@ -7,11 +7,12 @@ any gauge, so that a merge stays a function of orbits, and a twin, which no othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.engine.canonical.frame import folded_gains
+from isomerge.engine.free_streams import unread_gains
 from isomerge.engine.plan import unit_bytes
 from isomerge.engine.stored_form import StoredForm
 from isomerge.matching.gains import GainGauge
@@ -68,7 +69,13 @@ def common_gains(
     if spec is None or not spec.gains:
         return None
     blocks = [block for unit in plan.framed for block in unit.blocks]
-    fold = folded_gains(spec, blocks, lambda block: anchor.assemble(block, dtype))
+    unread = unread_gains([anchor, *(pair.source for pair in pairs)])
+
+    def read_ones(elements: Mapping[str, Tensor]) -> Alignment:
+        """Of elements, those of gains that some tensor reads: the others stay as they are stored."""
+        return Alignment(spec, {key: element for key, element in elements.items() if key not in unread})
+
+    fold = read_ones(folded_gains(spec, blocks, lambda block: anchor.assemble(block, dtype)))
     gauge = GainGauge(spec)
     total, seen = sum(unit_bytes(anchor, unit) for unit in plan.framed), 0
     moves = [(pair.source, fold @ g) for pair, g in zip(pairs, found, strict=True)]
@@ -85,7 +92,7 @@ def common_gains(
     def storable(key: str, element: Tensor) -> Tensor:
         return element if form is None or key not in gains else _storable(gains[key], element, form)
 
-    return CommonGains(fold, Alignment(spec, gauge.chosen(storable)))
+    return CommonGains(fold, read_ones(gauge.chosen(storable)))
 
 
 def gains_of_merge(pairs: Sequence[PairSolver], form: StoredForm, observer: Observer) -> CommonGains | None:
