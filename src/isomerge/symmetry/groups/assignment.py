@@ -114,7 +114,8 @@ def _assigned(profit: Tensor) -> Tensor:
     stay = profit.diagonal(dim1=1, dim2=2).double().sum(-1)
     # float32 Grams carry about 1e-7 of their entries as noise
     noise = 1e-7 * torch.maximum(profit.amax(-1), -profit.amin(-1)).double().sum(-1)
-    return torch.where((best - stay > noise)[:, None], columns, torch.arange(profit.shape[-1]))
+    every = torch.arange(profit.shape[-1], device=profit.device)
+    return torch.where((best - stay > noise)[:, None], columns, every)
 
 
 def _columns_of_each(profit: Profit) -> Index:
