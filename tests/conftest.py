@@ -52,6 +52,39 @@ def own_proofs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+MATCHED = {"engine", "fusion", "checkpoint", "data"}
+"""Rooms whose tests are about matching: their models are matched without a look at how they stand, as under ``--align``."""
+LOOKED_AT = {"test_verdict"}
+"""Of these rooms the tests of that look."""
+
+
+@pytest.fixture(autouse=True)
+def matched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model is taken to be aligned already, so that small perturbations and identities are matched as everything else."""
+    room, name = request.path.parent.name, request.path.stem
+    if room not in MATCHED or name in LOOKED_AT:
+        return
+    from isomerge.engine import commands, standing
+    from isomerge.engine.merge import merging
+
+    def misplaced(anchor: Any, models: Any, *_: object, **__: object) -> list[standing.Standing]:
+        return [standing.Standing(anchor.ref, model.ref, 1.0, False, "", same_basis=True) for model in models]
+
+    for home in (commands, merging, standing):
+        monkeypatch.setattr(home, "standings", misplaced)
+
+
+TRIED = {"test_trial", "test_prove", "test_plain_torch"}
+"""Tests of texts that are proven before they are used; others invent types of models, of which no tiny one can be made."""
+
+
+@pytest.fixture(autouse=True)
+def trusted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spec texts of tests are taken as proven where something else is tested."""
+    if request.path.stem not in TRIED and request.path.parent.name != "docs":
+        monkeypatch.setattr("isomerge.api.proving.demand_proof", lambda *args: None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cheap_outputs() -> Iterator[None]:
     """What hundreds of merges would pay for over and over: flushes to the disk, and a picture each.

@@ -58,7 +58,7 @@ def test_a_bound_is_kept_or_refused(
     assert little[0].err == little[1].err
     assert "--max-memory 0.4GB is too little: running the models needs about 0.49 GB" in little[0].err
     assert (told.code, told.err) == (0, "")
-    assert told.out.endswith("Nothing was written.\n")
+    assert "Nothing was written.\n" in told.out
     dry = json.loads((tmp_path / "dry.json").read_text())
     assert 4.8e8 < dry["estimate"]["memory"] < 5e8
     assert dry["examples"] == (None if command == "generate" else 4)
@@ -120,11 +120,11 @@ def test_an_alignment_has_what_the_anchor_leaves(given: dict[str, Path], monkeyp
         "run_align",
         lambda a, b, out, **how: (seen.append(out.max_memory), align(a, b, out, **how))[1],
     )
-    isomerge.barrier(given["A"], given["A"], data=given["DATA"], points=3, max_memory="1GB")
+    isomerge.barrier(given["A"], given["A"], data=given["DATA"], points=3, max_memory="1GB", spaces="default")
     assert seen == [int(1e9) - int(held_while_aligning(model))]
     monkeypatch.setattr("isomerge.engine.forward_cost.memory_needed", lambda *_, **__: (9e9, unit_of(model)))
     with pytest.raises(IsomergeError, match=r"--max-memory 1GB is too little: the unit of .* match fewer spaces"):
-        isomerge.barrier(given["A"], given["A"], data=given["DATA"], points=3, max_memory="1GB")
+        isomerge.barrier(given["A"], given["A"], data=given["DATA"], points=3, max_memory="1GB", spaces="default")
 
 
 def unit_of(model: Any) -> Any:
