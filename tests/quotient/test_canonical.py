@@ -69,7 +69,8 @@ def test_in_float32_rounding_is_divided_by_gaps(name: str, tmp_path: Path) -> No
     """Twins are rounded when they are written: 1e-7 over the smallest gap, seen here as some 1e-6."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
     canon(a, tmp_path / "one")
-    canon(turn(name, a, tmp_path / "twin", 3), tmp_path / "two")
+    moved = keep_streams if given_out(recognise(a)) else turn
+    canon(moved(name, a, tmp_path / "twin", 3), tmp_path / "two")
     assert 0 < apart(tmp_path / "one", tmp_path / "two") < 5e-5
 
 
