@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from isomerge.evidence.distance import relative_residuals, summarise, verdict
+from isomerge.evidence.distance import relative_residuals, summarise
 from isomerge.evidence.line import Line, draw_lines, loss_line
+from isomerge.evidence.relation import verdict
 
 
 def row(spaces: list[str], layer: int | None, before: float, after: float, norm: float) -> dict[str, Any]:

@@ -56,18 +56,19 @@ def relation_of(
     Args:
         before, after: alignment, over the tensors that it can move; sqrt(2) is uncorrelated.
         tolerance: what rounding explains.
-        kin: whether fingerprints, which no basis hides from, have a common base.
+        kin: whether fingerprints, which no basis hides from, have a common base. Where they have none, only a distance
+            that relatives have says otherwise: a match in many dimensions brings strangers nearer, too.
     """
     if after <= tolerance:
         return Relation.SAME
     if before < FAR and after > 0.5 * before:
         return Relation.NEAR
-    if after < FAR:
+    if after < (NEAR if kin is False else FAR):
         return Relation.RELATED
     return Relation.DERIVED if kin else Relation.UNRELATED
 
 
-def verdict(same: bool | None, before: float, after: float, streams: str = "", *, kin: bool = False) -> str:
+def verdict(same: bool | None, before: float, after: float, streams: str = "", *, kin: bool | None = None) -> str:
     """What two relative distances mean (``before`` as stored, ``after`` alignment; sqrt(2) is uncorrelated).
 
     Args:

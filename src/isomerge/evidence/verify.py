@@ -76,7 +76,7 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     found["streams"], found["notes"] = streams, list(solver.plan.selection.notes)
     found["notes"] += risen_note(found["distance"], why_risen(found))
     found["fixed"] = fixed_parts(solver.anchor.spec, solver.anchor.matches.values())
-    told = verdict(found["same"], **found["relative"], streams=_streams(solver), kin=kin)
+    told = verdict(found["same"], **found["relative"], streams=_streams(solver), kin=kin or None)
     found["verdict"] = told if doubt is None else f"cannot tell: {doubt}"
     return found
 
