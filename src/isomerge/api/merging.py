@@ -126,7 +126,8 @@ def merge(
         how |= {"repair": repair}
 
         def recipe(refs: list[str], spaces: str, firm: bool) -> str:
-            said = None if spaces in ("none", match.spaces(None)) and not firm else spaces
+            implied = spaces in ("none", match.spaces(None)) and how["spaces"] != "none"
+            said = None if implied and not firm else spaces
             return recipe_text(
                 job, refs, {**how, "untie": untie, "dtype": dtype, "spec": spec, "spaces": said}, matching
             )
