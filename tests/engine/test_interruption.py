@@ -86,7 +86,8 @@ def test_finished_units_are_not_solved_again(tmp_path: Path, monkeypatch: pytest
         isomerge.merge([a, b], out=tmp_path / "out", shard_size=60_000)
     units = []
     isomerge.merge([a, b], out=tmp_path / "whole", shard_size=60_000, observer=lambda u, *_: units.append(u))
-    assert solved in (units[9:-1], units[8:-1])  # what was being written behind may be lost
+    # the run that was killed looked at one unit first, and wrote one less; what was being written behind may be lost
+    assert solved in (units[8:-1], units[7:-1])
 
 
 def test_other_inputs_start_anew(tmp_path: Path) -> None:
