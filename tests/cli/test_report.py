@@ -94,12 +94,16 @@ def test_measured(pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_p
     assert list(scratch.iterdir()) == []
 
 
-def test_merged_is_the_middle(pair: tuple[Path, Path], seen: Path, tmp_path: Path) -> None:
-    """In every exact space: the middle of the line that is shown is the merge that was written."""
-    api.merge(pair, out=tmp_path / "out", spaces="all")
+@pytest.mark.parametrize(("spaces", "gauge"), [("default", 1e-4), ("all", 1e-3)])
+def test_merged_is_the_middle(
+    spaces: str, gauge: float, pair: tuple[Path, Path], seen: Path, tmp_path: Path
+) -> None:
+    """The middle of the line that is shown is the merge that was written: with streams but for the gains, since a merge chooses
+    gains for all models, and the line ends at the anchor with its own."""
+    api.merge(pair, out=tmp_path / "out", spaces=spaces)
     (found,) = api.report(tmp_path / "out", data=seen, points=3).measured
-    assert found["merged"]["loss"] == pytest.approx(found["lines"][1]["midpoint"]["loss"], rel=1e-4)
-    assert found["merged"]["loss"] != pytest.approx(found["lines"][0]["midpoint"]["loss"], rel=1e-2)
+    assert found["merged"]["loss"] == pytest.approx(found["lines"][1]["midpoint"]["loss"], rel=gauge)
+    assert found["merged"]["loss"] != pytest.approx(found["lines"][0]["midpoint"]["loss"], rel=10 * gauge)
 
 
 def test_measured_later(pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_progress_tells_the_objective(stored: Callable, tmp_path: Path, monkeypa
     with Voice().progress("aligning") as observer:
         isomerge.align(stored("llama", 5), onto=stored("llama", 0), spaces="all", observer=observer)
     phases = list(dict.fromkeys(phase for phase, _ in shown))
+    assert phases.pop(0).startswith("looking whether ")
     assert phases[:2] == ["residual stream, start shared", "residual stream, start identity"]
     assert phases[2].startswith("residual stream, sweep 1, objective ")
     assert phases[-1] == "aligning"
