@@ -100,7 +100,7 @@ def test_a_limit_on_files(pair: tuple[Path, Path], tmp_path: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert said.returncode == 2, said.stderr
     assert "the disk is full" in said.stderr
-    assert len(said.stderr.splitlines()) == 1
+    assert len([line for line in said.stderr.splitlines() if not line.startswith("warning: ")]) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -172,7 +172,7 @@ def test_two_processes(pair: tuple[Path, Path], tmp_path: Path) -> None:
         import sys, isomerge
         a, b, out = sys.argv[1:]
         def observer(unit, done, total):
-            if unit:
+            if unit and not unit.startswith("looking "):
                 print("writing", flush=True)
                 sys.stdin.readline()
         isomerge.merge([a, b], out=out, observer=observer)
