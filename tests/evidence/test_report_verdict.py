@@ -12,6 +12,8 @@ from evidence.runs import barrier, folder_of, line, run, written
 from isomerge.errors import IsomergeError
 from isomerge.evidence.relation import Level, Relation, relation_of
 from isomerge.evidence.relation import verdict as words_of_diff
+from isomerge.evidence.report.advice import next_steps
+from isomerge.evidence.report.facts import facts_of
 from isomerge.evidence.report.folder import Written, read_output
 from isomerge.evidence.report.losses import MOVED, losses_of, read_losses
 from isomerge.evidence.report.spaces import Wording
@@ -42,6 +44,26 @@ def test_relation_agrees_with_diff() -> None:
                 seen.add(relation)
                 assert relation is RELATIONS[said.partition(" ")[0]], (before, after, kin, said)
     assert seen == set(Relation)
+
+
+def test_strangers_that_a_match_brings_nearer_stay_strangers() -> None:
+    """Where fingerprints find no common base, only a distance that relatives have says otherwise."""
+    told = {kin: relation_of(1.41, 0.8, kin=kin) for kin in (None, True, False)}
+    assert told == {None: Relation.RELATED, True: Relation.RELATED, False: Relation.UNRELATED}
+    assert relation_of(1.41, 0.3, kin=False) is Relation.RELATED
+    assert words_of_diff(False, 1.41, 0.8, kin=False).startswith("unrelated")
+
+
+@pytest.mark.parametrize("generates", [True, False, None])
+def test_examples_are_advised_where_they_can_be_made(generates: bool | None) -> None:
+    """Not of models that neither write texts nor see images."""
+    told = facts_of(run(1.41, 1.4, method="linear", weights=[0.5, 0.5], verdict={"code": "unrelated", "pairs": []}))
+    steps = next_steps(
+        Written(told, wording=Wording(generates=generates)), Relation.UNRELATED, Level.POOR, measured=False
+    )
+    advised = [step.command.split()[1] for step in steps]
+    assert ("generate" in advised) == (generates is not False)
+    assert "barrier" in advised
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from isomerge.engine.run_verdict import (
     noted,
     pairs_of,
     planned_report,
-    streams_are_free,
     verdict_document,
 )
 from isomerge.engine.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
@@ -61,7 +60,7 @@ class AlignPlan:
         """What came out, or will, without a report: see `verdict_document`."""
         models = [self.solver.anchor, self.solver.source]
         told = planned_report("align", [m.ref for m in models]) if report is None else report
-        return verdict_document(self.pairs(report), told, free_streams=streams_are_free(models))
+        return verdict_document(self.pairs(report), told, models)
 
 
 def plan_align(

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from isomerge.engine.free_streams import given_out
+from isomerge.engine.live.generated import can_generate
 from isomerge.engine.models import Model, coarsest_dtype
 from isomerge.engine.standing import Standing
 from isomerge.errors import visible
@@ -78,14 +79,14 @@ def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
 
 
 def verdict_document(
-    pairs: Sequence[Pair], report: Mapping[str, Any], *, free_streams: bool | None = None
+    pairs: Sequence[Pair], report: Mapping[str, Any], models: Sequence[Model] = ()
 ) -> dict[str, Any] | None:
     """The verdict as reports have it: ``code``, ``level``, ``sentence``, ``pairs``, and ``next``, what to try; None of one model alone.
 
     Args:
         pairs: of every model with its anchor.
         report: of the run, as far as it is known.
-        free_streams: whether the residual streams could be matched; None: not known.
+        models: those of the run, for what can be done with them; none: not known.
     """
     if not pairs:
         return None
@@ -99,15 +100,16 @@ def verdict_document(
     if learned_in_nats(facts.taught) and worst.relation is not Relation.SAME:
         level, _, sentence = by_learning(facts.taught)
     relation = worst.relation if worst.relation is not None else Relation.UNRELATED
-    steps = [] if worst.relation is None else _steps(facts, relation, level, free_streams)
+    steps = [] if worst.relation is None else _steps(facts, relation, level, models)
     return {**found, "level": level.name.lower(), "sentence": sentence, "next": steps}
 
 
-def _steps(facts: Facts, relation: Relation, level: Level, free_streams: bool | None) -> list[dict[str, str]]:
+def _steps(facts: Facts, relation: Relation, level: Level, models: Sequence[Model]) -> list[dict[str, str]]:
     """What to try where something is amiss; all is well: nothing."""
     if level is Level.GOOD:
         return []
-    written = Written(facts, wording=Wording(free_streams=free_streams))
+    possible = {"free_streams": streams_are_free(models), "generates": can_generate(models)} if models else {}
+    written = Written(facts, wording=Wording(**possible))
     return [
         {"text": step.text, "command": step.command}
         for step in next_steps(written, relation, level, measured=False)

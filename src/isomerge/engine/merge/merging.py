@@ -46,7 +46,6 @@ from isomerge.engine.run_verdict import (
     noted,
     pairs_of,
     planned_report,
-    streams_are_free,
     tell_ahead,
     verdict_document,
 )
@@ -299,7 +298,7 @@ class MergePlan:
 
     def verdict(self, report: dict[str, Any], pairs: Sequence[Pair]) -> dict[str, Any] | None:
         """What came out, or will: see `verdict_document`."""
-        return verdict_document(pairs, report, free_streams=streams_are_free(self.models))
+        return verdict_document(pairs, report, self.models)
 
     def expected(self) -> dict[str, Any] | None:
         """The verdict before anything is matched, by how the models stand."""

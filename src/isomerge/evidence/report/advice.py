@@ -80,7 +80,7 @@ def _of_strangers(written: Written) -> Iterator[Advice]:
         text = "Match the residual stream as well: the models may carry it in different bases."
         yield Advice(text, again(written, "--spaces", "all"))
     yield _learning(written)
-    if not facts.taught:
+    if not facts.taught and written.wording.generates is not False:
         text = "Without data for that, have the models write examples, and learn on those."
         yield Advice(
             text, _words("isomerge", "generate", *facts.models[facts.base :], "-o", "examples.safetensors")
