@@ -32,6 +32,7 @@ def distance(
     residual stream as well where it is a relative's in another basis."""
     from isomerge.engine.plan import make_plan
     from isomerge.engine.standing import chosen_spaces, standings
+    from isomerge.engine.zero_gains import open_zero_gains
     from isomerge.evidence.verify import compare
     from isomerge.quotient.fingerprint import fingerprint as print_of
     from isomerge.quotient.similarity import similarity as compare_prints
@@ -43,6 +44,8 @@ def distance(
         fixed = "only some layers are matched" if layers is not None else ""
         chosen, notes = chosen_spaces(spaces, found, pair[0], [pair[1]], fixed=fixed)
         plan = make_plan(pair[0], [pair[1]], chosen, layers)
+        if plan.selection.frame is not None:
+            open_zero_gains(pair, plan.selection.frame.gains)
         solver.plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
         refs = [model.ref for model in pair]
         report = {

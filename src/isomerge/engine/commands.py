@@ -27,6 +27,7 @@ from isomerge.engine.run_verdict import (
 )
 from isomerge.engine.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.engine.streaming import elements_of_results, prepare_votes, stream_units, write_alone
+from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
@@ -193,6 +194,8 @@ def run_apply(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made for another one"
         )
     notes = _check_moves(alignment, model, name)
+    for stage in alignment.stages:
+        open_zero_gains([model], {key.partition("[")[0] for key in stage} & {*stage.spec.gains})
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks)
     total = model.checkpoint.nbytes

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from isomerge.engine.zero_gains import OpenedGains
+
 
 @dataclass(eq=False)
 class Model:
@@ -46,6 +48,8 @@ class Model:
     """The spec text of the user's own that it was recognised by: what is made of the model needs it again."""
     unties: bool = False
     """Whether its head was untied when it was opened."""
+    opened: OpenedGains | None = None
+    """How it is read without gains of zero, where it is (`isomerge.engine.zero_gains`)."""
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -118,7 +122,8 @@ class Model:
         """A block as one contiguous tensor in the working dtype; see `read`.
 
         Infinities that are meant are zero in it, for nothing can be computed with them: they are equal in all models of a run
-        (`check_compatible`), and are there again in what is written (`with_infinities`).
+        (`check_compatible`), and are there again in what is written (`with_infinities`). Of a model whose gains of zero are opened
+        it is a block of the same function without them.
         """
 
         def read(canonical: str) -> Tensor:
@@ -128,7 +133,9 @@ class Model:
             return self.read(name, dtype, mapped=mapped)
 
         whole = block.assemble(read).contiguous()
-        return whole.masked_fill(whole.isinf(), 0) if block.line.infinite else whole
+        if block.line.infinite:
+            whole = whole.masked_fill(whole.isinf(), 0)
+        return whole if self.opened is None else self.opened.applied(block, whole)
 
 
 def meant(spec: Spec, name: str, tensor: Tensor) -> bool:

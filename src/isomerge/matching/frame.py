@@ -63,7 +63,7 @@ def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:
 
 
 def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> None:
-    """Refuse a gain with zeros: what it hides cannot be turned.
+    """Refuse a gain with zeros that could not be opened (`isomerge.engine.zero_gains`): what it hides cannot be turned.
 
     Raises:
         IsomergeError: naming the tensor.
@@ -73,8 +73,8 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
             zeros = int((load(block) + block.line.less == 0).sum())
             if zeros:
                 raise IsomergeError(
-                    f"{ref}: tensor {block.key} has {zeros} gains that are zero, which cannot be folded: choose a "
-                    "permutation of the residual stream, such as --spaces default,res:Perm"
+                    f"{ref}: tensor {block.key} has {zeros} gains that are zero beside a bias that is not, which cannot be "
+                    "folded: choose a permutation of the residual stream, such as --spaces default,res:Perm"
                 )
 
 

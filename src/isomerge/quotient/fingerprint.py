@@ -15,8 +15,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.agreement import ASIDE, as_transformers_reads, config_value
+from isomerge.engine.free_streams import free_frame
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
+from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
@@ -90,6 +92,8 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
     """The fingerprint, computed in one dtype. Raises OverflowError with the name of the block whose numbers are too large."""
     local = make_plan(model, [], "default")
     shifts, spec = local.selection.spec, model.spec
+    frame = free_frame(spec, [model])
+    open_zero_gains([model], () if frame is None else frame.gains)
     fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
     draws, tables = anchors_of(model, dtype, fold, salt)
     found: Found = {}

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isomerge.engine.canonical.frame import read_moved
+from isomerge.engine.free_streams import free_frame
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
+from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.matching.frame import folded_gains
 from isomerge.quotient.anchors import TOKENS, Anchors, anchors_of
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
@@ -72,6 +74,8 @@ def _units(model: Model) -> list[Unit]:
 def _circuits(model: Model, units: list[Unit]) -> tuple[dict[str, Anchors], Relations]:
     """Tokens as anchors of every stream, and the circuits of some units that are seen from them."""
     dtype, spec = working_dtype([model]), model.spec
+    frame = free_frame(spec, [model])
+    open_zero_gains([model], () if frame is None else frame.gains)
     fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
     anchors = anchors_of(model, dtype, fold)[0].get(TOKENS, {})
     found: Relations = {}

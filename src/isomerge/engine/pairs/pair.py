@@ -12,6 +12,7 @@ from isomerge.engine.canonical.frame import read_moved
 from isomerge.engine.memory import CACHE
 from isomerge.engine.models import Model
 from isomerge.engine.plan import Plan, unit_layer
+from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_distance, squared_distance_and_norm
@@ -85,6 +86,8 @@ class PairSolver:
     ) -> None:
         self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
         self.device, self.room = device, room
+        if plan.selection.frame is not None:
+            open_zero_gains([anchor, source], plan.selection.frame.gains)
         self.votes: dict[str, Tensor] = {}
         self._there: tuple[Alignment, Alignment] | None = None
         self.frames: dict[Model, Alignment] = {}
