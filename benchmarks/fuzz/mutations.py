@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -230,16 +230,25 @@ NUMBERS = [
 """NaN, infinities, the largest and smallest numbers, zeros, all ones: as float32."""
 
 
-def mutate_body(raw: bytes, rng: Random) -> bytes:
+HALVES = [b"\x49\x71", b"\x49\xf1", b"\x80\x3f", b"\x7f\x7f", b"\x01\0", b"\0\x80", bytes(2)]
+"""Numbers around 1e30, one, the largest and the smallest numbers, zeros: as bfloat16, all finite."""
+
+
+def mutate_body(raw: bytes, rng: Random, numbers: Sequence[bytes] = NUMBERS) -> bytes:
     """A safetensors file with other numbers: one, many, or a whole stretch of them."""
     header, data = split_safetensors(raw)
-    found = bytearray(data)
+    found, size = bytearray(data), len(numbers[0])
     for _ in range(rng.choice([1, 1, 5, 200])):
-        at = rng.randrange(len(found) // 4) * 4
+        at = rng.randrange(len(found) // size) * size
         count = rng.choice([1, 1, 16, 1000])
-        patch = rng.choice(NUMBERS) * count if rng.random() < 0.8 else rng.randbytes(4 * count)
-        found[at : at + 4 * count] = patch[: len(found) - at]
+        patch = rng.choice(numbers) * count if rng.random() < 0.8 else rng.randbytes(size * count)
+        found[at : at + size * count] = patch[: len(found) - at]
     return struct.pack("<Q", len(header)) + header + bytes(found)
+
+
+def mutate_halves(raw: bytes, rng: Random) -> bytes:
+    """A safetensors file of bfloat16 with other numbers, large ones among them that are finite."""
+    return mutate_body(raw, rng, HALVES)
 
 
 def mutate_metadata(raw: bytes, rng: Random) -> bytes:

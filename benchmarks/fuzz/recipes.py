@@ -9,6 +9,13 @@ import yaml
 from benchmarks.fuzz.mutations import mutate_bytes, mutate_document
 
 
+def _merged(levels: int, times: int) -> str:
+    """Merge keys of merge keys: ``times`` to the power of ``levels`` of them."""
+    lines = ["m0: &m0 {k: 1}\n"]
+    lines += [f"m{k}: &m{k} {{<<: [{', '.join([f'*m{k - 1}'] * times)}]}}\n" for k in range(1, levels)]
+    return "".join(lines)
+
+
 def mutate_recipe(raw: bytes, rng: Random) -> bytes:
     """A YAML text with other values or bytes, or one of the known bombs."""
     kind = rng.random()
@@ -29,6 +36,8 @@ def mutate_recipe(raw: bytes, rng: Random) -> bytes:
             "".join(f"k{k}: 1\n" for k in range(size)),
             "models: [" + "{model: x}, " * size + "]\n",
             "a: !!float " + "9" * size,
+            _merged(rng.randrange(2, 9), rng.choice([3, 30])),
+            "models: [{model: a, parameters: {weight: !!binary aGk=}}, {model: b}]\nmerge_method: linear\n",
             "merge_method: linear\nparameters: " + "{a: " * min(size, 300) + "1" + "}" * min(size, 300),
         ]
         return rng.choice(bombs).encode() + (raw if rng.random() < 0.5 else b"")

@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.fuzz.mutations import (
     mutate_body,
     mutate_bytes,
+    mutate_halves,
     mutate_header,
     mutate_json,
     mutate_own_file,
@@ -39,6 +40,16 @@ class Subject:
 SUBJECTS = {
     "header": Subject("a/model.safetensors", mutate_header, (["inspect", "a"], MERGE)),
     "body": Subject("b/model.safetensors", mutate_body, (MERGE, [*MERGE, "--no-align"], ["diff", "a", "b"])),
+    "halves": Subject(
+        "half/model.safetensors",
+        mutate_halves,
+        (
+            ["fingerprint", "half", "a"],
+            ["verify", "half", "a"],
+            ["diff", "half", "a"],
+            ["align", "half", "--onto", "a", "-o", OUT, "--spaces", "all"],
+        ),
+    ),
     "file": Subject("a/model.safetensors", mutate_bytes, (["inspect", "a"], MERGE)),
     "index": Subject(
         "shards/model.safetensors.index.json",
@@ -49,7 +60,14 @@ SUBJECTS = {
     "recipe": Subject(
         "recipe.yml", mutate_recipe, (["merge", "recipe.yml", OUT, "-q"], ["merge", "recipe.yml", OUT, "--dry-run"])
     ),
-    "patch": Subject("patch.safetensors", mutate_own_file, (["apply", "patch.safetensors", "b", "-o", OUT],)),
+    "patch": Subject(
+        "patch.safetensors",
+        mutate_own_file,
+        (
+            ["apply", "patch.safetensors", "b", "-o", OUT],
+            ["apply", "patch.safetensors", "b", "-o", OUT, "--inverse"],
+        ),
+    ),
     "statistics": Subject(
         "stats-b.safetensors",
         mutate_own_file,
@@ -82,6 +100,7 @@ def make_inputs(folder: Path) -> Path:
 
     a, b = (_model(folder / name, seed) for name, seed in (("a", 0), ("b", 1)))
     isomerge.align(a, onto=a, spaces="none", out=folder / "shards", shard_size=3000)
+    isomerge.align(a, onto=a, spaces="none", out=folder / "half", dtype="bfloat16")
     alignment, _ = isomerge.align(b, onto=a)
     alignment.save(folder / "patch.safetensors")
     data = folder / "data.safetensors"

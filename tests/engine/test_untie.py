@@ -41,7 +41,8 @@ def test_untied_alignment(name: str, tmp_path: Path) -> None:
     alignment, report = isomerge.align(b, onto=a, out=tmp_path / "out", spaces=NAMED, untie=True)
     assert report["streams"][0]["groups"] == {"res": TIED[name]}
     returned = "t5" in name
-    assert any("in another basis" in note for note in report["notes"]) == bool(report["notes"]) == returned
+    notes = [note for note in report["notes"] if "are unrelated" not in note]
+    assert any("in another basis" in note for note in notes) == bool(notes) == returned
     assert config_of(tmp_path / "out")["tie_word_embeddings"] is False
     new = tensors(tmp_path / "out")
     table = next(new[n] for n in new if n.endswith(("wte.weight", "embed_tokens.weight", "shared.weight")))

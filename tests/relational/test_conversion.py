@@ -79,7 +79,7 @@ def test_models_agree(name: str, how: str, dtype: torch.dtype) -> None:
     found = from_standard(model, anchors=how, chunk=4)
     assert found.atoms.free.dtype == dtype
     # chosen atoms are nearly dependent where there are few to choose from, and rounding grows with their condition number
-    room = 2 * torch.finfo(dtype).eps * condition(found)
+    room = 4 * torch.finfo(dtype).eps * condition(found)
     assert relative(relational_logits(found, model), logits(model)) < max(TOLERANCE[dtype], room)
 
 
