@@ -12,8 +12,6 @@ from isomerge.cli import options as o
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
 
-UNREAD = 2
-"""The exit code where a model could not be read; all others were looked at."""
 DISAGREE = 3
 """The exit code where the witnesses of a pair disagree: somebody must look."""
 
@@ -77,8 +75,13 @@ def fingerprint(
     conflicts = [f"{found['models'][1]}: {found['conflict']}" for found in compared if found["conflict"]]
     report["notes"] = conflicts + [f"{failure['model']} could not be read" for failure in unread]
     write_json(json, report)
-    if unread or conflicts:
-        raise typer.Exit(UNREAD if unread else DISAGREE)
+    if unread:
+        names = " and ".join(failure["model"] for failure in unread)
+        raise IsomergeError(
+            f"{len(unread)} of {1 + len(others or ())} models could not be compared: {names}; mend them, or leave them out"
+        )
+    if conflicts:
+        raise typer.Exit(DISAGREE)
 
 
 def _read(given: str, options: dict[str, Any]) -> Any:

@@ -46,8 +46,7 @@ def signs(name: str, rows: int, count: int, salt: str = "") -> Tensor:
     """int64 [rows, count] of 1 and -1; there may be 64 rows."""
     import torch
 
-    drawn = codes(name, count, salt)
-    return torch.stack([((drawn >> row) & 1) * 2 - 1 for row in range(rows)])
+    return ((codes(name, count, salt) >> torch.arange(rows)[:, None]) & 1) * 2 - 1
 
 
 def chosen(name: str, count: int, draw: int = 0, salt: str = "") -> list[int]:
