@@ -1,11 +1,16 @@
-"""What is said of two models, and what saying it costs: the digit transformers of examples/ apart, in disguise, tuned, and beside a base that is none.
+"""What is said of two models, what saying it costs, and whether what it advises helps.
 
-python benchmarks/pairs_told.py     writes benchmarks/results/pairs_told.json
+python benchmarks/pairs_told.py     writes benchmarks/results/pairs_told.json (ten minutes on one core)
+
+The digit transformers of examples/: apart, in disguise, tuned, and beside a base that is none. Two byte-level Llamas trained apart here, on
+the texts of Python's own library: the loss of each, of the merge, and of the merge that the verdict's first line advises. And two Llamas
+of 52 million parameters with drawn weights, in which looking costs what it costs in models of a size that people merge.
 """
 
 from __future__ import annotations
 
 import json
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +26,20 @@ from isomerge.evidence.law import random_alignment, random_turn, with_streams
 
 ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "examples" / "digits"
+STEPS, BATCH, LENGTH = 500, 16, 96
+"""Of training a byte-level Llama: about two minutes on one core."""
+SMALL: dict[str, Any] = {
+    "vocab_size": 256, "hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False,
+}  # fmt: skip
+LARGE = {
+    **SMALL,
+    "vocab_size": 8192,
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+}
 
 
 def tuned(model: Path, out: Path, seed: int) -> Path:
@@ -64,6 +83,74 @@ def situations(folder: Path) -> dict[str, tuple[list[Path], dict[str, Any]]]:
     }
 
 
+def library(parts: slice) -> torch.Tensor:
+    """Some of the texts of Python's library as rows of bytes, int64 [rows, LENGTH]."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[parts]
+    text = b"".join(file.read_bytes() for file in files)
+    return (
+        torch.frombuffer(bytearray(text), dtype=torch.uint8).long()[: len(text) // LENGTH * LENGTH].view(-1, LENGTH)
+    )
+
+
+def llama(shape: dict[str, Any], seed: int) -> Any:
+    """A Llama with drawn weights."""
+    import transformers
+
+    torch.manual_seed(seed)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, bos_token_id=0, eos_token_id=0))
+
+
+def trained(seed: int, rows: torch.Tensor) -> Any:
+    """A byte-level Llama, trained on its own order of the texts from its own start."""
+    model, rng = llama(SMALL, seed), torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, STEPS)
+    for _ in range(STEPS):
+        batch = rows[torch.randint(len(rows), (BATCH,), generator=rng)]
+        optimiser.zero_grad()
+        model(input_ids=batch, labels=batch).loss.backward()
+        optimiser.step()
+        schedule.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def loss_of(folder: Path, rows: torch.Tensor) -> float:
+    """Nats per byte."""
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    return round(
+        sum(float(model(input_ids=part, labels=part).loss) for part in rows.split(64)) / len(rows.split(64)), 3
+    )
+
+
+def languages(folder: Path) -> dict[str, Any]:
+    """Two language models trained apart: what is said, and the losses of the merge and of what is advised."""
+    rows, test = library(slice(0, None, 2)), library(slice(1, None, 2))[:256]
+    names = [folder / "llama-a", folder / "llama-b"]
+    for seed, name in enumerate(names):
+        trained(seed, rows).save_pretrained(name)
+    save_file({"input_ids": rows[:: len(rows) // 1024][:1024].contiguous()}, folder / "DATA.safetensors")
+    found = measured(names, {}, folder / "llamas")
+    losses = {name.name: loss_of(name, test) for name in (*names, folder / "llamas")}
+    isomerge.merge(names, out=folder / "learned", learn=folder / "DATA.safetensors")
+    return found | {"losses": losses | {"advised: --learn DATA": loss_of(folder / "learned", test)}}
+
+
+def large(folder: Path) -> dict[str, dict[str, Any]]:
+    """Models of a size at which seconds count: trained apart as far as weights tell, and fine-tunes."""
+    names = [folder / "large-a", folder / "large-b"]
+    for seed, name in enumerate(names):
+        llama(LARGE, seed).save_pretrained(name)
+    near = tuned(names[0], folder / "large-tuned", 5)
+    return {
+        "52 million parameters, apart": measured(names, {}, folder / "out-apart"),
+        "52 million parameters, apart, --spaces all": measured(names, {"spaces": "all"}, folder / "out-all"),
+        "52 million parameters, fine-tunes": measured([names[0], near], {}, folder / "out-near"),
+    }
+
+
 def measured(models: list[Path], options: dict[str, Any], out: Path) -> dict[str, Any]:
     """The words, and the seconds of processor time, of the whole run and of looking how the models stand."""
     spent, look = [0.0], standing.standings
@@ -98,6 +185,8 @@ def main() -> None:
         cases = situations(folder)
         for turn in range(2):
             found = {k: measured(*case, folder / f"out-{turn}-{n}") for n, (k, case) in enumerate(cases.items())}
+        found["language models trained apart"] = languages(folder)
+        found |= large(folder)
     path = ROOT / "benchmarks" / "results" / "pairs_told.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     for name, row in found.items():

@@ -231,8 +231,9 @@ def test_a_base_that_is_none(llamas: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_no_false_alarm(llamas: dict[str, Path], tmp_path: Path) -> None:
-    """Pruned and rounded copies and fine-tunes in half precision are all left as they are."""
-    for kind in ("pruned", "bfloat16", "quantised"):
+    """Pruned and rounded copies, fine-tunes in half precision and adapters that were taken in are all left as they are."""
+    rng = torch.Generator().manual_seed(8)
+    for kind in ("pruned", "bfloat16", "quantised", "adapter of rank two"):
         out = tmp_path / kind
         out.mkdir()
         for file in llamas["tuned"].iterdir():
@@ -246,6 +247,9 @@ def test_no_false_alarm(llamas: dict[str, Path], tmp_path: Path) -> None:
             elif kind == "quantised" and t.ndim == 2:
                 step = t.abs().max() / 15
                 weights[name] = (t / step).round() * step
+            elif kind == "adapter of rank two" and name.endswith(("q_proj.weight", "v_proj.weight")):
+                low = torch.randn(len(t), 2, generator=rng) @ torch.randn(2, t.shape[1], generator=rng)
+                weights[name] = t + 0.5 * t.norm() / low.norm() * low
         save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
         found = isomerge.merge([llamas["a"], out], out=tmp_path / f"{kind}-out")
         assert found["verdict"]["code"] == "aligned", kind

@@ -14,6 +14,7 @@ import isomerge
 from engine.disguises import disguise, perturb, turn, write_like
 from isomerge.checkpoint.memory import in_memory
 from isomerge.cli.program import app
+from isomerge.engine.free_streams import given_out
 from isomerge.engine.models import recognise
 from isomerge.evidence import verify as proof
 from isomerge.quotient.anchors import Anchors, fixed_streams
@@ -45,21 +46,23 @@ def rounded(folder: Path, dtype: torch.dtype) -> Fingerprint:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_twins_share_a_fingerprint(name: str, tmp_path: Path) -> None:
-    """Random elements of every space, the streams' among them, in float32; and within rounding in bfloat16."""
+    """Random elements of every space, the streams' among them, in float32; and within rounding in bfloat16. Of a stream that a model gives
+    out the basis is told, and that is all that differs."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
-    first = of(a)
+    first, returned = of(a), given_out(recognise(a))
     for seed in (3, 4):
         twin = of(turn(name, a, tmp_path / f"twin-{seed}", seed))
         found = similarity(first, twin)
-        assert twin.hash == first.hash
+        assert (twin.hash == first.hash) == (not returned)
         assert found.difference is not None
         assert found.difference < 1e-5
         assert found.score is None or found.score > 0.9999
-        assert found.verdict == "same function"
+        assert found.verdict == ("derived from one base" if returned else "same function")
+        assert len(found.settings) == len(returned)
         for key, values in first.spectra.items():
             assert torch.allclose(values.data, twin.spectra[key].data, rtol=1e-4, atol=1e-6), key
         coarse = similarity(first, rounded(tmp_path / f"twin-{seed}", torch.bfloat16))
-        assert coarse.same
+        assert coarse.equal
         assert coarse.difference is not None
         assert coarse.difference > 1e-4
         assert name in NO_KIN or not coarse.hashes_equal
@@ -184,6 +187,30 @@ def test_several_streams_tell_kinship(name: str, tmp_path: Path) -> None:
     )
     first.save(tmp_path / "print.json")
     assert similarity(first, read_fingerprint(tmp_path / "print.json")).score == pytest.approx(1)
+
+
+def test_a_stream_that_is_given_out_is_in_one_basis(tmp_path: Path) -> None:
+    """Another basis of it is another function, made from one base; inside of layers everything may move."""
+    import transformers
+
+    from toys import CAUSAL, randomise
+
+    model = transformers.LlamaModel(transformers.LlamaConfig(**CAUSAL)).eval()
+    randomise(model, 0)
+    model.save_pretrained(tmp_path / "a")
+    order = torch.randperm(CAUSAL["hidden_size"], generator=torch.Generator().manual_seed(1))
+    first = ("embed_tokens", "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+
+    def turned(weights: dict[str, torch.Tensor]) -> None:
+        for name, t in weights.items():
+            weights[name] = (t[:, order] if name.split(".")[-2] in first else t[order]).contiguous()
+
+    a, moved = of(tmp_path / "a"), of(write_like(tmp_path / "a", tmp_path / "moved", turned))
+    told = similarity(a, moved)
+    assert a.hash != moved.hash
+    assert told.difference == pytest.approx(0, abs=1e-5)
+    assert told.verdict == "derived from one base"
+    assert told.settings == ("what it returns of the stream res is in another basis",)
 
 
 def test_a_convolution_along_the_stream_has_two_ends(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from isomerge.checkpoint.agreement import disagreements
 from isomerge.evidence.distance import SAME
 from isomerge.quotient.anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
-from isomerge.quotient.record import Fingerprint
+from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.storage import PRECISIONS
 from isomerge.quotient.witnesses import partners
 
@@ -77,6 +77,15 @@ def other_settings(one: Fingerprint, two: Fingerprint) -> Iterator[str]:
             mine, theirs = one.sizes.get(name), two.sizes.get(name)
             if mine != theirs:
                 yield f"size {name} is {mine} and {theirs}"
+
+
+def other_bases(one: Fingerprint, two: Fingerprint, tolerance: float) -> Iterator[str]:
+    """Sentences about streams that both models give out, each in a basis of its own."""
+    mine, theirs = ({r.kind: r.data.double() for r in f.relations if r.kind.startswith(BASIS)} for f in (one, two))
+    for kind, x in mine.items():
+        y = theirs.get(kind)
+        if y is not None and y.shape == x.shape and float((x - y).norm()) > tolerance * float(x.norm()):
+            yield f"what it returns of the stream {kind.removeprefix(BASIS).strip()} is in another basis"
 
 
 def changes(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.agreement import ASIDE, as_transformers_reads, config_value
-from isomerge.engine.free_streams import free_frame
+from isomerge.engine.free_streams import free_frame, given_out
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
 from isomerge.engine.zero_gains import open_zero_gains
@@ -26,12 +26,12 @@ from isomerge.matching.frame import folded_gains
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.quotient.draws import salted, signs, sketch
-from isomerge.quotient.record import FORMAT, Fingerprint, Relation, View, read_fingerprint
-from isomerge.quotient.relations import Related, relations
+from isomerge.quotient.record import BASIS, FORMAT, Fingerprint, Relation, View, read_fingerprint
+from isomerge.quotient.relations import WAYS, Related, relations
 from isomerge.quotient.spectra import Spectrum, spectra
 from isomerge.quotient.storage import Look
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import leaf_atoms
+from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.blocks import Block, layer_of
 from isomerge.symmetry.spec import Spec
 
@@ -117,6 +117,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
                     Related(values, ()),
                 )
         told |= here
+    found |= _bases(model, draws, salt)
     _check_finite(found, told)
     asked = {key: value for key, value in model.config.items() if key not in ASIDE}
     return Fingerprint(
@@ -179,6 +180,18 @@ def _related(spec: Spec, floats: dict[Block, Tensor], draws: Draws, salt: str) -
         if block.axes is None:
             data = sketch(f"{block.key} places", tensor.flatten(), tensor.dtype, salt)
             found[EVERY, block.key, "rows"] = block, Related(data, ())
+    return found
+
+
+def _bases(model: Model, draws: Draws, salt: str) -> Found:
+    """Where the coordinates of every stream lie that the model gives out, by a few sums of them with random signs: there another basis is
+    another function, which no relation shows."""
+    found: Found = {}
+    for stream, anchors in draws.get(EVERY, {}).items():
+        if stream in given_out(model):
+            home = next(b for b in model.blocks if any(a.name == stream for a in atoms(b.axes or ())))
+            drawn = signs(f"{stream} basis", WAYS, anchors.rows.shape[1], salt).to(anchors.rows)
+            found[EVERY, home.key, f"{BASIS} {stream}"] = home, Related(anchors.rows @ drawn.mT, ())
     return found
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FORMAT = "isomerge-fingerprint-2"
 OLDER = ("isomerge-fingerprint-1",)
+BASIS = "basis"
+"""How the kind of a relation begins that tells the basis of a stream which the model gives out."""
 
 
 @dataclass(frozen=True)

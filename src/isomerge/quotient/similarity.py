@@ -14,8 +14,8 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import SAME
 from isomerge.quotient.anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
-from isomerge.quotient.changes import Change, Evidence, changes, exchanged, other_settings
-from isomerge.quotient.record import Fingerprint
+from isomerge.quotient.changes import Change, Evidence, changes, exchanged, other_bases, other_settings
+from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.witnesses import by_table, layers_seen, score, spectral, spectral_distance
 
 DERIVED = 0.2
@@ -163,7 +163,7 @@ def similarity(one: Fingerprint, two: Fingerprint) -> Similarity:
     known = [s for draw in (TOKENS, OTHERS, EVERY) if (s := witnesses[draw]) is not None]
     if (by_length := witnesses[LENGTHS]) is not None and by_length >= BY_LENGTH:
         known.append(by_length)
-    settings = tuple(other_settings(one, two))
+    settings = (*other_settings(one, two), *other_bases(one, two, tolerance))
     spread = spectral_distance(one, two)
     alike = witnesses[SPECTRA]
     kin = max(known, default=0.0) >= DERIVED or (alike is not None and alike >= ALIKE)
@@ -182,7 +182,12 @@ def _differences(one: Fingerprint, two: Fingerprint) -> dict[str, float]:
     """The relative difference of every relation that both have (heads may be in one only); what is tiny is measured against
     its kind. None where anchors or layers differ."""
     mine, theirs = (
-        {(r.draw, r.block, r.kind): r.data.double() for r in f.relations if r.draw != LENGTHS} for f in (one, two)
+        {
+            (r.draw, r.block, r.kind): r.data.double()
+            for r in f.relations
+            if r.draw != LENGTHS and not r.kind.startswith(BASIS)
+        }
+        for f in (one, two)
     )
     layers = [{(r.draw, r.block, r.kind) for r in f.relations if r.layer is not None} for f in (one, two)]
     names = [{d: {s: v.names for s, v in streams.items()} for d, streams in f.anchors.items()} for f in (one, two)]
