@@ -46,9 +46,11 @@ def quiet() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_proofs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Proofs of spec texts are remembered for the session, and those of whoever runs the tests are not looked at."""
+    """Answers are kept for the session, by all of its workers together, and those of whoever runs the tests are not looked at."""
+    workers = "PYTEST_XDIST_WORKER" in os.environ
+    folder = tmp_path_factory.getbasetemp().parent / "answers" if workers else tmp_path_factory.mktemp("answers")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ISOMERGE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("ISOMERGE_CACHE", str(folder))
         yield
 
 

@@ -218,6 +218,21 @@ def test_a_config_that_transformers_refuses_has_no_verdict(toy: Callable[..., To
     assert "unheard" in found["reason"]
 
 
+def test_a_head_that_one_model_lacks_leaves_no_verdict(toy: Callable[..., Toy], tmp_path: Path) -> None:
+    """transformers would draw it at random: of that model nobody can say that it is the same function."""
+    whole = copied(toy("vit"), tmp_path / "whole", {})
+    body = copied(toy("vit"), tmp_path / "body", {})
+    overwrite(body, {name: t for name, t in tensors(whole).items() if not name.startswith("classifier")})
+    for pair in ((whole, body), (body, whole)):
+        told = isomerge.verify(*pair)
+        assert told["same"] is None
+        assert (
+            "body lacks classifier.bias, which ViTForImageClassification of transformers would draw at random"
+            in told["reason"]
+        )
+    assert isomerge.verify(body, body)["same"]
+
+
 def test_switches_of_parts_decide_as_well(tmp_path: Path) -> None:
     """A key inside a group is told by its path; what the config leaves out counts with its default."""
     folder = save_toy("llava", tmp_path / "llava")

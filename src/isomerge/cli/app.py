@@ -64,10 +64,10 @@ def _run() -> None:
     except FileNotFoundError:
         raise IsomergeError(NO_FOLDER) from None
     before = ticks()
-    from isomerge.cli.program import app
+    from isomerge.cli.program import command
 
     wait_asleep_where_busy(before)
-    app()
+    command()()
 
 
 def _full(error: BaseException) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import typer
 
 from isomerge.cli.align import align
@@ -73,3 +76,9 @@ def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
+
+
+@cache
+def command() -> Callable[[], object]:
+    """The program, ready to run: made once in a process, for it takes as long as a small merge."""
+    return typer.main.get_command(app)

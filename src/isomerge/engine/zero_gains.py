@@ -85,7 +85,9 @@ def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
     for block in model.blocks:
         here = list(atoms(block.axes or ()))
         for atom in here if any(a.diag for a in here) else ():
-            if atom.name not in scales:
+            if (
+                atom.name not in scales or atom.name not in spec.spaces
+            ):  # a tie may keep what another model's head lets go
                 continue
             key = element_key(spec, spec.spaces[atom.name], dict(block.scope))
             shape = [spec.sizes[i] for i in spec.batch(spec.spaces[atom.name])]

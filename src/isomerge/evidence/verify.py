@@ -189,11 +189,11 @@ def doubted(found: dict[str, Any], reason: str | None) -> dict[str, Any]:
 
 
 def doubt_of_configs(one: Model, two: Model) -> str | None:
-    """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing of, or transformers
-    makes no model of one; None where there is no such reason."""
+    """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing of, transformers
+    makes no model of one, or one lacks weights of its class; None where there is no such reason."""
     from isomerge.checkpoint.agreement import undeclared_differences
     from isomerge.engine.compatible import compared_keys
-    from isomerge.engine.live.reading import refusal_of
+    from isomerge.engine.live.reading import reading_of, refusal_of
 
     unlike = undeclared_differences(one.config, two.config, compared_keys(one))
     if unlike:
@@ -206,6 +206,16 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
         refusal = refusal_of(model.config, model.checkpoint.shapes)
         if refusal is not None:
             return f"the weights are the same, but transformers makes no model of config.json of {model.ref} ({refusal})"
+    readings = [
+        reading_of(m.config, m.checkpoint.shapes) if m.config.get("architectures") else None for m in (one, two)
+    ]
+    lacking = [set() if reading is None else {*reading.lacking} for reading in readings]
+    for model, reading, lost, held in zip((one, two), readings, lacking, lacking[::-1], strict=True):
+        if reading is not None and lost - held:
+            return (
+                f"the weights that both hold are the same, but {model.ref} lacks {min(lost - held)}, which {reading.kind} of "
+                "transformers would draw at random"
+            )
     return None
 
 

@@ -34,6 +34,9 @@ class Block:
     layers: tuple[int, ...] = ()
     """The layer of every tensor, for each is another one where layers are an axis; empty outside of layers."""
 
+    def __hash__(self) -> int:
+        return hash(self.key)  # blocks are looked up by the thousand, and the key tells nearly all of them apart
+
     def at(self, index: str) -> int | None:
         """The value of a scope index."""
         return dict(self.scope).get(index)

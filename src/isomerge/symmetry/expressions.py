@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from isomerge.errors import IsomergeError
@@ -40,17 +41,23 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
     Raises:
         IsomergeError: the text is no expression of the language, or the config lacks what it needs.
     """
-    try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError):
-        raise IsomergeError(
-            f"expression {text!r} in the spec is not valid: use config keys, numbers and + - * //"
-        ) from None
+    tree = _parsed(text)
     try:
         return _value(tree.body, names)
     except (TypeError, ZeroDivisionError):
         raise IsomergeError(
             f"config.json: the spec needs {text.strip()!r}, but {_wrong(tree, names)}; correct it"
+        ) from None
+
+
+@lru_cache(4096)  # every checkpoint of an architecture asks the same questions
+def _parsed(text: str) -> ast.Expression:
+    """An expression as a tree, which nobody changes."""
+    try:
+        return ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        raise IsomergeError(
+            f"expression {text!r} in the spec is not valid: use config keys, numbers and + - * //"
         ) from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
@@ -119,6 +119,12 @@ class Match:
         return self.line.canonical(self.binding)
 
 
+@lru_cache(1 << 15)  # the lines of many architectures: `re` itself keeps a few hundred
+def _compiled(prefix: str, name: str) -> re.Pattern[str]:
+    """What the names of a bound line's tensors match."""
+    return re.compile(f"^{prefix}{expression(name)}$")
+
+
 @dataclass(frozen=True)
 class Spec:
     """A spec bound to a config: every size is a number, every condition is decided."""
@@ -145,7 +151,7 @@ class Spec:
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:
         prefix = f"(?:{'|'.join(map(re.escape, self.prefixes))})?" if self.prefixes else ""
-        return [(re.compile(f"^{prefix}{expression(line.name)}$"), line) for line in self.lines]
+        return [(_compiled(prefix, line.name), line) for line in self.lines]
 
     def match(self, name: str) -> Match:
         """The one line that a tensor name matches.
