@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -18,6 +19,7 @@ from depth import EVERY
 settings.register_profile("isomerge", deadline=None, derandomize=True, max_examples=50, database=None)
 settings.load_profile("isomerge")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+re._MAXCACHE = 1 << 15  # pyright: ignore[reportAttributeAccessIssue]  # patterns of hundreds of architectures, which transformers compiles at every loading
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
