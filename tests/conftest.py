@@ -24,13 +24,24 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is `thorough` is for `make test-all`: left out, not skipped, so that every skip is about the machine."""
-    if EVERY:
-        return
-    left = [item for item in items if item.get_closest_marker("thorough")]
+    """What is `thorough` is for `make test-all`, and the report in a browser for `make test-browser`: left out, not skipped, so that
+    every skip is about the machine."""
+    browser = "ISOMERGE_BROWSER" in os.environ
+    left = [
+        item
+        for item in items
+        if (not EVERY and (item.get_closest_marker("thorough") or _has_no_case(item)))
+        or (not browser and item.path.parent.name == "browser")
+    ]
     if left:
         items[:] = [item for item in items if item not in set(left)]
         config.hook.pytest_deselected(items=left)
+
+
+def _has_no_case(item: pytest.Item) -> bool:
+    """Whether all parameters of a test are for `make test-all`: pytest would skip it."""
+    reasons = (mark.kwargs.get("reason", "") for mark in item.iter_markers("skip"))
+    return any(reason.startswith("got empty parameter set") for reason in reasons)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -108,8 +108,10 @@ def _steps(facts: Facts, relation: Relation, level: Level, models: Sequence[Mode
     """What to try where something is amiss; all is well: nothing."""
     if level is Level.GOOD:
         return []
-    possible = {"free_streams": streams_are_free(models), "generates": can_generate(models)} if models else {}
-    written = Written(facts, wording=Wording(**possible))
+    wording = (
+        Wording(free_streams=streams_are_free(models), generates=can_generate(models)) if models else Wording()
+    )
+    written = Written(facts, wording=wording)
     return [
         {"text": step.text, "command": step.command}
         for step in next_steps(written, relation, level, measured=False)
