@@ -189,6 +189,16 @@ def test_several_streams_tell_kinship(name: str, tmp_path: Path) -> None:
     assert similarity(first, read_fingerprint(tmp_path / "print.json")).score == pytest.approx(1)
 
 
+@pytest.mark.parametrize("name", ["kimi_linear", "aimv2", "clap"])
+def test_axes_of_one_name(name: str, tmp_path: Path) -> None:
+    """Maps with two axes of one size that nothing moves (the sides of a patch or of a kernel) have relations like any others."""
+    a = save_toy(name, tmp_path / "a", dtype=torch.float32)
+    twin = disguise(name, a, tmp_path / "twin", 3)
+    assert similarity(of(a), of(twin)).equal
+    assert not similarity(of(a), of(save_toy(name, tmp_path / "b", seed=5, dtype=torch.float32))).equal
+    assert isomerge.verify(a, twin)["same"]
+
+
 def test_a_stream_that_is_given_out_is_in_one_basis(tmp_path: Path) -> None:
     """Another basis of it is another function, made from one base; inside of layers everything may move."""
     import transformers

@@ -156,7 +156,8 @@ def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts
         return {}
     letters = {name: chr(ord("a") + k) for k, name in enumerate(both)}
     x, y = (_weighed(leaf, f"{key} {side}", salt) for side, leaf in enumerate((one, other)))
-    left, right = ("".join(letters[n] for n in leaf.inner) for leaf in (one, other))
+    # by atoms, as in `_contract`: two axes of one name (the sides of a patch) are one
+    left, right = ("".join(letters[a.name] for a in leaf.atoms if a.name in letters) for leaf in (one, other))
     return {(key, kept): torch.einsum(f"W{left},W{right}->W{''.join(letters[n] for n in kept)}", x, y)}
 
 
