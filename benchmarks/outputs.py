@@ -70,7 +70,9 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Counts, and the classes of which something moved or `verify` called two the same model different."""
     run = {kind: row for kind, row in rows.items() if "all" in row}
     wrong = {
-        k: row for k, row in run.items() if any("moved" in row[s] or not row[s]["same"] for s in ("default", "all"))
+        k: row
+        for k, row in run.items()
+        if any("moved" in row[s] or row[s]["same"] is False for s in ("default", "all"))
     }
     return {
         "classes": len(rows),
@@ -81,6 +83,9 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
             any("logits" not in name for name in row["returns"]) for row in run.values()
         ),
         "moved_or_called_different": sorted(wrong),
+        "cannot_tell": sorted(
+            k for k, row in run.items() if any(row[s]["same"] is None for s in ("default", "all"))
+        ),
         "failed": sorted(kind for kind, row in rows.items() if "failed" in row),
         "refused": sorted(kind for kind, row in rows.items() if "refused" in row),
         "left_out": Counter(row["left_out"].partition(":")[0] for row in rows.values() if "left_out" in row),
@@ -91,18 +96,19 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def sentence(told: dict[str, Any]) -> str:
     """What the page says."""
     wrong = told["moved_or_called_different"] + told["failed"]
+    doubts = f", but for {', '.join(told['cannot_tell'])}, of which it cannot tell" if told["cannot_tell"] else ""
     return (
-        f"Of {told['measured']} classes of {told['model_types']} model types, {told['outputs']} tensors in all, random elements of all that may act under "
-        f"`--spaces default` and under `all` move {'none' if not wrong else 'something of ' + ', '.join(wrong)}, and `verify` calls every pair the same; "
+        f"Of {told['measured']} classes (of {told['planned']} that specs cover) of {told['model_types']} model types, {told['outputs']} tensors in all, random elements of all that may act under "
+        f"`--spaces default` and under `all` move {'none' if not wrong else 'something of ' + ', '.join(wrong)}, and `verify` calls every pair the same{doubts}; "
         f"{told['returning_more_than_logits']} of them return more than logits. The largest change is {told['largest_change']:.1g} of the largest number (float32 "
         f"inside of some classes). {len(told['refused'])} more are refused in words, {sum(told['left_out'].values())} ask for inputs that the tests do not have. "
         "Tiny random models in float64, through the writer (`python -m benchmarks.outputs`).\n"
     )
 
 
-def write(rows: dict[str, dict[str, Any]]) -> None:
+def write(rows: dict[str, dict[str, Any]], planned: int) -> None:
     """The results, and the sentence on the page."""
-    told = summary(rows)
+    told = {**summary(rows), "planned": planned}
     RESULTS.write_text(json.dumps({"summary": told, "classes": dict(sorted(rows.items()))}, indent=1) + "\n")
     text = PAGE.read_text(encoding="utf-8")
     start, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
@@ -148,7 +154,7 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     for file in sorted(options.logs.glob("*.jsonl")):
         rows |= rows_of(file)
-    write(rows)
+    write(rows, len(cases))
     print(json.dumps(summary(rows), indent=1))
 
 

@@ -94,10 +94,14 @@ def test_only_streams_of_which_embeddings_tell_no_basis_are_reconsidered(
     model = recognise(single(name, tmp_path / "a"))
     solver = PairSolver(model, model, make_plan(model, [model], "none"), torch.float32, guard=False)
 
-    def told(tensor: str, largest: float) -> bool | None:
-        found = {"same": False, "residual": {"tensor": tensor, "largest": largest}}
+    def told(tensor: str, largest: float, tolerance: float = 1e-9) -> bool | None:
+        found = {"same": False, "residual": {"tensor": tensor, "largest": largest, "tolerance": tolerance}}
         return reconsidered(solver, found, 1e-8)["same"]
 
     assert told(inside, 0.8) is None
     assert told(inside, 0.1) is False
     assert told(elsewhere, 0.8) is False
+    # a search that ended too early leaves little, and fingerprints agree to the tolerance
+    assert told(elsewhere, 1e-6, 1e-7) is None
+    assert told(elsewhere, 1e-6, 1e-9) is False
+    assert told(elsewhere, 1e-3, 1e-7) is False

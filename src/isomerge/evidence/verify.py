@@ -23,6 +23,8 @@ ROUNDED_OUTPUTS = 1e-3
 """Models are run in float32, whatever they are stored in: outputs of deep ones are rounded to about 1e-4."""
 FOREIGN = 0.5
 """Relative distance beyond which weights have nothing to do with each other: fine-tunes are nearer."""
+SETTLING = 1e-4
+"""Relative distance that a search for a stream's basis may leave between equal functions when it ends too early."""
 AGREEING = 1e-6
 """Outputs of float32 that are this near are equal but for the order of sums."""
 
@@ -132,9 +134,16 @@ def reconsidered(solver: PairSolver, found: dict[str, Any], difference: float) -
     """What `prove` found of models whose fingerprints, which no basis changes, are equal but for a relative ``difference``.
 
     Where a tensor is as far apart as foreign weights, and lies in a stream of which embeddings and heads do not tell the basis, none
-    may have been found for this stream: the search for it descends, and may end too early. That says nothing about the functions.
+    may have been found for this stream: the search for it descends, and may end too early. That says nothing about the functions. Nor
+    does what is left where fingerprints agree within the tolerance, and all tensors to `SETTLING`, of models stored in float64.
     """
     residual = found["residual"]
+    if found["same"] is False and difference <= residual["tolerance"] < residual["largest"] <= SETTLING:
+        reason = (
+            f"fingerprints agree to {difference:.2g}, and {residual['tensor']} to {residual['largest']:.2g}: the search for the basis of a "
+            "residual stream may have ended too early"
+        )
+        return {**found, "same": None, "reason": reason}
     if found["same"] is not False or residual["largest"] <= FOREIGN:
         return found
     here = next(
