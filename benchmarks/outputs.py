@@ -69,11 +69,7 @@ def measured(kind: Any, toy: str, config: Any, folder: Path) -> dict[str, Any]:
 def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Counts, and the classes of which something moved or `verify` called two the same model different."""
     run = {kind: row for kind, row in rows.items() if "all" in row}
-    wrong = {
-        k: row
-        for k, row in run.items()
-        if any("moved" in row[s] or row[s]["same"] is False for s in ("default", "all"))
-    }
+    both = ("default", "all")
     return {
         "classes": len(rows),
         "measured": len(run),
@@ -82,10 +78,9 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "returning_more_than_logits": sum(
             any("logits" not in name for name in row["returns"]) for row in run.values()
         ),
-        "moved_or_called_different": sorted(wrong),
-        "cannot_tell": sorted(
-            k for k, row in run.items() if any(row[s]["same"] is None for s in ("default", "all"))
-        ),
+        "moved": sorted(k for k, row in run.items() if any("moved" in row[s] for s in both)),
+        "called_different": sorted(k for k, row in run.items() if any(row[s]["same"] is False for s in both)),
+        "cannot_tell": sorted(k for k, row in run.items() if any(row[s]["same"] is None for s in both)),
         "failed": sorted(kind for kind, row in rows.items() if "failed" in row),
         "refused": sorted(kind for kind, row in rows.items() if "refused" in row),
         "left_out": Counter(row["left_out"].partition(":")[0] for row in rows.values() if "left_out" in row),
@@ -95,8 +90,15 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def sentence(told: dict[str, Any]) -> str:
     """What the page says."""
-    wrong = told["moved_or_called_different"] + told["failed"]
-    doubts = f", but for {', '.join(told['cannot_tell'])}, of which it cannot tell" if told["cannot_tell"] else ""
+    wrong = told["moved"] + told["failed"]
+    doubts = "".join(
+        f", but for {', '.join(told[what])}, {words}"
+        for what, words in (
+            ("cannot_tell", "of which it cannot tell"),
+            ("called_different", "which it calls different"),
+        )
+        if told[what]
+    )
     return (
         f"Of {told['measured']} classes (of {told['planned']} that specs cover) of {told['model_types']} model types, {told['outputs']} tensors in all, random elements of all that may act under "
         f"`--spaces default` and under `all` move {'none' if not wrong else 'something of ' + ', '.join(wrong)}, and `verify` calls every pair the same{doubts}; "
