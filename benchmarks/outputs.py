@@ -139,7 +139,8 @@ def main() -> None:
     logging.disable_progress_bar()
     options.logs.mkdir(parents=True, exist_ok=True)
     log, until = options.logs / f"{number}.jsonl", time.monotonic() + 60 * options.minutes
-    known = set().union(*(rows_of(file) for file in options.logs.glob("*.jsonl")))
+    rows: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text())["classes"] if RESULTS.exists() else {}
+    known = set(rows).union(*(rows_of(file) for file in options.logs.glob("*.jsonl")))
     cases = [(kind, toy, config) for toy, config in every_config().values() for kind in classes_of(config)]
     cases = list({case[0].__name__: case for case in cases}.values())
     # those that return more than predictions first
@@ -153,7 +154,6 @@ def main() -> None:
             row = measured(kind, toy, config, Path(folder))
         with log.open("a") as file:
             file.write(json.dumps({"class": kind.__name__, **row}) + "\n")
-    rows: dict[str, dict[str, Any]] = {}
     for file in sorted(options.logs.glob("*.jsonl")):
         rows |= rows_of(file)
     write(rows, len(cases))
