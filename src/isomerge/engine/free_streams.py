@@ -26,6 +26,11 @@ def given_out(model: Model) -> frozenset[str]:
     return returned_streams(model.spec, list(model.names), model.config, _has_tied_head(model))
 
 
+def streams_are_free(models: Sequence[Model]) -> bool:
+    """Whether a residual stream could be matched: one that no model gives out."""
+    return bool(set(models[0].spec.streams) - frozenset[str]().union(*map(given_out, models)))
+
+
 def has_no_head(model: Model) -> bool:
     """Whether hidden states are all that a model returns."""
     return headless(model.spec, list(model.names), model.config, _has_tied_head(model))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from isomerge.engine.free_streams import given_out
+from isomerge.engine.free_streams import streams_are_free
 from isomerge.engine.live.generated import can_generate
 from isomerge.engine.models import Model, coarsest_dtype
 from isomerge.engine.standing import Standing
@@ -116,11 +116,6 @@ def _steps(facts: Facts, relation: Relation, level: Level, models: Sequence[Mode
         {"text": step.text, "command": step.command}
         for step in next_steps(written, relation, level, measured=False)
     ]
-
-
-def streams_are_free(models: Sequence[Model]) -> bool:
-    """Whether a residual stream could be matched: one that no model gives out."""
-    return bool(set(models[0].spec.streams) - frozenset[str]().union(*map(given_out, models)))
 
 
 def _names(pairs: Sequence[Pair]) -> dict[str, str]:

@@ -14,10 +14,10 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from isomerge.engine.models import Model
-from isomerge.matching.frame import lonely_gains
-from isomerge.symmetry.axes import atoms, leaf_atoms
+from isomerge.matching.frame import gains_over_streams, lonely_gains, whole_gain
+from isomerge.symmetry.axes import leaf_atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.stage import Stage, element_key
+from isomerge.symmetry.stage import Stage
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
@@ -82,17 +82,10 @@ def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
 
     spec, found = model.spec, dict[str, list[_Gain]]()
     lonely = lonely_gains(spec, model.blocks)
-    for block in model.blocks:
-        here = list(atoms(block.axes or ()))
-        for atom in here if any(a.diag for a in here) else ():
-            if (
-                atom.name not in scales or atom.name not in spec.spaces
-            ):  # a tie may keep what another model's head lets go
-                continue
-            key = element_key(spec, spec.spaces[atom.name], dict(block.scope))
-            shape = [spec.sizes[i] for i in spec.batch(spec.spaces[atom.name])]
-            zero = model.assemble(block, torch.float64) + block.line.less == 0
-            found.setdefault(key, []).append(_Gain(block, zero.reshape(*shape, 1), atom.dual))
+    for key, block, scale in gains_over_streams(spec, model.blocks):
+        if scale.name in scales:
+            gain = whole_gain(spec, block, scale, model.assemble(block, torch.float64))
+            found.setdefault(key, []).append(_Gain(block, gain == 0, scale.dual))
     # a scale of two gains says less of each
     return {
         key: gains[0]

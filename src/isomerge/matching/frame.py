@@ -7,7 +7,7 @@ other side: embeddings of tokens, positions and patches, and the heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
@@ -35,20 +35,27 @@ def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
     import torch
 
     elements: dict[str, Tensor] = {}
+    for key, block, scale in gains_over_streams(spec, blocks):
+        gain = whole_gain(spec, block, scale, load(block))
+        gain = torch.where(gain == 0, torch.ones_like(gain), gain)
+        elements[key] = gain if scale.dual else gain.reciprocal()
+    return Alignment(spec, elements)
+
+
+def gains_over_streams(spec: Spec, blocks: Iterable[Block]) -> Iterator[tuple[str, Block, Atom]]:
+    """The gains whose scales act: the element key of each scale, the gain, and the scale's atom, dual in a layer scale."""
     for block in blocks:
         here = list(atoms(block.axes or ()))
-        if not any(a.diag for a in here):
-            continue
-        for atom in here:
-            if atom.name not in spec.gains:
-                continue
-            shape = [spec.sizes[i] for i in spec.batch(spec.spaces[atom.name])]
-            gain = load(block).double().reshape(*shape, 1) + block.line.less
-            gain = torch.where(gain == 0, torch.ones_like(gain), gain)
-            elements[element_key(spec, spec.spaces[atom.name], dict(block.scope))] = (
-                gain if atom.dual else gain.reciprocal()
-            )
-    return Alignment(spec, elements)
+        if any(a.diag for a in here):
+            for atom in here:
+                if atom.name in spec.gains:
+                    yield element_key(spec, spec.spaces[atom.name], dict(block.scope)), block, atom
+
+
+def whole_gain(spec: Spec, block: Block, scale: Atom, stored: Tensor) -> Tensor:
+    """What a norm multiplies by, of the shape of its scale's element: float64 [*batch, 1]."""
+    shape = [spec.sizes[i] for i in spec.batch(spec.spaces[scale.name])]
+    return stored.double().reshape(*shape, 1) + block.line.less
 
 
 def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:

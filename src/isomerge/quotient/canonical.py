@@ -18,7 +18,6 @@ from isomerge.engine.free_streams import free_frame, given_out, unread_gains
 from isomerge.engine.models import Model, coarsest_dtype
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
-from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_norm
@@ -70,14 +69,10 @@ class Canonicaliser:
         free = free_frame(model.spec, [model])
         if free is not None:
             self.frame = free
-            open_zero_gains([model], free.gains)
             self.fold = folding(model, free, self.blocks, self.dtype, unread_gains([model]))
         else:
             self.frame = with_gains(model.spec, self.local)
             every = not given_out(model)
-            open_zero_gains(
-                [model], [name for name in self.frame.gains if every or self.frame.scope(self.frame.spaces[name])]
-            )
             self.fold = inner_folding(model, self.frame, self.blocks, self.dtype, every=every)
         self.streams = self.frame.restrict(list(self.frame.streams))
         self.gauges: dict[str, Alignment] = {}

@@ -81,11 +81,11 @@ def other_settings(one: Fingerprint, two: Fingerprint) -> Iterator[str]:
 
 def other_bases(one: Fingerprint, two: Fingerprint, tolerance: float) -> Iterator[str]:
     """Sentences about streams that both models give out, each in a basis of its own."""
-    mine, theirs = ({r.kind: r.data.double() for r in f.relations if r.kind.startswith(BASIS)} for f in (one, two))
-    for kind, x in mine.items():
-        y = theirs.get(kind)
+    mine, theirs = ({r.kind: r.data.double() for r in f.relations if r.draw == BASIS} for f in (one, two))
+    for stream, x in mine.items():
+        y = theirs.get(stream)
         if y is not None and y.shape == x.shape and float((x - y).norm()) > tolerance * float(x.norm()):
-            yield f"what it returns of the stream {kind.removeprefix(BASIS).strip()} is in another basis"
+            yield f"what it returns of the stream {stream} is in another basis"
 
 
 def changes(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:

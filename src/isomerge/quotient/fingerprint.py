@@ -15,14 +15,13 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.agreement import ASIDE, as_transformers_reads, config_value
-from isomerge.engine.free_streams import free_frame, given_out
+from isomerge.engine.canonical.frame import free_folding
+from isomerge.engine.free_streams import given_out
 from isomerge.engine.models import Model, coarsest_dtype, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
-from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
-from isomerge.matching.frame import folded_gains
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.quotient.draws import salted, signs, sketch
@@ -92,9 +91,7 @@ def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fi
     """The fingerprint, computed in one dtype. Raises OverflowError with the name of the block whose numbers are too large."""
     local = make_plan(model, [], "default")
     shifts, spec = local.selection.spec, model.spec
-    frame = free_frame(spec, [model])
-    open_zero_gains([model], () if frame is None else frame.gains)
-    fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
+    fold = free_folding(model, dtype)
     draws, tables = anchors_of(model, dtype, fold, salt)
     found: Found = {}
     told: dict[str, Spectrum] = {}
@@ -191,7 +188,7 @@ def _bases(model: Model, draws: Draws, salt: str) -> Found:
         if stream in given_out(model):
             home = next(b for b in model.blocks if any(a.name == stream for a in atoms(b.axes or ())))
             drawn = signs(f"{stream} basis", WAYS, anchors.rows.shape[1], salt).to(anchors.rows)
-            found[EVERY, home.key, f"{BASIS} {stream}"] = home, Related(anchors.rows @ drawn.mT, ())
+            found[BASIS, home.key, stream] = home, Related(anchors.rows @ drawn.mT, ())
     return found
 
 

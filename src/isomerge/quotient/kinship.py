@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isomerge.engine.canonical.frame import read_moved
-from isomerge.engine.free_streams import free_frame
+from isomerge.engine.canonical.frame import free_folding, read_moved
 from isomerge.engine.models import Model, working_dtype
 from isomerge.engine.plan import make_plan, unit_bytes
-from isomerge.engine.zero_gains import open_zero_gains
-from isomerge.matching.frame import folded_gains
 from isomerge.quotient.anchors import TOKENS, Anchors, anchors_of
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
 from isomerge.quotient.similarity import DERIVED
@@ -74,9 +71,7 @@ def _units(model: Model) -> list[Unit]:
 def _circuits(model: Model, units: list[Unit]) -> tuple[dict[str, Anchors], Relations]:
     """Tokens as anchors of every stream, and the circuits of some units that are seen from them."""
     dtype, spec = working_dtype([model]), model.spec
-    frame = free_frame(spec, [model])
-    open_zero_gains([model], () if frame is None else frame.gains)
-    fold = folded_gains(spec, model.blocks, lambda block: model.assemble(block, dtype))
+    fold = free_folding(model, dtype)
     anchors = anchors_of(model, dtype, fold)[0].get(TOKENS, {})
     found: Relations = {}
     for unit in units:

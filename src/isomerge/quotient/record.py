@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FORMAT = "isomerge-fingerprint-2"
 OLDER = ("isomerge-fingerprint-1",)
 BASIS = "basis"
-"""How the kind of a relation begins that tells the basis of a stream which the model gives out."""
+"""The draw of relations that tell the basis of a stream which the model gives out; their kind is the stream."""
 
 
 @dataclass(frozen=True)

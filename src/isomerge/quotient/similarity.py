@@ -182,11 +182,7 @@ def _differences(one: Fingerprint, two: Fingerprint) -> dict[str, float]:
     """The relative difference of every relation that both have (heads may be in one only); what is tiny is measured against
     its kind. None where anchors or layers differ."""
     mine, theirs = (
-        {
-            (r.draw, r.block, r.kind): r.data.double()
-            for r in f.relations
-            if r.draw != LENGTHS and not r.kind.startswith(BASIS)
-        }
+        {(r.draw, r.block, r.kind): r.data.double() for r in f.relations if r.draw not in (LENGTHS, BASIS)}
         for f in (one, two)
     )
     layers = [{(r.draw, r.block, r.kind) for r in f.relations if r.layer is not None} for f in (one, two)]

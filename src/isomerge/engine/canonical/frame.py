@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.engine.free_streams import free_frame
 from isomerge.engine.models import Model
+from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.matching.frame import check_folded, folded_gains, lonely_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
@@ -23,11 +25,20 @@ if TYPE_CHECKING:
 def folding(
     model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype, unread: Collection[str] = ()
 ) -> Alignment:
-    """The residual scales that make every gain of a model one, but for the elements of ``unread`` gains, which stay.
+    """The residual scales that make every gain of a model one, but for the elements of ``unread`` gains, which stay. Gains of zero are
+    opened.
 
     Raises:
-        IsomergeError: a gain has zeros, and a stream is to be turned by what acts on folded gains only.
+        IsomergeError: a gain still has zeros, and a stream is to be turned by what acts on folded gains only.
     """
+    open_zero_gains([model], frame.gains)
+    return _folding(model, frame, blocks, dtype, unread)
+
+
+def _folding(
+    model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype, unread: Collection[str] = ()
+) -> Alignment:
+    """`folding` of a model as it is read."""
 
     def read(block: Block) -> Tensor:
         return model.assemble(block, dtype)
@@ -36,6 +47,13 @@ def folding(
         check_folded(frame, blocks, read, model.ref)
     fold = folded_gains(frame, blocks, read)
     return Alignment(frame, {key: gain for key, gain in fold.items() if key not in unread})
+
+
+def free_folding(model: Model, dtype: torch.dtype) -> Alignment:
+    """The residual scales that make every gain of a model one, for what no basis changes; zeros that no output shows are opened."""
+    frame = free_frame(model.spec, [model])
+    open_zero_gains([model], () if frame is None else frame.gains)
+    return folded_gains(model.spec, model.blocks, lambda block: model.assemble(block, dtype))
 
 
 def with_gains(spec: Spec, local: Spec) -> Spec:
@@ -55,7 +73,8 @@ def inner_folding(
         dtype: of the work.
         every: whether gains outside the layers count; what they norm may be what a model without a head gives out.
     """
-    fold, lonely = folding(model, spec, blocks, dtype), lonely_gains(spec, blocks)
+    open_zero_gains([model], [name for name in spec.gains if every or spec.scope(spec.spaces[name])])
+    fold, lonely = _folding(model, spec, blocks, dtype), lonely_gains(spec, blocks)
     return Alignment(spec, {k: x for k, x in fold.items() if k not in lonely and (every or "[" in k)})
 
 

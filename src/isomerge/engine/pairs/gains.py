@@ -7,14 +7,15 @@ any gauge, so that a merge stays a function of orbits, and a twin, which no othe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isomerge.engine.canonical.frame import folded_gains
+from isomerge.engine.canonical.frame import folding
 from isomerge.engine.free_streams import unread_gains
 from isomerge.engine.plan import unit_bytes
 from isomerge.engine.stored_form import StoredForm
+from isomerge.matching.frame import gains_over_streams
 from isomerge.matching.gains import GainGauge
 from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
@@ -70,12 +71,7 @@ def common_gains(
         return None
     blocks = [block for unit in plan.framed for block in unit.blocks]
     unread = unread_gains([anchor, *(pair.source for pair in pairs)])
-
-    def read_ones(elements: Mapping[str, Tensor]) -> Alignment:
-        """Of elements, those of gains that some tensor reads: the others stay as they are stored."""
-        return Alignment(spec, {key: element for key, element in elements.items() if key not in unread})
-
-    fold = read_ones(folded_gains(spec, blocks, lambda block: anchor.assemble(block, dtype)))
+    fold = folding(anchor, spec, blocks, dtype, unread)
     gauge = GainGauge(spec)
     total, seen = sum(unit_bytes(anchor, unit) for unit in plan.framed), 0
     moves = [(pair.source, fold @ g) for pair, g in zip(pairs, found, strict=True)]
@@ -87,12 +83,13 @@ def common_gains(
         stored = {block: anchor.assemble(block, dtype) for block in here}
         for model, g in moves:
             gauge.add(stored, g.applied({block: model.assemble(block, dtype) for block in here}))
-    gains = _gain_blocks(spec, blocks)
+    gains = {key: block for key, block, _ in gains_over_streams(spec, blocks)}
 
     def storable(key: str, element: Tensor) -> Tensor:
         return element if form is None or key not in gains else _storable(gains[key], element, form)
 
-    return CommonGains(fold, read_ones(gauge.chosen(storable)))
+    chosen = {key: element for key, element in gauge.chosen(storable).items() if key not in unread}
+    return CommonGains(fold, Alignment(spec, chosen))
 
 
 def gains_of_merge(pairs: Sequence[PairSolver], form: StoredForm, observer: Observer) -> CommonGains | None:
@@ -136,17 +133,6 @@ def _with_gains(spec: Spec, blocks: Sequence[Block]) -> list[Block]:
         if on_gains & {*parts.values()}:
             on_gains |= {*parts.values()}
     return [block for block in blocks if block in on_gains]
-
-
-def _gain_blocks(spec: Spec, blocks: Sequence[Block]) -> dict[str, Block]:
-    """The tensor of every gain, by element key."""
-    return {
-        key: block
-        for block in blocks
-        if any(a.diag for a in atoms(block.axes or ()))
-        for key, space in elements_of(spec, block).items()
-        if space.name in spec.gains
-    }
 
 
 def _storable(block: Block, element: Tensor, form: StoredForm) -> Tensor:

@@ -15,7 +15,6 @@ from isomerge.engine.free_streams import free_frame, unread_gains
 from isomerge.engine.pairs.pair import PairSolver, overflow_told
 from isomerge.engine.pairs.streams import StreamSolver
 from isomerge.engine.plan import unit_bytes
-from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.errors import IsomergeError
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import lonely_gains
@@ -122,7 +121,6 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
 def _fold_gains(solver: PairSolver, blocks: Sequence[Block]) -> None:
     """Fold the gains that only tensors of the same layer read: the streams keep their bases."""
     spec = with_gains(solver.anchor.spec, solver.plan.selection.spec)
-    open_zero_gains((solver.anchor, solver.source), [name for name in spec.gains if spec.scope(spec.spaces[name])])
     with suppress(IsomergeError):  # a gain of zero, which cannot be folded
         solver.frames = {
             model: inner_folding(model, spec, blocks, solver.dtype, every=False)

@@ -65,7 +65,7 @@ class Wording:
 
 def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
     """The spaces of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
-    from isomerge.engine.free_streams import given_out
+    from isomerge.engine.free_streams import streams_are_free
     from isomerge.engine.live.generated import can_generate
     from isomerge.engine.models import recognise
 
@@ -80,4 +80,4 @@ def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
         role = "stream" if name in streams else "gain" if name in residual else space.role
         known[name] = SpaceWords(name, role if role in ROLES else "", space.group_name)
     known |= {shift.name: SpaceWords(shift.name, "bias", "shift") for shift in declared.shifts}
-    return Wording(known, bool(set(model.spec.streams) - given_out(model)), can_generate([model]))
+    return Wording(known, streams_are_free([model]), can_generate([model]))
