@@ -28,7 +28,10 @@ CLASSES = [
     ("clip", "CLIPForImageClassification"),
     ("t5-gated", "T5ForConditionalGeneration"),
     ("llama", "LlamaModel"),
+    ("kimi_k25", "Kimi_K25ForConditionalGeneration"),
     *more(
+        ("got_ocr2", "GotOcr2Model"),
+        ("musicgen", "MusicgenForConditionalGeneration"),
         ("clip", "CLIPModel"),
         ("metaclip_2", "MetaClip2ForImageClassification"),
         ("metaclip_2", "MetaClip2Model"),
@@ -68,6 +71,18 @@ def test_an_aligned_model_is_the_same(tmp_path: Path) -> None:
     assert all(relative(new[key], old[key]) < 1e-9 for key in old)
     found = isomerge.verify(tmp_path / "b", tmp_path / "out")
     assert found["same"], found["residual"]
+
+
+def test_gains_over_what_stays_are_matched(tmp_path: Path) -> None:
+    """A projector's norm over a tower's features, which nothing turns: its gain has a reader, and `align` takes the anchor's."""
+    head = tf.Kimi_K25ForConditionalGeneration
+    given = made(head, TOYS["kimi_k25"][0]().config, tmp_path / "in")
+    twin = moved("kimi_k25", tmp_path / "in", tmp_path / "twin", "all")
+    _, report = isomerge.align(tmp_path / "in", onto=twin, out=tmp_path / "out", spaces="all")
+    gain = report["distance"]["spaces"]["np"]
+    assert gain["before"] > 1 > 1e9 * gain["after"]
+    old, new = (everything(head, tmp_path / tag, given) for tag in ("in", "out"))
+    assert all(relative(new[key], old[key]) < 1e-6 for key in old)
 
 
 def test_a_last_norm_that_nothing_reads_is_compared(tmp_path: Path) -> None:

@@ -191,10 +191,11 @@ def _by_bias(
         if atom.name not in spec.gains or not atom.dual or atom.diag:
             continue
         key = element_key(spec, spec.spaces[atom.name], dict(block.scope))
-        stream = next(n for n in spec.spaces[atom.name].index if n in names and n in spec.streams)
+        # one scale for every coordinate: of a stream, or of one that stays as it is
+        coordinate = next(n for n in reversed(spec.spaces[atom.name].index) if n in names)
         if key in biases and float(x.norm()):
             b, off = (t.to(x.dtype).flatten() for t in biases[key])
-            at = names.index(stream)
+            at = names.index(coordinate)
             made = e.movedim(at, -1) @ (b + off) + x.movedim(at, -1) @ off
             return float(made.norm()) / float(x.norm())
     return 0.0

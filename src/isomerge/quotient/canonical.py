@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.canonical.frame import folding, inner_folding, read_moved, whole_alignment, with_gains
 from isomerge.engine.commands import run_apply
-from isomerge.engine.free_streams import free_frame, given_out, unread_gains
+from isomerge.engine.free_streams import free_frame, unread_gains
 from isomerge.engine.models import Model, coarsest_dtype
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
@@ -71,9 +71,8 @@ class Canonicaliser:
             self.frame = free
             self.fold = folding(model, free, self.blocks, self.dtype, unread_gains([model]))
         else:
-            self.frame = with_gains(model.spec, self.local)
-            every = not given_out(model)
-            self.fold = inner_folding(model, self.frame, self.blocks, self.dtype, every=every)
+            self.frame = with_gains(self.local, [model])
+            self.fold = inner_folding(model, self.frame, self.blocks, self.dtype)
         self.streams = self.frame.restrict(list(self.frame.streams))
         self.gauges: dict[str, Alignment] = {}
         self.turn = Alignment(self.frame)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.engine.free_streams import free_frame
+from isomerge.engine.free_streams import free_frame, given_out, without_streams
 from isomerge.engine.models import Model
 from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.matching.frame import check_folded, folded_gains, lonely_gains
@@ -56,14 +56,14 @@ def free_folding(model: Model, dtype: torch.dtype) -> Alignment:
     return folded_gains(model.spec, model.blocks, lambda block: model.assemble(block, dtype))
 
 
-def with_gains(spec: Spec, local: Spec) -> Spec:
-    """The spec of a model whose streams keep their basis: the spaces inside layers, and the scales of gains over the streams."""
-    return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *spec.gains])
+def with_gains(local: Spec, models: Sequence[Model]) -> Spec:
+    """The spec of models whose streams keep their basis: the spaces inside layers, and the scales of gains that no output shows."""
+    spec = models[0].spec
+    gains = without_streams(spec, frozenset[str]().union(*map(given_out, models))).gains
+    return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *gains])
 
 
-def inner_folding(
-    model: Model, spec: Spec, blocks: Sequence[Block], dtype: torch.dtype, *, every: bool
-) -> Alignment:
+def inner_folding(model: Model, spec: Spec, blocks: Sequence[Block], dtype: torch.dtype) -> Alignment:
     """What of a folding leaves alone what a model gives out.
 
     Args:
@@ -71,11 +71,10 @@ def inner_folding(
         spec: see `with_gains`.
         blocks: all that may read a gain; one that none of them reads stays.
         dtype: of the work.
-        every: whether gains outside the layers count; what they norm may be what a model without a head gives out.
     """
-    open_zero_gains([model], [name for name in spec.gains if every or spec.scope(spec.spaces[name])])
+    open_zero_gains([model], spec.gains)
     fold, lonely = _folding(model, spec, blocks, dtype), lonely_gains(spec, blocks)
-    return Alignment(spec, {k: x for k, x in fold.items() if k not in lonely and (every or "[" in k)})
+    return Alignment(spec, {key: gain for key, gain in fold.items() if key not in lonely})
 
 
 def read_moved(

@@ -94,7 +94,7 @@ def frame_residual_stream(solver: PairSolver, observer: Observer) -> None:
     """From now on, the solver loads both models with gains folded, the source's streams in the anchor's basis.
 
     Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out keep their bases. Where
-    what reads a gain is not compared, a difference there would be taken for a symmetry: then gains inside of layers alone are folded.
+    what reads a gain is not compared, a difference there would be taken for a symmetry: then no stream is turned.
     """
     models = (solver.anchor, solver.source)
     full = free_frame(solver.anchor.spec, models)
@@ -119,13 +119,11 @@ def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
 
 
 def _fold_gains(solver: PairSolver, blocks: Sequence[Block]) -> None:
-    """Fold the gains that only tensors of the same layer read: the streams keep their bases."""
-    spec = with_gains(solver.anchor.spec, solver.plan.selection.spec)
+    """Fold the gains that no output shows: the streams keep their bases."""
+    models = (solver.anchor, solver.source)
+    spec = with_gains(solver.plan.selection.spec, models)
     with suppress(IsomergeError):  # a gain of zero, which cannot be folded
-        solver.frames = {
-            model: inner_folding(model, spec, blocks, solver.dtype, every=False)
-            for model in (solver.anchor, solver.source)
-        }
+        solver.frames = {model: inner_folding(model, spec, blocks, solver.dtype) for model in models}
 
 
 def _stream_search(solver: PairSolver, frame: Spec, observer: Observer) -> StreamSolver:

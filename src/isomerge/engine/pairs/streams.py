@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 # A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.
 SETTLED = 1e-5
 SWEEPS = 40
-# Of the objective as it began: what float32 leaves of a twin (squares of 1e-7, a hundred times over).
-ROUNDING = 1e-12
+# Of the objective as it began: what is left of a twin (squares of the dtype's rounding, a hundred times over).
+ROUNDING_IN_FLOAT32, ROUNDING_IN_FLOAT64 = 1e-12, 1e-28
+# Of the same, in float64: a score is a sum over all tensors, so that a difference of two shows nothing below its rounding.
+NEAR = 1e-12
 
 
 @dataclass
@@ -72,6 +74,8 @@ class StreamSolver:
         self.frame, self.local = self.units.frame, self.units.local
         self.turn = Alignment(self.frame)
         self.inner: dict[str, dict[str, Tensor]] = {}
+        self.near = False
+        """Whether f is less than a difference of scores can show: then every step is taken and measured."""
 
     # ------------------------------------------------------------------ passes
 
@@ -103,8 +107,8 @@ class StreamSolver:
             group = self.frame.spaces[stream].group
             step, score = group.solve(cross)
             stay = group.contract(group.identity((), cross.shape[-1]), cross)
-            if float(score - stay) > 0:
-                gain += 2 * float(score - stay)
+            if float(score - stay) > 0 or self.near:
+                gain += max(2 * float(score - stay), 0.0)
                 steps[stream] = step
         return value, max(value - gain, 0.0), steps  # less than nothing is left only by rounding
 
@@ -154,7 +158,8 @@ class StreamSolver:
     # ------------------------------------------------------------------ descent
 
     def solve(self, sweeps: int | None = None) -> StreamSolution:
-        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most (`SWEEPS`).
+        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most (`SWEEPS`);
+        where f is nearly nothing, for `SWEEPS`.
 
         On the pair's device; all that is kept comes home at the end.
         """
@@ -186,13 +191,18 @@ class StreamSolver:
             starts[kind] = (after, value, steps, self._state())
         kind = min(starts, key=lambda k: starts[k][0])
         after, value, steps, (self.turn, self.inner, self.pair.votes) = starts[kind]
-        objective, nothing = [value, after], ROUNDING * max(start[1] for start in starts.values())
-        for number in range(1, sweeps + 1):
+        rounding = ROUNDING_IN_FLOAT64 if self.pair.dtype.itemsize > 4 else ROUNDING_IN_FLOAT32
+        began = max(start[1] for start in starts.values())
+        objective, nothing = [value, after], rounding * began
+        for number in range(1, max(sweeps, SWEEPS) + 1):
+            if number > sweeps and not self.near:
+                break
             settled = number > 1 and objective[-3] - objective[-1] <= SETTLED * objective[-1]
             if not steps or settled or objective[-2] <= nothing:
                 break
             kept = self._state()
             self.turn = Alignment(self.frame, steps) @ self.turn
+            self.near = objective[-1] <= NEAR * began
             value, after, steps = self.sweep(f"residual stream, sweep {number}, objective {objective[-1]:.5g}: ")
             if value > objective[-2]:  # rounding, once nothing is left to gain
                 self.turn, self.inner, self.pair.votes = kept
