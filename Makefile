@@ -36,7 +36,7 @@ check: $(VENV)/.developer
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -rs
-	$(BIN)/python benchmarks/determinism.py --settings compatible --threads 1 --check
+	$(BIN)/python benchmarks/determinism.py --settings compatible --threads 2 --check
 
 # The same tests and outputs under every setting of MKL and torch (benchmarks/results/determinism.json; a quarter of an hour).
 bench-determinism: $(VENV)/.developer

@@ -47,6 +47,20 @@ def test_a_choice_of_ones_own_wins() -> None:
 
 
 @mkl
+def test_a_mode_that_needs_one_thread_gets_it() -> None:
+    """Before the first tensor is read, and again where somebody asks for more later; other modes keep their threads."""
+    code = (
+        "import isomerge, torch, json; from isomerge.arithmetic import *; torch.set_num_threads(3);"
+        "is_reproducible(); torch.set_num_threads(2); is_reproducible();"
+        "print(json.dumps([str(torch.get_num_threads()), arithmetic_notes()]))"
+    )
+    threads, (note,) = told(code, MKL_CBWR="COMPATIBLE")
+    assert threads == "1"
+    assert "computed on one thread instead of 3" in note
+    assert told(code, MKL_CBWR="AUTO") == ("2", [])
+
+
+@mkl
 def test_too_late_is_told() -> None:
     """Where torch has computed before: MKL's own word, not the variable's."""
     mode, (note,) = told(f"{PRODUCT} {TELL}")

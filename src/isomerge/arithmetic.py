@@ -26,6 +26,10 @@ _MODES = {
 }  # fmt: skip
 """MKL's numbers (mkl_types.h): AUTO is the fastest path that it knows for the processor, COMPATIBLE one for all of them."""
 _AUTO, _ALL, _STRICT = 2, -1, 0x10000
+_ONE_THREAD = {"COMPATIBLE", "SSE2", "SSSE3", "SSE4_1", "SSE4_2"}
+"""Modes in which MKL's sums over several threads differ from run to run (measured with COMPATIBLE; ``MKL_DYNAMIC`` changes nothing)."""
+_held: list[int] = []
+"""The threads that torch had before `_hold_to_one_thread` took them."""
 
 
 @cache
@@ -54,7 +58,20 @@ def mkl_mode() -> str:
 
 def is_reproducible() -> bool:
     """Whether MKL has told that its results do not depend on where operands lie."""
-    return mkl_mode() not in (OFF, UNKNOWN, NONE)
+    mode = mkl_mode()
+    if mode.partition(",")[0] in _ONE_THREAD:
+        _hold_to_one_thread()
+    return mode not in (OFF, UNKNOWN, NONE)
+
+
+def _hold_to_one_thread() -> None:
+    """Let torch compute on one thread: called wherever tensors are read, so that nothing is computed before."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if threads > 1:
+        torch.set_num_threads(1)
+        _held.append(threads)
 
 
 def aligned(tensor: Tensor) -> Tensor:
@@ -76,7 +93,12 @@ def arithmetic_record() -> dict[str, Any]:
 
 
 def arithmetic_notes() -> list[str]:
-    """What is to be said where MKL could be in its reproducible mode and is not."""
+    """What is to be said where MKL could be in its reproducible mode and is not, or takes threads for it."""
+    if _held:
+        return [
+            f"{VARIABLE}={mkl_mode()}: computed on one thread instead of {max(_held)}, because in this mode MKL's sums over several "
+            f"threads differ from run to run ({VARIABLE}=AUTO keeps the threads)"
+        ]
     if mkl_mode() != OFF:
         return []
     wish = os.environ.get(VARIABLE, "AUTO")
