@@ -58,6 +58,8 @@ def measured(kind: Any, toy: str, config: Any, folder: Path) -> dict[str, Any]:
         try:
             apart = changes(kind, toy, folder / "in", given, spaces)
             same = isomerge.verify(folder / "in", folder / spaces)["same"]
+        except IsomergeError as error:
+            return {**row, "refused": str(error).replace(str(folder), "")[:240]}
         except Exception as error:
             return {**row, "failed": f"{spaces}: {type(error).__name__}: {str(error)[:200]}"}
         row[spaces] = {"change": float(f"{max(apart.values()):.2g}"), "same": same}

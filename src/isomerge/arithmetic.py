@@ -58,10 +58,13 @@ def mkl_mode() -> str:
 
 def is_reproducible() -> bool:
     """Whether MKL has told that its results do not depend on where operands lie."""
-    mode = mkl_mode()
-    if mode.partition(",")[0] in _ONE_THREAD:
+    if _needs_one_thread():
         _hold_to_one_thread()
-    return mode not in (OFF, UNKNOWN, NONE)
+    return mkl_mode() not in (OFF, UNKNOWN, NONE)
+
+
+def _needs_one_thread() -> bool:
+    return mkl_mode().partition(",")[0] in _ONE_THREAD
 
 
 def _hold_to_one_thread() -> None:
@@ -94,7 +97,7 @@ def arithmetic_record() -> dict[str, Any]:
 
 def arithmetic_notes() -> list[str]:
     """What is to be said where MKL could be in its reproducible mode and is not, or takes threads for it."""
-    if _held:
+    if _held and _needs_one_thread():
         return [
             f"{VARIABLE}={mkl_mode()}: computed on one thread instead of {max(_held)}, because in this mode MKL's sums over several "
             f"threads differ from run to run ({VARIABLE}=AUTO keeps the threads)"

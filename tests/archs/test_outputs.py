@@ -31,6 +31,9 @@ CLASSES = [
     ("kimi_k25", "Kimi_K25ForConditionalGeneration"),
     *more(
         ("got_ocr2", "GotOcr2Model"),
+        ("colqwen2", "ColQwen2ForRetrieval"),
+        ("t5gemma", "T5GemmaForSequenceClassification"),
+        ("xlm", "XLMForMultipleChoice"),
         ("musicgen", "MusicgenForConditionalGeneration"),
         ("clip", "CLIPModel"),
         ("metaclip_2", "MetaClip2ForImageClassification"),

@@ -197,7 +197,8 @@ class StreamSolver:
         for number in range(1, max(sweeps, SWEEPS) + 1):
             if number > sweeps and not self.near:
                 break
-            settled = number > 1 and objective[-3] - objective[-1] <= SETTLED * objective[-1]
+            last = 2 if self.near else 1  # what was measured, where what is expected shows nothing
+            settled = number > 1 and objective[-last - 2] - objective[-last] <= SETTLED * objective[-last]
             if not steps or settled or objective[-2] <= nothing:
                 break
             kept = self._state()
