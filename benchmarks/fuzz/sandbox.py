@@ -69,13 +69,11 @@ def watch() -> None:
     The command line is built once, as only its building takes as long as most inputs, and no picture is drawn for
     an output.
     """
-    import typer
-
     from isomerge.cli import program
     from isomerge.engine import run
 
     sys.addaudithook(_audit)
-    program.app = typer.main.get_command(program.app)
+    program.command()
     run.distances_picture = lambda report: None
 
 
