@@ -41,6 +41,9 @@ def measured(kind: Any, toy: str, config: Any, folder: Path) -> dict[str, Any]:
     """One class: what it returns, the largest change of any of it, and what `verify` says; or why it was not measured."""
     from archs.every_class import changes, everything, made
 
+    def said(error: IsomergeError) -> str:
+        return str(error).replace(str(folder), "")[:240]
+
     row: dict[str, Any] = {"type": config.model_type, "toy": toy}
     try:
         given = made(kind, config, folder / "in")
@@ -50,7 +53,7 @@ def measured(kind: Any, toy: str, config: Any, folder: Path) -> dict[str, Any]:
     try:
         recognise(folder / "in")
     except IsomergeError as error:
-        return {**row, "refused": str(error).replace(str(folder), "")[:240]}
+        return {**row, "refused": said(error)}
     if not old or any(not torch.equal(old[key], again[key]) for key in old):
         return {**row, "left_out": "it returns no tensors, or draws by chance"}
     row["returns"] = sorted(old)
@@ -59,7 +62,7 @@ def measured(kind: Any, toy: str, config: Any, folder: Path) -> dict[str, Any]:
             apart = changes(kind, toy, folder / "in", given, spaces)
             same = isomerge.verify(folder / "in", folder / spaces)["same"]
         except IsomergeError as error:
-            return {**row, "refused": str(error).replace(str(folder), "")[:240]}
+            return {**row, "refused": said(error)}
         except Exception as error:
             return {**row, "failed": f"{spaces}: {type(error).__name__}: {str(error)[:200]}"}
         row[spaces] = {"change": float(f"{max(apart.values()):.2g}"), "same": same}

@@ -57,7 +57,7 @@ def mkl_mode() -> str:
 
 
 def is_reproducible() -> bool:
-    """Whether MKL has told that its results do not depend on where operands lie."""
+    """Whether MKL has told that its results do not depend on where operands lie. A mode that needs one thread for that gets it here."""
     if _needs_one_thread():
         _hold_to_one_thread()
     return mkl_mode() not in (OFF, UNKNOWN, NONE)

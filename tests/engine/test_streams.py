@@ -81,8 +81,8 @@ def test_turned_twin_comes_back_from_both_starts(
     """What a step leaves is a difference of sums: rounding may promise less than nothing, here by far."""
     sweep = streams.StreamSolver.sweep
 
-    def promised(self: streams.StreamSolver, label: str = "") -> tuple[float, float, dict[str, Tensor]]:
-        value, after, steps = sweep(self, label)
+    def promised(self: streams.StreamSolver, label: str, **how: bool) -> tuple[float, float, dict[str, Tensor]]:
+        value, after, steps = sweep(self, label, **how)
         return value, after - value if label.endswith(f"start {kind}: ") else after, steps
 
     a = single("mamba2", tmp_path / "a")
@@ -125,8 +125,8 @@ def test_the_objective_never_rises(name: str, tmp_path: Path, monkeypatch: pytes
     swept: list[tuple[float, float]] = []
     sweep = StreamSolver.sweep
 
-    def watched(self: StreamSolver, label: str = "") -> Any:
-        found = sweep(self, label)
+    def watched(self: StreamSolver, label: str, **how: bool) -> Any:
+        found = sweep(self, label, **how)
         swept.append(found[:2])
         return found
 

@@ -26,9 +26,14 @@ def given_out(model: Model) -> frozenset[str]:
     return returned_streams(model.spec, list(model.names), model.config, _has_tied_head(model))
 
 
+def given_out_by_any(models: Sequence[Model]) -> frozenset[str]:
+    """The residual streams that some model returns: between these models they keep their bases."""
+    return frozenset[str]().union(*map(given_out, models))
+
+
 def streams_are_free(models: Sequence[Model]) -> bool:
     """Whether a residual stream could be matched: one that no model gives out."""
-    return bool(set(models[0].spec.streams) - frozenset[str]().union(*map(given_out, models)))
+    return bool(set(models[0].spec.streams) - given_out_by_any(models))
 
 
 def has_no_head(model: Model) -> bool:
@@ -100,8 +105,7 @@ def free_frame(spec: Spec, models: Sequence[Model]) -> Spec | None:
     frame, _ = choose_frame(spec, ["all"])
     if frame is None:
         return None
-    kept = {stream for model in models for stream in given_out(model)}
-    frame, _ = readable(without_streams(frame, kept), unread_gains(models))
+    frame, _ = readable(without_streams(frame, given_out_by_any(models)), unread_gains(models))
     return frame if frame.streams else None
 
 

@@ -85,12 +85,11 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
 
 def _streams(solver: PairSolver) -> str:
     """What is known of the residual streams: ``matched``, ``free`` (not matched, but they could be), or nothing."""
-    from isomerge.engine.free_streams import given_out
+    from isomerge.engine.free_streams import streams_are_free
 
     if solver.plan.selection.streams:
         return "matched"
-    free = set(solver.anchor.spec.streams) - given_out(solver.anchor) - given_out(solver.source)
-    return "free" if free else ""
+    return "free" if streams_are_free((solver.anchor, solver.source)) else ""
 
 
 def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.engine.free_streams import free_frame, given_out, without_streams
+from isomerge.engine.free_streams import free_frame, given_out_by_any, without_streams
 from isomerge.engine.models import Model
 from isomerge.engine.zero_gains import open_zero_gains
 from isomerge.matching.frame import check_folded, folded_gains, lonely_gains
@@ -59,7 +59,7 @@ def free_folding(model: Model, dtype: torch.dtype) -> Alignment:
 def with_gains(local: Spec, models: Sequence[Model]) -> Spec:
     """The spec of models whose streams keep their basis: the spaces inside layers, and the scales of gains that no output shows."""
     spec = models[0].spec
-    gains = without_streams(spec, frozenset[str]().union(*map(given_out, models))).gains
+    gains = without_streams(spec, given_out_by_any(models)).gains
     return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *gains])
 
 

@@ -38,6 +38,7 @@ SWEEPS = 40
 # Of the objective as it began: what is left of a twin (squares of the dtype's rounding, a hundred times over).
 ROUNDING_IN_FLOAT32, ROUNDING_IN_FLOAT64 = 1e-12, 1e-28
 # Of the same, in float64: a score is a sum over all tensors, so that a difference of two shows nothing below its rounding.
+# A search in float32 has ended there.
 NEAR = 1e-12
 
 
@@ -74,8 +75,6 @@ class StreamSolver:
         self.frame, self.local = self.units.frame, self.units.local
         self.turn = Alignment(self.frame)
         self.inner: dict[str, dict[str, Tensor]] = {}
-        self.near = False
-        """Whether f is less than a difference of scores can show: then every step is taken and measured."""
 
     # ------------------------------------------------------------------ passes
 
@@ -85,8 +84,11 @@ class StreamSolver:
         if kind == "shared":
             shared_start(self)
 
-    def sweep(self, label: str = "") -> tuple[float, float, dict[str, Tensor]]:
-        """One pass: block-local elements of every unit; returns f before and after the streams would follow, and how."""
+    def sweep(self, label: str = "", *, near: bool = False) -> tuple[float, float, dict[str, Tensor]]:
+        """One pass: block-local elements of every unit; returns f before and after the streams would follow, and how.
+
+        ``near``: f is less than a difference of scores can show, so that every stream follows, and the next pass measures it.
+        """
         units = self.pair.plan.units
         total = sum(unit_bytes(self.pair.anchor, unit) for unit in units)
         if self.pair.plan.votes:
@@ -107,7 +109,7 @@ class StreamSolver:
             group = self.frame.spaces[stream].group
             step, score = group.solve(cross)
             stay = group.contract(group.identity((), cross.shape[-1]), cross)
-            if float(score - stay) > 0 or self.near:
+            if float(score - stay) > 0 or near:
                 gain += max(2 * float(score - stay), 0.0)
                 steps[stream] = step
         return value, max(value - gain, 0.0), steps  # less than nothing is left only by rounding
@@ -194,17 +196,18 @@ class StreamSolver:
         rounding = ROUNDING_IN_FLOAT64 if self.pair.dtype.itemsize > 4 else ROUNDING_IN_FLOAT32
         began = max(start[1] for start in starts.values())
         objective, nothing = [value, after], rounding * began
-        for number in range(1, max(sweeps, SWEEPS) + 1):
-            if number > sweeps and not self.near:
-                break
-            last = 2 if self.near else 1  # what was measured, where what is expected shows nothing
+        number, near = 0, False
+        while number < (max(sweeps, SWEEPS) if near else sweeps):
+            number += 1
+            last = 2 if near else 1  # what was measured, where what is expected shows nothing
             settled = number > 1 and objective[-last - 2] - objective[-last] <= SETTLED * objective[-last]
             if not steps or settled or objective[-2] <= nothing:
                 break
             kept = self._state()
             self.turn = Alignment(self.frame, steps) @ self.turn
-            self.near = objective[-1] <= NEAR * began
-            value, after, steps = self.sweep(f"residual stream, sweep {number}, objective {objective[-1]:.5g}: ")
+            near = objective[-1] <= NEAR * began
+            label = f"residual stream, sweep {number}, objective {objective[-1]:.5g}: "
+            value, after, steps = self.sweep(label, near=near)
             if value > objective[-2]:  # rounding, once nothing is left to gain
                 self.turn, self.inner, self.pair.votes = kept
                 break
