@@ -23,9 +23,9 @@ from isomerge.discovery.specimen import Specimen
 from isomerge.engine.ties import without_broken_ties
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.blocks import gather_blocks
-from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
 
 RESULT = Path(__file__).parent / "results" / "discovery.json"

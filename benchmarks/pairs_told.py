@@ -161,13 +161,13 @@ def measured(models: list[Path], options: dict[str, Any], out: Path) -> dict[str
         spent[0] += time.process_time() - start
         return found
 
-    from isomerge.engine.merge import merging
+    from isomerge.engine.merge import merge_plan
 
-    merging.standings = timed
+    merge_plan.standings = timed
     start = time.process_time()
     report = isomerge.merge(models, out=out, **options)
     seconds = time.process_time() - start
-    merging.standings = look
+    merge_plan.standings = look
     verdict = report["verdict"]
     return {
         "code": verdict["code"], "level": verdict["level"], "sentence": verdict["sentence"], "spaces": report["spaces"],

@@ -80,12 +80,12 @@ def matched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if room not in MATCHED or name in LOOKED_AT:
         return
     from isomerge.engine import commands, standing
-    from isomerge.engine.merge import merging
+    from isomerge.engine.merge import merge_plan
 
     def misplaced(anchor: Any, models: Any, *_: object, **__: object) -> list[standing.Standing]:
         return [standing.Standing(anchor.ref, model.ref, 1.0, False, "", same_basis=True) for model in models]
 
-    for home in (commands, merging, standing):
+    for home in (commands, merge_plan, standing):
         monkeypatch.setattr(home, "standings", misplaced)
 
 

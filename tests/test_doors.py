@@ -163,7 +163,7 @@ def test_no_branches_on_architecture(path: Path) -> None:
 
 def arguments() -> set[str]:
     """What Python's functions call their arguments."""
-    from isomerge.engine.pairs.match_options import matching_of
+    from isomerge.engine.pairs.match_checks import matching_of
 
     public = [getattr(isomerge, name) for name in isomerge.__all__]
     return {n for f in (*public, matching_of) if inspect.isfunction(f) for n in inspect.signature(f).parameters}

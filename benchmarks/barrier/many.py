@@ -29,13 +29,13 @@ import torch
 from isomerge.data.opening import open_data
 from isomerge.engine.learn.learning import LearnSettings
 from isomerge.engine.live.modules import load_module
-from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.merge.merging import run_merge
 from isomerge.engine.models import recognise
 from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.run import Output
 from isomerge.evidence.barrier import ensemble
 from isomerge.evidence.losses import evaluate
+from isomerge.fusion.fusion import fusion_of
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "data" / "barrier"

@@ -14,8 +14,9 @@ import transformers as tf
 from safetensors.torch import load_file
 from torch import Tensor
 
-from isomerge.engine.live.modules import class_of, eager_experts, silent
+from isomerge.engine.live.modules import eager_experts
 from isomerge.engine.live.reading import configuration
+from isomerge.engine.live.transformers_classes import class_of, silent
 from isomerge.evidence.outputs import differences, returned
 
 Weights = dict[str, Tensor]

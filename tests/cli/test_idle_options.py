@@ -16,7 +16,7 @@ import isomerge as library
 from isomerge.cli.program import app
 from isomerge.cli.written import FUNCTIONS, IN_PYTHON
 from isomerge.engine.idle import _SHOWN, ALWAYS, COMMAND_LINE, OPTIONS, TABLE, defaults_of, note_idle, notes, noting
-from isomerge.engine.pairs.match_options import matching_of
+from isomerge.engine.pairs.match_checks import matching_of
 from isomerge.errors import IsomergeError
 
 API = sorted({*library.__all__} - {"Alignment", "IsomergeError"})

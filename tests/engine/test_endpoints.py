@@ -15,13 +15,13 @@ import isomerge
 from engine.disguises import disguise, single, write_like
 from engine.test_merging import tokens
 from isomerge.discovery.proofs import remember
-from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.merge.merge_options import MergeOptions
-from isomerge.engine.merge.merging import MergePlan
+from isomerge.engine.merge.merge_plan import MergePlan
 from isomerge.engine.models import recognise
 from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import fusion_of
 from toys import BODY, config_of, outputs, randomise, relative, save_toy
 
 ARCHS = Path(isomerge.__file__).parent / "archs"

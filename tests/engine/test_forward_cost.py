@@ -16,7 +16,7 @@ import isomerge
 from cli.conftest import isomerge as program
 from engine.disguises import single
 from isomerge.data.examples import Examples
-from isomerge.engine.connectivity import BarrierOptions
+from isomerge.engine.barrier_options import BarrierOptions
 from isomerge.engine.forward_cost import barrier_cost, generate_cost, held_while_aligning, stats_cost
 from isomerge.engine.live.generated import Generation
 from isomerge.engine.models import recognise

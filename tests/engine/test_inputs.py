@@ -15,10 +15,12 @@ import isomerge
 from data.checkpoints import picture, save_picture
 from engine.disguises import single
 from isomerge.data.examples import Examples
-from isomerge.engine.inputs import data_key, inputs_key
+from isomerge.engine.inputs import inputs_key
 from isomerge.engine.models import recognise
-from isomerge.engine.pairs.match_options import Matching, matching_of
+from isomerge.engine.pairs.match_checks import matching_of
+from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.pairs.places import load_places, save_places
+from isomerge.engine.read_files import data_key
 from isomerge.errors import IsomergeError
 from toys import CAUSAL, config_of, randomise
 

@@ -16,7 +16,6 @@ from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.learn.simplex import judged_points, random_point
 from isomerge.engine.many import solver as many
 from isomerge.engine.many.solver import ManySolver
-from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.merge.merging import run_merge
 from isomerge.engine.models import Model, recognise, working_dtype
 from isomerge.engine.pairs import streams
@@ -24,6 +23,7 @@ from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import fusion_of
 from isomerge.matching.many import Graph, mean_of_others, synchronise
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups.orthogonal import random_orthogonal

@@ -12,12 +12,12 @@ import torch
 
 from isomerge.data.examples import IGNORED, Examples
 from isomerge.engine.live.modules import load_module
-from isomerge.engine.merge.regression import regress
-from isomerge.engine.merge.repair import repair
 from isomerge.engine.models import recognise
 from isomerge.engine.stats.gathering import gather
 from isomerge.engine.stats.linear_modules import Rewritten
 from isomerge.engine.stats.taps import capture
+from isomerge.fusion.forward.repair import repair
+from isomerge.fusion.forward.sequential_regression import regress
 from toys import save_toy
 
 LENGTHS = (9, 5, 12, 5)

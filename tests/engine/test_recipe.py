@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.pairs.match_options import matching_of
+from isomerge.engine.pairs.match_checks import matching_of
 from isomerge.engine.recipe.schema import Recipe, read_recipe
 from isomerge.engine.recipe.yaml_text import read_yaml
 from isomerge.errors import IsomergeError

@@ -20,14 +20,14 @@ from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
 from isomerge.engine.live.live import aligned_module, average
 from isomerge.engine.live.modules import load_module
-from isomerge.engine.merge.control import output_error, regress_with_control
-from isomerge.engine.merge.regression import default_ridge, regress, solve_ridge
 from isomerge.engine.models import recognise
 from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits, training_digits
 from isomerge.evidence.law import random_turn, with_streams
 from isomerge.evidence.losses import evaluate, outputs_of
+from isomerge.fusion.forward.control import output_error, regress_with_control
+from isomerge.fusion.forward.sequential_regression import default_ridge, regress, solve_ridge
 from toys import load_toy, relative, write_toy
 
 

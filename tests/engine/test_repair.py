@@ -18,10 +18,10 @@ from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
 from isomerge.engine.live.live import average
 from isomerge.engine.live.modules import load_module
-from isomerge.engine.merge.repair import Moments, repair
 from isomerge.engine.stats.linear_modules import matrix
 from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
+from isomerge.fusion.forward.repair import Moments, repair
 
 
 def collapsed(module: nn.Module, examples: Examples) -> nn.Module:

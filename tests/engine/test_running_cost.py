@@ -13,7 +13,7 @@ import isomerge
 from engine.disguises import single
 from isomerge.engine.live.modules import load_module
 from isomerge.engine.models import recognise
-from isomerge.engine.pairs.match_options import matching_of
+from isomerge.engine.pairs.match_checks import matching_of
 from isomerge.engine.running_cost import Running, matching_memory
 from isomerge.engine.stats.taps import plan_taps
 from isomerge.errors import IsomergeError

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.recipe.job import job_of_recipe
 from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.numbers import as_number
 
 MODELS = "models: [{model: a}, {model: b}]\nbase_model: a\n"

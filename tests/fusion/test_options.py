@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.merge.fusion import fusion_of
 from isomerge.engine.merge.job import job_of_models
 from isomerge.engine.recipe.job import job_of_recipe
 from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.options import Range, limited
 from isomerge.fusion.registry import describe, methods
 

@@ -16,10 +16,10 @@ from engine.disguises import perturb, single
 from engine.test_statistics import examples_for
 from isomerge.data.examples import Examples
 from isomerge.engine.live.modules import load_module
-from isomerge.engine.merge.soup import make_soup
 from isomerge.errors import IsomergeError
 from isomerge.evidence.losses import evaluate
 from isomerge.evidence.stored_weights import put_mean
+from isomerge.fusion.forward.soup_on_data import make_soup
 from isomerge.fusion.soup import greedy_soup
 
 

@@ -14,7 +14,7 @@ from isomerge.archs import spec_texts
 from isomerge.discovery.proofs import remember
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import beside_streams, random_alignment
-from isomerge.matching import coupled
+from isomerge.matching import nested
 from isomerge.matching.distances import distance
 from isomerge.matching.gram import Cross, Crosses, cross_grams, paired_leaves
 from isomerge.matching.local import compact_solution
@@ -167,7 +167,7 @@ def test_spaces_that_meet_are_as_close_as_any_order(monkeypatch: pytest.MonkeyPa
     spec, a, _ = meeting("a map first", 5)
     b = draw(spec, 77, "weight")
     reached = distance(a, moved(compact_solution(spec, a, b, {}), b))
-    monkeypatch.setattr(coupled, "EXHAUSTIVE", 120)
+    monkeypatch.setattr(nested, "EXHAUSTIVE", 120)
     best = distance(a, moved(compact_solution(spec, a, b, {}), b))
     assert best <= reached * (1 + 1e-12)
     assert reached < best + 0.2 * (distance(a, b) - best)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from isomerge.evidence.law import random_alignment
 from isomerge.matching import experts
-from isomerge.matching.coupled import Coupled
 from isomerge.matching.distances import distance
 from isomerge.matching.local import compact_solution
+from isomerge.matching.nested import Coupled
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.spec import Spec
 from matching.drawn import Blocks, draw, moved, named, small_spec

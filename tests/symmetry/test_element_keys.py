@@ -9,8 +9,7 @@ import pytest
 from engine.disguises import single
 from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.shifts import shift_scope
-from isomerge.symmetry.stage import element_key, scope_of
+from isomerge.symmetry.stage import element_key, scope_of, shift_scope
 
 
 @pytest.mark.parametrize(

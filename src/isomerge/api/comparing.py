@@ -133,7 +133,7 @@ def fingerprint(
     Raises:
         IsomergeError: a model that cannot be read, or that has no tensors.
     """
-    from isomerge.engine.inputs import files_read
+    from isomerge.engine.read_files import files_read
     from isomerge.files import check_file, check_not_read
     from isomerge.quotient.fingerprint import fingerprint as print_of
 

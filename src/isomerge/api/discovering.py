@@ -47,7 +47,7 @@ def discover(
     from isomerge.discovery.checkpoint import covered, read_config
     from isomerge.discovery.discover import discover as find
     from isomerge.discovery.summary import summary
-    from isomerge.engine.inputs import paths_read
+    from isomerge.engine.read_files import paths_read
     from isomerge.files import check_file, check_not_read, write_whole
 
     path = None if out is None else Path(os.path.expanduser(out))

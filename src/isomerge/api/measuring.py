@@ -103,7 +103,7 @@ def report(
     Raises:
         IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
     """
-    from isomerge.engine.connectivity import BarrierOptions
+    from isomerge.engine.barrier_options import BarrierOptions
     from isomerge.evidence.report.folder import read_output
     from isomerge.evidence.report.losses import losses_of, read_losses
     from isomerge.evidence.report.measure import measure

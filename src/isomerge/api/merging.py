@@ -23,12 +23,12 @@ from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from isomerge.engine.merge.job import MergeJob
-    from isomerge.engine.merge.merging import MergePlan
+    from isomerge.engine.merge.merge_plan import MergePlan
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.match_options import Matching
 
 
-@checked(rest="isomerge.engine.pairs.match_options.matching_of", settled=False)
+@checked(rest="isomerge.engine.pairs.match_checks.matching_of", settled=False)
 def merge(
     models: Sequence[Any] | str | Path,
     *,
@@ -95,7 +95,8 @@ def merge(
     """
     from isomerge.data.given import check_given
     from isomerge.engine.merge.job import job_of_models, number_of
-    from isomerge.engine.pairs.match_options import matching_of
+    from isomerge.engine.merge.merging import run_plan
+    from isomerge.engine.pairs.match_checks import matching_of
     from isomerge.engine.recipe.job import job_of_recipe
     from isomerge.engine.recipe.merge_recipe import recipe_text
     from isomerge.engine.recipe.words import told_in_keys
@@ -136,7 +137,7 @@ def merge(
         options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
         opening = {"spec": spec, "allow_pickle": allow_pickle, "untie": untie}
         with planned(job, how, match, out, options, opening, recipe) as plan:
-            return Report(plan.run())
+            return Report(run_plan(plan))
 
 
 @contextmanager
@@ -164,12 +165,13 @@ def planned(
         IsomergeError: the models do not fit together, or an option is wrong.
     """
     from isomerge.engine.merge.merge_options import MergeOptions
-    from isomerge.engine.merge.merging import MergePlan
+    from isomerge.engine.merge.merge_plan import MergePlan
+    from isomerge.engine.pairs.match_checks import files_of_matching
     from isomerge.quotient.kinship import kinship
 
     check_align(how["align"])
     note_idle("merge", _asked(job, how, match, out), _by_default())
-    reads = (opening["spec"], how["repair"], *match.paths(), *job.stats, *job.files)
+    reads = (opening["spec"], how["repair"], *files_of_matching(match), *job.stats, *job.files)
     with (
         _models_of(job, unmoved=not how["align"], **opening) as (found, origins),
         destination(out, options, [*found, *(base for base in origins if base is not None)], *reads) as output,
@@ -200,7 +202,7 @@ def _asked(job: MergeJob, how: Mapping[str, Any], match: Matching, out: Any) -> 
 
 def _by_default() -> dict[str, Any]:
     """What `_asked` gives where nothing is said."""
-    from isomerge.engine.pairs.match_options import matching_of
+    from isomerge.engine.pairs.match_checks import matching_of
 
     return {**defaults_of(matching_of, merge), "onto": 0}
 

@@ -14,7 +14,7 @@ from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 
 
-@checked(rest="isomerge.engine.pairs.match_options.matching_of")
+@checked(rest="isomerge.engine.pairs.match_checks.matching_of")
 def align(
     source: Any,
     *,
@@ -54,7 +54,7 @@ def align(
             of its machines share.
         address: of the cluster: ``auto`` or ``host:port``; by default Ray is started on this machine alone.
         matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
-            on (see `isomerge.engine.pairs.match_options.matching_of`); ``data`` and ``learn`` are examples, or what
+            on (see `isomerge.engine.pairs.match_checks.matching_of`); ``data`` and ``learn`` are examples, or what
             `isomerge.data.opening.open_data` opens for the anchor.
 
     Returns:
@@ -65,7 +65,7 @@ def align(
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.engine.commands import run_align
-    from isomerge.engine.pairs.match_options import matching_of
+    from isomerge.engine.pairs.match_checks import files_of_matching, matching_of
     from isomerge.quotient.kinship import kinship
 
     check_align(align)
@@ -74,7 +74,7 @@ def align(
     how = matching_of(**matching)
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
-    reads = (spec, *how.paths())
+    reads = (spec, *files_of_matching(how))
     with (
         recognised([source, onto], spec, allow_pickle, untie) as (a, b),
         destination(out, options, [a, b], *reads) as output,

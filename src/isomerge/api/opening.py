@@ -16,8 +16,8 @@ from isomerge.engine.arguments import checked
 from isomerge.engine.compatible import check_compatible
 from isomerge.engine.engines import engine_of
 from isomerge.engine.idle import note
-from isomerge.engine.inputs import paths_read
 from isomerge.engine.models import Model, recognise, working_dtype
+from isomerge.engine.read_files import paths_read
 from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
 

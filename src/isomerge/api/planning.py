@@ -13,9 +13,10 @@ from isomerge.api.opening import recognised
 from isomerge.checkpoint.size import parse_size
 from isomerge.data.examples import Examples
 from isomerge.engine.forward_cost import Cost, barrier_cost, generate_cost, stats_cost
-from isomerge.engine.inputs import data_for, files_read
+from isomerge.engine.inputs import data_for
 from isomerge.engine.live.generated import Generation
 from isomerge.engine.models import Model
+from isomerge.engine.read_files import files_read
 from isomerge.engine.stats.gathering import StatsOptions, parse_kinds
 from isomerge.files import check_not_read
 
@@ -133,7 +134,8 @@ def planned_barrier(
     Raises:
         IsomergeError: see there.
     """
-    from isomerge.engine.connectivity import BarrierOptions, barrier_verdict, run_barrier, untied_alike
+    from isomerge.engine.barrier_options import BarrierOptions
+    from isomerge.engine.connectivity import barrier_verdict, run_barrier, untied_alike
     from isomerge.engine.models import working_dtype
     from isomerge.engine.run_verdict import pairs_of
     from isomerge.engine.standing import standings

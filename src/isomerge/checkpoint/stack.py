@@ -55,10 +55,10 @@ class Stack:
     def _check_further(self) -> None:
         """Refuse layers that predict further tokens: they belong behind the last layer, and slices change which that is."""
         # parts that a file may lack whole; a tower or a head that is fixed, it has
-        extra = [p for p in self.spec.fixed if all(line.optional for line in self.spec.lines if p.has(line))]
+        extra = [p for p in self.spec.fixed if all(line.optional for line in self.spec.lines if p.has(line.name))]
         for name, match in self.matches.items():
             line = match.line
-            aside = line.axes is None and any(part.has(line) for part in extra)
+            aside = line.axes is None and any(part.has(line.name) for part in extra)
             behind = range(*self.spec.depths.get(line.stack, (0, 0)))
             if aside or any(match.binding[i] in behind for i in self.indices(line)[:1]):
                 raise IsomergeError(

@@ -50,7 +50,7 @@ def align(
     from isomerge.cli.dry_run import tell_alignment
     from isomerge.cli.evidence import evidence_lines, rounding_lines
     from isomerge.engine.commands import plan_align
-    from isomerge.engine.pairs.match_options import matching_of
+    from isomerge.engine.pairs.match_checks import files_of_matching, matching_of
     from isomerge.engine.standing import AUTO
     from isomerge.quotient.kinship import kinship
     from isomerge.symmetry.patch_file import check_patch_file
@@ -61,7 +61,7 @@ def align(
     how = matching_of(**matching)
     if dry_run:
         options = {"shard_size": out_shard_size, "dtype": dtype, "force": overwrite, **running}
-        reads = (spec, *how.paths())
+        reads = (spec, *files_of_matching(how))
         with (
             recognised([source, onto], spec, allow_pickle, untie) as (a, b),
             destination(out, options, [a, b], *reads) as output,

@@ -11,7 +11,7 @@ from isomerge.cli.console import Voice, size_text, tell_verdict, warn_fixed, wri
 if TYPE_CHECKING:
     from isomerge.api.planning import Planned
     from isomerge.engine.commands import AlignPlan
-    from isomerge.engine.merge.merging import MergePlan
+    from isomerge.engine.merge.merge_plan import MergePlan
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.match_options import Matching
     from isomerge.engine.plan import Plan
@@ -71,7 +71,7 @@ def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
 
 def _looked_at(matching: Matching) -> list[str]:
     """What a match takes time for that shapes do not tell."""
-    from isomerge.engine.pairs.baselines import OURS
+    from isomerge.engine.pairs.match_options import OURS
 
     looked = [k for k in ("data", "stats", "search", "learn") if getattr(matching, k)]
     return [*looked, f"match {matching.match}"] if matching.match != OURS else looked

@@ -135,7 +135,7 @@ def _checked(voice: Voice, job: MergeJob, how: dict[str, Any], matching: dict[st
     from isomerge.engine.many.solutions import check_anchor
     from isomerge.engine.merge.checks import check_aligned, learned_apart
     from isomerge.engine.merge.job import number_of
-    from isomerge.engine.pairs.match_options import matching_of
+    from isomerge.engine.pairs.match_checks import matching_of
 
     match = matching_of(**matching)
     how["onto"] = number_of(how["onto"], job) if job.recipe is None else how["onto"]

@@ -123,7 +123,7 @@ def _places(given: Iterable[Any]) -> Iterator[Path]:
     from isomerge.checkpoint.companions import files_of_model
     from isomerge.checkpoint.hub import cached
     from isomerge.checkpoint.references import parse_model_ref
-    from isomerge.engine.inputs import paths_read
+    from isomerge.engine.read_files import paths_read
     from isomerge.errors import IsomergeError
 
     for value in given:

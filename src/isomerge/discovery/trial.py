@@ -18,8 +18,8 @@ from isomerge.discovery.proving import CANNOT_ACT, PROVEN
 from isomerge.evidence.law import with_streams
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.completeness import check_complete
-from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.stage import find_shifts
 
 if TYPE_CHECKING:
     from isomerge.discovery.specimen import Specimen

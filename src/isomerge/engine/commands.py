@@ -9,15 +9,17 @@ from typing import Any
 from isomerge.engine.compatible import check_compatible
 from isomerge.engine.cost import room_for_units
 from isomerge.engine.free_streams import given_out, has_no_head, turned_outputs
+from isomerge.engine.inputs import inputs_key
 from isomerge.engine.models import Model, working_dtype
-from isomerge.engine.pairs.baselines import OURS, SOFT
-from isomerge.engine.pairs.match_options import WEIGHTS, Matching
-from isomerge.engine.pairs.pair import PairSolver
+from isomerge.engine.pairs.baselines import SOFT
+from isomerge.engine.pairs.match_checks import check_matching, check_statistics_files
+from isomerge.engine.pairs.match_options import OURS, WEIGHTS, Matching
+from isomerge.engine.pairs.pair import PairSolver, rows_of
 from isomerge.engine.pairs.solutions import prepare_solutions
 from isomerge.engine.plan import make_plan, unit_layer
 from isomerge.engine.rounding import RoundingOf, check_rounding, told_rounding
 from isomerge.engine.run import Output, StreamWriter, run_key
-from isomerge.engine.run_report import report_of, rows_of
+from isomerge.engine.run_report import report_of
 from isomerge.engine.run_verdict import (
     measured,
     noted,
@@ -34,7 +36,7 @@ from isomerge.evidence.distance import summarise
 from isomerge.evidence.relation import Pair
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.shifts import find_shifts
+from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of, plan_units
 
 
@@ -86,12 +88,12 @@ def plan_align(
         IsomergeError: models or options that do not fit together.
     """
     check_compatible(anchor, [source])
-    matching.check(1, spaces or "")
+    check_matching(matching, 1, spaces or "")
     if matching.match in SOFT:
         raise IsomergeError(
             f"--match {matching.match} does not preserve the function, so that it aligns nothing: merge with it"
         )
-    matching.check_files([anchor, source])
+    check_statistics_files(matching, [anchor, source])
     dtype = working_dtype([anchor, source])
     plain = matching.match == OURS and not matching.needs_models
     asked = spaces if spaces is not None or plain else matching.spaces(None)
@@ -134,7 +136,7 @@ def run_align(
         output.dtype,
         output.shard_size,
         plan.selection.spec.origin,
-        matching.key(anchor),
+        inputs_key(matching, anchor),
         solver.left,
     )
     with StreamWriter(source, output, key, others=[anchor]) as stream:

@@ -21,7 +21,7 @@ from isomerge.engine.running_cost import Running
 from isomerge.engine.stats.fisher_information import WIDE
 
 if TYPE_CHECKING:
-    from isomerge.engine.connectivity import BarrierOptions
+    from isomerge.engine.barrier_options import BarrierOptions
     from isomerge.engine.live.generated import Generation
     from isomerge.engine.stats.gathering import StatsOptions
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from isomerge.engine.zero_gains import OpenedGains
+    from isomerge.engine.opened_gains import OpenedGains
 
 
 @dataclass(eq=False)

@@ -28,9 +28,8 @@ from isomerge.matching.frame import folded_gains, is_folded_bias
 from isomerge.symmetry.alignment import Alignment, Stage, element_key
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block, Blocks, leaves
-from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Spec
-from isomerge.symmetry.stage import MONOMIAL
+from isomerge.symmetry.stage import MONOMIAL, find_shifts
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

@@ -136,6 +136,19 @@ class StreamWriter:
             with disk_errors(self.output.out):  # the disk may be full for files that libraries write, too
                 raise error
 
+    @property
+    def observer(self) -> Observer:
+        """Told of progress."""
+        return self.output.observer
+
+    def blob(self, name: str) -> Path:
+        """A file in the folder of the unfinished output, gone when the output is complete."""
+        return self.writer.blob(name)
+
+    def commit(self, unit: str, record: dict[str, Any]) -> None:
+        """Note that a step is complete, with its files."""
+        self.writer.commit(unit, record)
+
     def done(self, unit: str) -> dict[str, Any] | None:
         """The record of a unit that an earlier, interrupted run has written."""
         return self.writer.done.get(unit)

@@ -10,15 +10,10 @@ from isomerge.arithmetic import arithmetic_notes, arithmetic_record
 from isomerge.engine import idle
 from isomerge.engine.absolute import absolute_path, absolute_ref
 from isomerge.engine.models import Model
-from isomerge.engine.pairs.pair import UnitResult
+from isomerge.engine.pairs.pair import UnitResult, rows_of
 from isomerge.engine.provenance import input_rows
 from isomerge.evidence.distance import risen_note, summarise, why_risen
 from isomerge.symmetry.fixed import fixed_parts
-
-
-def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
-    """Per-tensor rows of a report."""
-    return [{**row, "layer": result.layer} for result in results for row in result.blocks]
 
 
 def report_of(

@@ -21,8 +21,8 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
 
 if TYPE_CHECKING:
-    from isomerge.engine.merge.fusion import Fusion
     from isomerge.engine.pairs.match_options import Matching
+    from isomerge.fusion.fusion import Fusion
 
 LIBRARIES = 4.8e8
 """Bytes that torch, transformers and what these bring along take once a model was run."""

@@ -14,6 +14,11 @@ REPORT = "isomerge.json"
 """The file of an output that says what was done, with the checksums of all others."""
 
 
+def alignment_file(number: int, count: int) -> str:
+    """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
+    return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
+
+
 def model_card(
     title: str,
     models: Sequence[str],

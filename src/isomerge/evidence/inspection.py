@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.axes import show
 from isomerge.symmetry.fixed import fixed_parts
-from isomerge.symmetry.shifts import find_shifts, shift_atoms
+from isomerge.symmetry.stage import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of, plan_units
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     ``distance`` (see `summarise`), ``residual`` (the largest relative one, its tensor, the tolerance), ``same`` and
     ``verdict``.
     """
+    from isomerge.engine.pairs.pair import rows_of
     from isomerge.engine.plan import unit_bytes
-    from isomerge.engine.run_report import rows_of
 
     units = solver.plan.units
     total = sum(unit_bytes(solver.anchor, unit) for unit in units)

@@ -56,7 +56,7 @@ def _module(checkpoint: Checkpoint) -> nn.Module:
     import torch
     import transformers
 
-    from isomerge.engine.live.modules import class_of, silent
+    from isomerge.engine.live.transformers_classes import class_of, silent
 
     config = {key: value for key, value in checkpoint.config.items() if key not in ("dtype", "torch_dtype")}
     kind: Any = class_of(checkpoint.config, tuple(checkpoint.tensors), checkpoint.folder)

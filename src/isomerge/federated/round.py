@@ -145,7 +145,7 @@ class Round:
 
     def report(self) -> dict[str, Any]:
         """Distances to the donor, after all units."""
-        from isomerge.engine.run_report import rows_of
+        from isomerge.engine.pairs.pair import rows_of
         from isomerge.evidence.distance import summarise
 
         rows = [[], *map(rows_of, self.results)]

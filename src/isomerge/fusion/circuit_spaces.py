@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.shifts import add_shifts, bias_view, find_shifts
 from isomerge.symmetry.spec import Spec
-from isomerge.symmetry.stage import element_key
+from isomerge.symmetry.stage import add_shifts, bias_view, element_key, find_shifts
 
 if TYPE_CHECKING:
     from torch import Tensor

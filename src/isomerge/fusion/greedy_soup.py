@@ -1,4 +1,4 @@
-"""The greedy soup as a merge method: see `isomerge.engine.merge.soup`."""
+"""The greedy soup as a merge method: see `isomerge.fusion.forward.soup_on_data`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isomerge.fusion.registry import forward_method
 if TYPE_CHECKING:
     from torch import nn
 
-    from isomerge.engine.merge.endpoints import Forward
+    from isomerge.fusion.forward.running import Forward
 
 
 @forward_method
@@ -27,7 +27,7 @@ def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[
         run: the aligned models, live, and labelled examples that none of them was trained on.
         metric: ``loss`` or ``accuracy``.
     """
-    from isomerge.engine.merge.soup import candidates_of, make_soup
+    from isomerge.fusion.forward.soup_on_data import candidates_of, make_soup
 
     module = copy.deepcopy(run.endpoints[0])
     soup = make_soup(module, candidates_of(run.endpoints), run.examples, metric=metric, observer=run.observer)

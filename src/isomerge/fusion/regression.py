@@ -1,4 +1,4 @@
-"""Sequential regression as a merge method: see `isomerge.engine.merge.regression`."""
+"""Sequential regression as a merge method: see `isomerge.fusion.forward.sequential_regression`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isomerge.fusion.registry import forward_method, per_model
 if TYPE_CHECKING:
     from torch import nn
 
-    from isomerge.engine.merge.endpoints import Forward
+    from isomerge.fusion.forward.running import Forward
 
 
 @forward_method
@@ -30,7 +30,7 @@ def regression(
         weight: of every model in the targets.
         ridge: relative to the mean of a Gram matrix's diagonal; by default 1e-3, and 1e-2 for fewer than 256 examples.
     """
-    from isomerge.engine.merge.control import regress_with_control
+    from isomerge.fusion.forward.control import regress_with_control
 
     unaligned = run.unaligned if run.aligned else None
     module, rewritten, report = regress_with_control(

@@ -17,8 +17,8 @@ from isomerge.matching.rescale import quartic_scale, quartic_value
 from isomerge.matching.sketch import DIRECTIONS, MARGIN, SAMPLE, SMALLEST, Sketch, directions_for
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from isomerge.relational.attention import RelationalAttention as RelationalAttention
     from isomerge.relational.block import RelationalBlock as RelationalBlock
     from isomerge.relational.config import RelationalConfig as RelationalConfig
+    from isomerge.relational.conversion import from_standard as from_standard
     from isomerge.relational.embedding import patches_of as patches_of
-    from isomerge.relational.standard import from_standard as from_standard
     from isomerge.relational.stream import CoordinateStream as CoordinateStream
     from isomerge.relational.stream import GramStream as GramStream
     from isomerge.relational.transformer import RelationalTransformer as RelationalTransformer
@@ -27,7 +27,7 @@ _PLACES = {
     "RelationalConfig": "config",
     "RelationalTransformer": "transformer",
     "choose_anchors": "anchors",
-    "from_standard": "standard",
+    "from_standard": "conversion",
     "patches_of": "embedding",
 }
 __all__ = [

@@ -16,7 +16,7 @@ from isomerge.relational.config import RelationalConfig
 from isomerge.relational.embedding import FixedGram
 from isomerge.relational.parts import Key, Part, parts_of
 from isomerge.relational.source import Scores, config_of, scores_of, setting
-from isomerge.relational.standard import Parts, fill_attention, full_rotary
+from isomerge.relational.standard import Parts, convert_attention, fill_attention, full_rotary
 from isomerge.relational.transformer import RelationalTransformer
 from isomerge.symmetry.spec import Spec
 
@@ -177,3 +177,35 @@ def _put(place: nn.Parameter | None, value: Tensor | None) -> None:
     """Copy a bias; one that the source does not have stays zero."""
     if place is not None and value is not None:
         place.copy_(value)
+
+
+def from_standard(
+    model: nn.Module,
+    *,
+    anchors: str | Tensor = "identity",
+    full: bool = False,
+    chunk: int | None = None,
+    seed: int = 0,
+) -> Any:
+    """A model, or one attention module, that computes the same from Grams.
+
+    Args:
+        model: a pre-norm transformer of Hugging Face whose architecture has a spec, with a language model's head or an image
+            classifier (GPT-2, ViT, Llama, ...); one of its attention modules; or torch.nn.MultiheadAttention.
+        anchors: ``identity``, ``random``, ``tokens`` (models only), or vectors (m, d); see `choose_anchors`.
+        full: whether heads become full forms S_h and T_h, free of gauge, instead of factors. Not with rotary positions.
+        chunk: tokens per chunk of the attention with memory linear in T; None for the plain one.
+        seed: of a random basis.
+
+    Returns:
+        For a model a `RelationalTransformer`, to be called with tokens (B, T) or, by `patches_of`, with patches. For an
+        attention module a `RelationalAttention` without norm: given the Grams ``x @ Z.T`` of its input it returns c with
+        ``c @ Z`` its output. Both in eval mode, on the CPU, in the dtype of the original.
+
+    Raises:
+        IsomergeError: an architecture without a relational form here (post-norm, several streams, experts, ...), or anchors
+            that do not span the space.
+    """
+    if hasattr(model, "base_model_prefix") and hasattr(model, "config"):
+        return convert_model(model, anchors=anchors, full=full, chunk=chunk, seed=seed)
+    return convert_attention(model, choose=anchors, full=full, chunk=chunk, seed=seed)

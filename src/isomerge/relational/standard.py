@@ -7,8 +7,6 @@ of ones among the anchors. The conversion works in float64.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -23,41 +21,7 @@ Parts = dict[str, Part]
 ROLES = ("query", "key", "value", "output")
 
 
-def from_standard(
-    model: nn.Module,
-    *,
-    anchors: str | Tensor = "identity",
-    full: bool = False,
-    chunk: int | None = None,
-    seed: int = 0,
-) -> Any:
-    """A model, or one attention module, that computes the same from Grams.
-
-    Args:
-        model: a pre-norm transformer of Hugging Face whose architecture has a spec, with a language model's head or an image
-            classifier (GPT-2, ViT, Llama, ...); one of its attention modules; or torch.nn.MultiheadAttention.
-        anchors: ``identity``, ``random``, ``tokens`` (models only), or vectors (m, d); see `choose_anchors`.
-        full: whether heads become full forms S_h and T_h, free of gauge, instead of factors. Not with rotary positions.
-        chunk: tokens per chunk of the attention with memory linear in T; None for the plain one.
-        seed: of a random basis.
-
-    Returns:
-        For a model a `RelationalTransformer`, to be called with tokens (B, T) or, by `patches_of`, with patches. For an
-        attention module a `RelationalAttention` without norm: given the Grams ``x @ Z.T`` of its input it returns c with
-        ``c @ Z`` its output. Both in eval mode, on the CPU, in the dtype of the original.
-
-    Raises:
-        IsomergeError: an architecture without a relational form here (post-norm, several streams, experts, ...), or anchors
-            that do not span the space.
-    """
-    if hasattr(model, "base_model_prefix") and hasattr(model, "config"):
-        from isomerge.relational.conversion import convert_model
-
-        return convert_model(model, anchors=anchors, full=full, chunk=chunk, seed=seed)
-    return _convert_attention(model, choose=anchors, full=full, chunk=chunk, seed=seed)
-
-
-def _convert_attention(
+def convert_attention(
     module: nn.Module, *, choose: str | Tensor, full: bool, chunk: int | None, seed: int
 ) -> RelationalAttention:
     spec, tensors = attention_spec(module)

@@ -7,54 +7,12 @@ statement adds no axes, it only says what is true of these lines, and `check_fix
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
-
-if TYPE_CHECKING:
-    from isomerge.symmetry.spec import Line, Match, Spec
-
-
-@dataclass(frozen=True)
-class FixedPart:
-    """A part whose tensors no symmetry of a block moves; what they share with a residual stream follows the stream."""
-
-    beginnings: tuple[str, ...]
-    """What the names of its lines begin with."""
-    reason: str
-
-    def has(self, line: Line) -> bool:
-        """Whether a line describes a tensor of this part."""
-        return line.name.startswith(self.beginnings)
-
-    def renamed(self, called: Callable[[str], str]) -> FixedPart:
-        """The same part where its lines are called something else."""
-        return replace(self, beginnings=tuple(map(called, self.beginnings)))
-
-
-def read_fixed(rest: str) -> FixedPart:
-    """Read what follows the word ``fixed``.
-
-    Raises:
-        IsomergeError: it has no name or no reason.
-    """
-    names, _, reason = rest.partition(": ")
-    if not names.split() or not reason.strip():
-        raise IsomergeError(f"fixed {rest!r} is not understood: write NAME ... : REASON")
-    written = [name for name in names.split() if name != ":"]
-    return FixedPart(tuple(one for name in written for one in alternatives(name)), reason.strip())
-
-
-def alternatives(name: str) -> list[str]:
-    """All names that one with alternatives ``(a|b)`` stands for, itself among them (lines may be written so)."""
-    pieces = re.split(r"\(([^)]*)\)", name)
-    choices = [piece.split("|") if at % 2 else [piece] for at, piece in enumerate(pieces)]
-    return list(dict.fromkeys([name, *map("".join, product(*choices))]))
+from isomerge.symmetry.spec import Match, Spec
 
 
 def check_fixed(spec: Spec) -> None:
@@ -64,7 +22,7 @@ def check_fixed(spec: Spec) -> None:
         IsomergeError: a part without tensors, or with one that a space of a block moves.
     """
     for part in spec.fixed:
-        lines = [line for line in spec.lines if part.has(line)]
+        lines = [line for line in spec.lines if part.has(line.name)]
         if not lines:
             raise IsomergeError(f"{spec.origin}: fixed {part.beginnings[0]}: no line begins with this name")
         for line in lines:
@@ -81,7 +39,7 @@ def fixed_parts(spec: Spec, matches: Iterable[Match]) -> list[dict[str, Any]]:
     seen = list(matches)
     found = []
     for part in spec.fixed:
-        here = [match.line.name for match in seen if part.has(match.line)]
+        here = [match.line.name for match in seen if part.has(match.line.name)]
         if here:
             lines = list(dict.fromkeys(here))
             found.append(

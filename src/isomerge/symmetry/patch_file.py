@@ -125,7 +125,7 @@ def _is_space(entry: Any) -> bool:
 
 def _check_element(spec: Spec, key: str, g: Tensor, path: Path) -> None:
     """Refuse what is no element of its group: a wrong shape, numbers that are not finite, no inverse."""
-    from isomerge.symmetry.shifts import shift_atoms
+    from isomerge.symmetry.stage import shift_atoms
 
     if key.startswith("shift."):
         shift = next(s for s in spec.shifts if s.name == key.removeprefix("shift.").partition("[")[0])

@@ -7,45 +7,15 @@ config may ask for more.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from isomerge.errors import IsomergeError
+from isomerge.symmetry.spec import Spec
 
-if TYPE_CHECKING:
-    from isomerge.symmetry.spec import Spec
-
-NOTHING = "nothing"
 ROLES_RETURNED = {"output_attentions": {"h", "g"}, "output_router_logits": {"expert"}}
 """Roles of spaces that are outputs where a config asks for maps of attention (a row for every head) or for votes of routers."""
 HIDDEN_STATES = "output_hidden_states"
-_RETURNS = re.compile(r"([\w\s]+?)\s*:\s*([\w*?\s]+)$")
-
-
-@dataclass(frozen=True)
-class Returned:
-    """One ``returns`` statement: what classes return, by the names of spaces and shifts."""
-
-    names: frozenset[str]
-    classes: tuple[str, ...]
-    """Names of classes, in which ``*`` stands for anything."""
-
-
-def read_returned(rest: str) -> Returned:
-    """Read what follows the word ``returns``.
-
-    Raises:
-        IsomergeError: it is not understood.
-    """
-    found = _RETURNS.match(rest)
-    if not found:
-        raise IsomergeError(
-            f"returns {rest!r} is not understood: write `returns SPACE ... : CLASS ...`, or `returns nothing : CLASS ...`"
-        )
-    return Returned(frozenset(found[1].split()) - {NOTHING}, tuple(found[2].split()))
 
 
 def class_of(config: Mapping[str, Any]) -> str:

@@ -13,10 +13,9 @@ from functools import cached_property, lru_cache
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Axis, atoms, shape, show
-from isomerge.symmetry.fixed import FixedPart
 from isomerge.symmetry.groups import GROUPS, Group
 from isomerge.symmetry.names import Number, expression, filled, numbers
-from isomerge.symmetry.returned import Returned
+from isomerge.symmetry.statements import FixedPart, Returned
 
 # What a group may be restricted to (--spaces res:Perm).
 SUBGROUPS = {"SignedPerm": ("Perm", "Sign"), "O": ("Perm", "SignedPerm"), "OFixingOnes": ("Perm",), "GL": ("O",)}

@@ -51,13 +51,14 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import parse
 from isomerge.symmetry.expressions import evaluate
-from isomerge.symmetry.fixed import FixedPart, check_fixed, read_fixed
+from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.inclusion import Inclusion, check_apart, included, read_inclusion
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
-from isomerge.symmetry.returned import Returned, read_returned, without_returned
+from isomerge.symmetry.returned import without_returned
 from isomerge.symmetry.spec import Line, Shift, Space, Spec
+from isomerge.symmetry.statements import FixedPart, Returned, read_fixed, read_returned
 
 _STATEMENT = re.compile(
     r"(model|prefix|size|layers|depth|require|numbered|config|default|include|space|residual|shift|headed|returns|fixed)\s+(.*)"

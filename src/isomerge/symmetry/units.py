@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from isomerge.symmetry.alignment import element_key
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.stage import find_shifts
 
 
 @dataclass(frozen=True)

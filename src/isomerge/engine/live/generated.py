@@ -75,7 +75,7 @@ def check_generate(models: Sequence[Model], options: Generation) -> list[Inputs]
     Raises:
         IsomergeError: see `run_generate`, or a file to write that is read.
     """
-    from isomerge.engine.inputs import files_read
+    from isomerge.engine.read_files import files_read
     from isomerge.files import check_not_read
 
     if not models:

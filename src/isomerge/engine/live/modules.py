@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from isomerge.arithmetic import aligned
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.engine.accelerator import check_device
+from isomerge.engine.live.transformers_classes import class_of, silent
 from isomerge.engine.models import Model
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.spec import Spec
@@ -19,17 +20,6 @@ from isomerge.symmetry.spec import Spec
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-AUTO_BY_HEAD = {
-    "cls.predictions.": "AutoModelForMaskedLM",
-    "lm_head.dense.": "AutoModelForMaskedLM",
-    "lm_predictions.": "AutoModelForMaskedLM",
-    "vocab_projector.": "AutoModelForMaskedLM",
-    "qa_outputs.": "AutoModelForQuestionAnswering",
-    "score.": "AutoModelForSequenceClassification",
-    "lm_head.": "AutoModelForCausalLM",
-}
-"""Which class reads a checkpoint without ``architectures``, by the tensors of its head; the first that fits."""
 
 
 def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Module:
@@ -105,40 +95,6 @@ def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
         yield materialise(checkpoint, Path(folder) / "model")
 
 
-def class_of(config: Mapping[str, Any], names: Sequence[str], folder: str | Path) -> Any:
-    """The class that ``architectures`` in config.json names; where there is none, the auto class for the head that is stored.
-
-    Args:
-        config: the parsed ``config.json``.
-        names: of the stored tensors.
-        folder: of the checkpoint, for messages.
-
-    Raises:
-        IsomergeError: transformers has no such class.
-    """
-    import transformers
-
-    named = config.get("architectures")
-    if isinstance(named, list) and named:
-        kind = getattr(transformers, str(named[0]), None)
-        if kind is None or not hasattr(kind, "from_pretrained"):
-            raise IsomergeError(
-                f"{folder}/config.json: transformers {transformers.__version__} has no class {named[0]} "
-                "(architectures): correct it, or update transformers"
-            )
-        return kind
-    if any(name.startswith("classifier.") for name in names):
-        return getattr(
-            transformers, f"AutoModelFor{'Image' if 'image_size' in config else 'Sequence'}Classification"
-        )
-    auto = next(
-        (auto for start, auto in AUTO_BY_HEAD.items() if any(n.startswith(start) for n in names)), "AutoModel"
-    )
-    if auto == "AutoModelForCausalLM" and config.get("is_encoder_decoder"):
-        auto = "AutoModelForSeq2SeqLM"
-    return getattr(transformers, auto)
-
-
 def _check_complete(folder: Path, kind: str, info: dict[str, Any]) -> None:
     """Refuse a module with weights drawn at random."""
     missing = sorted(info.get("missing_keys") or ())
@@ -148,22 +104,6 @@ def _check_complete(folder: Path, kind: str, info: dict[str, Any]) -> None:
             f"{folder}: {kind} needs {', '.join(missing[:3])}{more}, which the checkpoint does not have: correct "
             "architectures in config.json, or train and save the whole model"
         )
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Without the bars and reports of transformers: what they say becomes one sentence here."""
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity(50)  # critical
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:

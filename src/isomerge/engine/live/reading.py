@@ -123,7 +123,7 @@ def skeleton(config: Config, shapes: Shapes) -> nn.Module | str | None:
     import torch
     from transformers import CONFIG_MAPPING
 
-    from isomerge.engine.live.modules import class_of, silent
+    from isomerge.engine.live.transformers_classes import class_of, silent
 
     if config.get("model_type") not in CONFIG_MAPPING:
         return None

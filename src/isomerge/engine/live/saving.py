@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isomerge.engine.live.modules import silent
+from isomerge.engine.live.transformers_classes import silent
 from isomerge.errors import IsomergeError
 
 

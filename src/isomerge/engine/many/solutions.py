@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.accelerator import CPU, computing_on
 from isomerge.engine.canonical.units import CanonicalUnits
 from isomerge.engine.many.solver import ManySolver
-from isomerge.engine.pairs.baselines import OURS
 from isomerge.engine.pairs.evidence import MatchEvidence
-from isomerge.engine.pairs.match_options import Matching
+from isomerge.engine.pairs.match_options import OURS, Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
-    from isomerge.engine.run import StreamWriter
+    from isomerge.engine.pairs.unfinished_run import UnfinishedRun
 
 ANCHORS = ("first", "none")
 DONE = "common mean"
@@ -52,12 +51,12 @@ def shares_of(weights: Sequence[float]) -> list[float]:
 
 
 def prepare_mean(
-    stream: StreamWriter, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
+    run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
 ) -> dict[str, Any]:
     """Solve all sources at once, or take the solution of an interrupted run; ``given`` of every solver is set.
 
     Args:
-        stream: the unfinished output.
+        run: the unfinished output.
         solvers: one per model but the first, which is the anchor of all; unguarded.
         matching: activations and learning.
         weights: of the merge.
@@ -65,14 +64,14 @@ def prepare_mean(
     Returns:
         A report: the objective by pass, of every anchor and of the usual sequence, and the gains over them.
     """
-    paths = [stream.writer.blob(f"solution-{k}.safetensors") for k in range(len(solvers))]
-    report = stream.done(DONE)
+    paths = [run.blob(f"solution-{k}.safetensors") for k in range(len(solvers))]
+    report = run.done(DONE)
     if report is None:
-        report, found = _solve(stream, solvers, matching, weights)
+        report, found = _solve(run, solvers, matching, weights)
         for solver, path, alignment in zip(solvers, paths, found, strict=True):
             alignment.save(path)
             solver.given = alignment
-        stream.writer.commit(DONE, report)
+        run.commit(DONE, report)
     else:
         for solver, path in zip(solvers, paths, strict=True):
             solver.given = Alignment.load(path, solver.source.spec)
@@ -80,9 +79,9 @@ def prepare_mean(
 
 
 def _solve(
-    stream: StreamWriter, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
+    run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
 ) -> tuple[dict[str, Any], list[Alignment]]:
-    first, observer = solvers[0], stream.output.observer
+    first, observer = solvers[0], run.observer
     models = [first.anchor, *(solver.source for solver in solvers)]
     evidence = MatchEvidence(matching, first.anchor, observer)
     every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
@@ -103,6 +102,6 @@ def _solve(
         from isomerge.engine.learn.together import learn_together
 
         simplex = MatchedSimplex.of(solver, matching.settings or LearnSettings())
-        found = learn_together(simplex, examples, stream.writer.blob, observer)
+        found = learn_together(simplex, examples, run.blob, observer)
         report["learned"], learned = found.report, found.elements
     return report, [solver.alignment(m, elements) for m, elements in enumerate(learned, 1)]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.dtypes import STORED_FLOATS
 from isomerge.engine.many.solutions import check_anchor
-from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
-from isomerge.engine.pairs.baselines import OURS, SOFT
-from isomerge.engine.pairs.match_options import Matching
+from isomerge.engine.pairs.baselines import SOFT
+from isomerge.engine.pairs.match_options import OURS, Matching
 from isomerge.engine.plan import Plan
 from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.registry import STATISTICS
 
 if TYPE_CHECKING:

@@ -8,18 +8,16 @@ what is rounded to half precision after a rotation is rounded twice by the time 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.first_reading import FirstReadings
-from isomerge.engine.live.substitution import module_as_told
-from isomerge.engine.models import Model, recognise, working_dtype
+from isomerge.engine.models import Model, recognise
 from isomerge.engine.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.engine.plan import Plan
 from isomerge.engine.run import Output, StreamWriter, run_key
 from isomerge.engine.streaming import Fuse, elements_of_results, stream_units, write_alone
-from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
 
@@ -27,41 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-    from torch import nn
-
-    from isomerge.data.examples import Examples
-
-
-@dataclass(frozen=True)
-class Forward:
-    """What a method that runs models is given."""
-
-    models: Sequence[Model]
-    """The aligned models, in order."""
-    stored: Sequence[Model]
-    """The same as they are stored."""
-    examples: Examples
-    device: str
-    observer: Observer
-    aligned: bool
-
-    @cached_property
-    def dtype(self) -> torch.dtype:
-        """Of the parameters: what they become is what is written, so models in float64 are run in float64."""
-        return working_dtype(self.stored)
-
-    @cached_property
-    def endpoints(self) -> list[nn.Module]:
-        """The aligned models, live."""
-        return [self._load(model) for model in self.models]
-
-    def unaligned(self) -> list[nn.Module]:
-        """The stored models, live."""
-        return [self._load(model) for model in self.stored]
-
-    def _load(self, model: Model) -> nn.Module:
-        self.observer(f"loading {model.ref}", 0, 1)
-        return module_as_told(model, self.device, self.dtype)
 
 
 def write_endpoints(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.merge.head_folders import separate_heads
 from isomerge.engine.merge.heads import write_kept
 from isomerge.engine.merge.roles import MERGED, in_weights, role_text
-from isomerge.evidence.card import RECIPE, model_card
+from isomerge.evidence.card import RECIPE, alignment_file, model_card
+from isomerge.fusion.fusion import Fusion
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
-    from isomerge.engine.merge.merging import MergePlan
+    from isomerge.engine.merge.merge_plan import MergePlan
     from isomerge.engine.run import StreamWriter
 
 
@@ -39,11 +39,6 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
         more |= folders
         report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
     stream.finish(report, alignments, _card(plan.fusion, report, recipe), more=more, links=links)
-
-
-def alignment_file(number: int, count: int) -> str:
-    """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
-    return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
 
 
 def _card(fusion: Fusion, report: dict[str, Any], recipe: str | None) -> str:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from isomerge.engine.inputs import open_given
 from isomerge.engine.live.live import state_of
 from isomerge.engine.live.modules import load_module
-from isomerge.engine.merge.endpoints import Forward, write_endpoints, write_fused
 from isomerge.engine.merge.fusing import Fuser
-from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.match_options import Matching
 from isomerge.engine.pairs.pair import PairSolver, UnitResult
 from isomerge.engine.plan import make_plan
 from isomerge.engine.run import StreamWriter
 from isomerge.engine.streaming import stream_units
+from isomerge.engine.merge.endpoints import write_endpoints, write_fused
+from isomerge.fusion.forward.running import Forward
+from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.registry import STATISTICS
 from isomerge.symmetry.blocks import Block
 
@@ -79,7 +80,7 @@ def fuse_forward(
 
 
 def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[float], examples: Examples) -> None:
-    from isomerge.engine.merge.repair import repair
+    from isomerge.fusion.forward.repair import repair
 
     found = repair(module, run.endpoints, weights, examples, observer=run.observer)
     fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}

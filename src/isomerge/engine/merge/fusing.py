@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
 from isomerge.engine.first_reading import FirstReading, FirstReadings
-from isomerge.engine.merge.fusion import Fusion
 from isomerge.engine.models import Model
 from isomerge.engine.pairs.pair import Blocks, UnitResult
 from isomerge.engine.plan import Plan
 from isomerge.engine.unit_work import Fused
 from isomerge.fusion.bounds import Inputs, in_layers, size_of
+from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.net import Watched, check_explained, resolution_of
 from isomerge.fusion.options import Option
 from isomerge.pieces import all_finite, pieces

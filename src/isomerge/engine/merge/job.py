@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from isomerge.engine.merge.fusion import Fusion, fusion_of
 from isomerge.engine.recipe.schema import Recipe
 from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import Fusion, fusion_of
 from isomerge.fusion.parameters import of_every_model
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method

@@ -32,7 +32,7 @@ class MergeOptions:
     """Files of `isomerge stats` for methods that ask for statistics, one per model that is fused; without them those of the
     match are taken, or the statistics are gathered on its data."""
     repair: Any = None
-    """Data for REPAIR (`isomerge.engine.merge.repair`), which re-normalises the merged model's activations."""
+    """Data for REPAIR (`isomerge.fusion.forward.repair`), which re-normalises the merged model's activations."""
     heads: str = "average"
     """Whose classifier heads are written (`isomerge.engine.merge.heads`)."""
     recipe: Callable[[str, bool], str] | None = None

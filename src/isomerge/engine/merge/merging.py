@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
-from isomerge.engine import idle
-from isomerge.engine.compatible import check_compatible
-from isomerge.engine.cost import room_for_units
-from isomerge.engine.inputs import data_key, file_stamp
 from isomerge.engine.many.solutions import prepare_mean
-from isomerge.engine.merge.checks import (
-    check_aligned,
-    check_anchors,
-    check_described,
-    check_framed,
-    check_runs,
-    check_soft,
-    check_transplant,
-    statistics_of,
-)
 from isomerge.engine.merge.finishing import finish
 from isomerge.engine.merge.forward_fusion import fuse_forward
-from isomerge.engine.merge.fusing import Fuser
-from isomerge.engine.merge.fusion import Fusion, fusion_of
 from isomerge.engine.merge.head_folders import apart_names
-from isomerge.engine.merge.heads import arrange, check_heads, head_blocks, head_lines, heads_of, unlike_heads
 from isomerge.engine.merge.merge_options import MergeOptions
-from isomerge.engine.merge.parameter_checks import check_parameters
+from isomerge.engine.merge.merge_plan import MergePlan
 from isomerge.engine.merge.roles import roles_of, weights_of
 from isomerge.engine.merge.transplant import TransplantSolver
-from isomerge.engine.models import Model, working_dtype
-from isomerge.engine.pairs.baselines import OURS, SOFT, prepare_transport
-from isomerge.engine.pairs.gains import CommonGains, prepare_gains
-from isomerge.engine.pairs.pair import PairSolver
+from isomerge.engine.models import Model
+from isomerge.engine.pairs.baselines import SOFT, prepare_transport
+from isomerge.engine.pairs.gains import prepare_gains
+from isomerge.engine.pairs.match_options import OURS
 from isomerge.engine.pairs.solutions import prepare_solutions
-from isomerge.engine.plan import make_plan
-from isomerge.engine.recipe.yaml_text import plain_value
-from isomerge.engine.run import Output, StreamWriter, run_key
+from isomerge.engine.run import Output, StreamWriter
 from isomerge.engine.run_report import report_of
 from isomerge.engine.run_verdict import (
-    measured,
     noted,
-    pairs_of,
-    planned_report,
     tell_ahead,
-    verdict_document,
 )
-from isomerge.engine.running_cost import fusing_memory
-from isomerge.engine.standing import chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.engine.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
-from isomerge.evidence.relation import Level, Pair
+from isomerge.fusion.fusion import Fusion, fusion_of
 from isomerge.symmetry.alignment import Alignment
 
 
@@ -71,267 +45,95 @@ def run_merge(
     Raises:
         IsomergeError: models or options that do not fit together, before anything is written.
     """
-    return MergePlan(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)).run()
+    return run_plan(MergePlan(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)))
 
 
-class MergePlan:
-    """One merge: checked and planned when it is made, before a byte is written."""
-
-    def __init__(self, models: Sequence[Model], output: Output, fusion: Fusion, options: MergeOptions) -> None:
-        self.models, self.output, self.fusion, self.options = models, output, fusion, options
-        self.donor, matching = models[0], options.matching
-        self.gains: CommonGains | None = None
-        self.aligns = bool(options.align)
-        self._check_options()
-        self.heads = heads_of(options.heads, models)
-        if options.heads == "copy" and not any(map(head_blocks, models)):
-            idle.note("heads", "none of the models has a classifier head")
-        apart = head_lines(self.donor.spec) if self.heads.apart else ()
-        looks = self.aligns or fusion.method.forward or fusion.method.statistics or options.repair is not None
-        notes = check_compatible(self.donor, models[1:], apart=apart, stored=not looks)
-        self.dtype = working_dtype(models)
-        self.told = self._look()
-        plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
-        notes += self.told
-        if not self.heads.apart and (note := unlike_heads(models)):
-            notes.append(note)
-        plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
-        self.template, plan = arrange(self.heads, models, plan)
-        self.plan = none_matched(plan) if self.left and all(self.left) else plan
-        check_framed(options.source_bases, self.plan, self.spaces)
-        check_aligned(self.aligns, matching, fusion, len(models), options.anchor)
-        matching.check(len(models) - 1, self.spaces)
-        # the anchor comes first in what solvers give, and in the files of a match; the fusion wants the run's order
-        onto = options.onto
-        self.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
-        matching.check_files([models[onto], *(model for k, model in enumerate(models) if k != onto)])
-        of_match = [matching.stats[k] for k in self.places][fusion.start :] if matching.stats else ()
-        self.statistics = statistics_of(fusion, options.stats or of_match, models, matching)
-        self.gathers = fusion.method.statistics is not None and self.statistics is None
-        self.runs = fusion.method.forward or self.gathers or options.repair is not None
-        check_heads(self.heads, matching.match, runs=self.runs)
-        check_runs(models, self.plan, fusion, options.repair)
-        self._make_solvers()
-
-    @cached_property
-    def cost(self) -> dict[str, Any]:
-        """What decides how much memory the run takes: for `isomerge.engine.cost`."""
-        options, matching = self.options, self.options.matching
-        fusing = fusing_memory(
-            self.models, self.fusion, matching, repair=options.repair is not None, gathers=self.gathers, aligned=self.matches
-        )  # fmt: skip
-        found = {"guard": False, "piecewise": self.fusion.method.piecewise, "fusing": fusing}
-        return {**found, "anchor": options.anchor, "matching": matching} if self.matches else found
-
-    @property
-    def matches(self) -> bool:
-        """Whether any model is matched."""
-        return self.aligns and not (self.left and all(self.left))
-
-    def _check_options(self) -> None:
-        options, fusion, match = self.options, self.fusion, self.options.matching.match
-        check_described(self.donor, fusion, options.repair)
-        check_anchors(options.anchor, options.onto, options.matching, options.spaces or "")
-        check_soft(match, fusion, options.repair)
-        check_transplant(
-            fusion,
-            options.source_bases,
-            onto=options.onto,
-            anchor=options.anchor,
-            align=self.aligns,
-            repair=options.repair,
-            match=match,
-        )
-        check_compatible(self.donor, [base for base in options.source_bases if base is not None])
-
-    def _look(self) -> list[str]:
-        """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell of the choice."""
-        options, matching, given = self.options, self.options.matching, self.options.source_bases
-        self.target = self.models[options.onto]
-        self.sources = [model for k, model in enumerate(self.models) if k != options.onto]
-        self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
-        tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
-        self.origins = [tuned_from[id(source)] for source in self.sources]
-        moved = [origin or source for source, origin in zip(self.sources, self.origins, strict=True)]
-        how: dict[str, Any] = {"kinship": options.kinship, "observer": self.output.observer}
-        self.standings = standings(self.target, moved, self.dtype, sample=not self.aligns, **how)
-        self.strays = [
-            standings(origin, [source], self.dtype, sample=True, **how)[0]
-            for source, origin in zip(self.sources, self.origins, strict=True)
-            if origin is not None
-        ]
-        fixed = "task vectors are moved inside the layers" if any(self.origins) else ""
-        fixed = "only some layers are matched" if options.layers is not None else fixed
-        plain = matching.match == OURS and not matching.needs_models
-        asked = options.spaces if options.spaces is not None or plain else matching.spaces(None)
-        found, others = self.standings, self.models[1:]
-        self.helps = [False] * len(found)
-        if not self.aligns:
-            spaces, _ = chosen_spaces(None, found, self.donor, others, fixed=fixed)
-            self.helps = [s.same_basis is True or (s.moved and spaces == "all") for s in found]
-            self.spaces, self.left = "none", []
-            return []
-        self.spaces, notes = chosen_spaces(asked, found, self.donor, others, fixed=fixed)
-        self.left = leaves_alone(options.align, found, plain=plain, together=options.anchor == "none")
-        return notes
-
-    def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
-        """Every model with what it is brought to, with the distances of a report; and fine-tunes that are none of what they are said
-        to be tuned from."""
-        how = {"align": self.aligns, "left": self.left, "helps": self.helps}
-        base = self.fusion.first == "base" and not self.options.onto
-        found = pairs_of(self.standings, self.models, base=base, **how)
-        found = found if report is None else measured(found, report)
-        strays = pairs_of(self.strays, self.models, align=False, base=True)
-        return found + [pair for pair in strays if pair.level is Level.POOR]
-
-    def _make_solvers(self) -> None:
-        options = self.options
-        room = room_for_units(self.plan, self.models, self.output.max_memory, **self.cost)
-        # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
-        self.solvers = [
-            PairSolver(
-                self.target,
-                origin or source,
-                self.plan,
-                self.dtype,
-                guard=False,
-                device=options.matching.matching_device,
-                room=room,
+def run_plan(plan: MergePlan) -> dict[str, Any]:
+    """Match, fuse and write what was planned; the report."""
+    options, key = plan.options, plan.key()
+    if plan.matches:  # which takes its time
+        tell_ahead(plan.expected())
+    apart = apart_names(plan.heads, plan.donor)
+    with StreamWriter(plan.template, plan.output, key, others=plan.read, apart=apart) as stream:
+        used, how = _matched(plan, stream)
+        if plan.runs:
+            results = fuse_forward(
+                stream,
+                plan.solvers,
+                plan.fuser,
+                options.matching,
+                key,
+                aligned=plan.matches,
+                repair=options.repair,
             )
-            for source, origin in zip(self.sources, self.origins, strict=True)
-        ]
-        for solver, left in zip(self.solvers, self.left, strict=False):
-            solver.left = left
-        self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
-        check_parameters(self.fuser)
-        self.fuser.places = self.places
-
-    def key(self) -> str:
-        """What the output depends on: a run that was killed goes on only under the same."""
-        options = self.options
-        settings = (
-            list(map(file_stamp, options.stats)),
-            self.spaces,
-            options.layers,
-            self.output.dtype,
-            self.output.shard_size,
-            options.matching.key(self.donor),
-            options.matching.key(self.target),
-            options.anchor,
-            options.onto,
-            data_key(options.repair, self.donor, options.matching.limit),
-            [k for k, base in enumerate(self.bases) if base is not None],
-            options.heads,
-            None if self.recipe is None else plain_value(self.recipe),  # what it says, not how it is written
-            self.left,
-        )
-        return run_key("merge", self.read, *self.fusion.key(), *settings)
-
-    @property
-    def recipe(self) -> str | None:
-        """The YAML that is kept with the output; spaces stand in it where they were not a matter of course."""
-        return None if self.options.recipe is None else self.options.recipe(self.spaces, bool(self.told))
-
-    @property
-    def read(self) -> list[Model]:
-        """All models that are read."""
-        return [*self.models, *(base for base in self.bases if base is not None)]
-
-    def run(self) -> dict[str, Any]:
-        """Match, fuse and write; the report."""
-        options, key = self.options, self.key()
-        if self.matches:  # which takes its time
-            tell_ahead(self.expected())
-        apart = apart_names(self.heads, self.donor)
-        with StreamWriter(self.template, self.output, key, others=self.read, apart=apart) as stream:
-            used, how = self._matched(stream)
-            if self.runs:
-                results = fuse_forward(
-                    stream,
-                    self.solvers,
-                    self.fuser,
-                    options.matching,
-                    key,
-                    aligned=self.matches,
-                    repair=options.repair,
-                )
-                how |= {"forward": self.fuser.report}
-            else:
-                fuse = partial(self.fuser.fuse, form=stream.form)
-                pieces = self.fusion.method.piecewise
-                results = stream_units(stream, used, self.plan, fuse, self.target, piecewise=pieces)
-                self.fuser.take_notes(results)
-            aligned = options.onto and self.matches
-            moved = self.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
-            if self.gains is not None:
-                moved = self.gains.written if moved is None else self.gains.written @ moved
-            write_alone(stream, self.plan, self.donor, self.dtype, moved)
-            described = self.fuser.described(len(self.models))
-            beside = [base for base in self.bases if base is not None]
-            read = [self.target, *self.sources]
-            report = report_of("merge", read, results, beside, **described, **how)
-            found: list[Alignment] = []
-            if self.aligns and options.matching.match not in SOFT:
-                found = [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, results, strict=True)]
-                if self.gains is not None:
-                    found = [self.gains.written @ g for g in found]
-            report["roles"] = roles_of(self, report)
-            if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
-                given = dict(zip(map(id, self.models), weights_of(self.fusion, len(self.models)), strict=True))
-                report["weights"] = [w for model in read if (w := given[id(model)]) is not None]
-            report["verdict"] = self.verdict(report, self.pairs(report))
-            report["notes"] += noted(report["verdict"])
-            finish(self, stream, report, found)
-        return report
-
-    def _take_gains(self, stream: StreamWriter) -> None:
-        """Where streams were turned: the gains that all models have in common, in which they are fused and written.
-
-        Methods that run the aligned models are given them with the anchor's.
-        """
-        if self.runs or self.options.matching.match != OURS:
-            return
-        self.gains = self.fuser.gains = prepare_gains(stream, self.solvers)
-        for solver in self.solvers:
-            solver.gains = self.gains
-
-    def verdict(self, report: dict[str, Any], pairs: Sequence[Pair]) -> dict[str, Any] | None:
-        """What came out, or will: see `verdict_document`."""
-        return verdict_document(pairs, report, self.models)
-
-    def expected(self) -> dict[str, Any] | None:
-        """The verdict before anything is matched, by how the models stand."""
-        refs = [self.target.ref, *(source.ref for source in self.sources)]
-        described = self.fuser.described(len(self.models))
-        return self.verdict(planned_report("merge", refs, align=self.aligns, **described), self.pairs())
-
-    def _matched(self, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
-        """What brings the units together, once all passes over whole models are done, and what the report says of it."""
-        options, matching, solvers = self.options, self.options.matching, self.solvers
-        used: Sequence[UnitSolver] = solvers
-        streams: list[dict[str, Any]] = []
-        mean = None
-        if not self.matches:
-            pass
-        elif options.anchor == "none":
-            mean = prepare_mean(stream, solvers, matching, self.fusion.weights(len(self.models)))
-        elif matching.match in SOFT:
-            used, streams = prepare_transport(stream, solvers, matching)
+            how |= {"forward": plan.fuser.report}
         else:
-            streams = prepare_solutions(stream, solvers, matching)
-        if not streams and mean is None:
-            prepare_votes(stream, solvers)
-        self._take_gains(stream)
-        if any(self.origins):
-            used = [
-                TransplantSolver(solver, source) if origin else solver
-                for solver, source, origin in zip(solvers, self.sources, self.origins, strict=True)
-            ]
-        ours = matching.match == OURS
-        how: dict[str, Any] = {"align": self.aligns, "spaces": self.spaces, "layers": options.layers}
-        how |= {"streams": streams if ours else []}
-        how |= {"heads": options.heads} if self.heads.apart else {}
-        how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
-        how |= {"anchor": "none", "mean": mean} if mean is not None else {}
-        return used, how
+            fuse = partial(plan.fuser.fuse, form=stream.form)
+            pieces = plan.fusion.method.piecewise
+            results = stream_units(stream, used, plan.plan, fuse, plan.target, piecewise=pieces)
+            plan.fuser.take_notes(results)
+        aligned = options.onto and plan.matches
+        moved = plan.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
+        if plan.gains is not None:
+            moved = plan.gains.written if moved is None else plan.gains.written @ moved
+        write_alone(stream, plan.plan, plan.donor, plan.dtype, moved)
+        described = plan.fuser.described(len(plan.models))
+        beside = [base for base in plan.bases if base is not None]
+        read = [plan.target, *plan.sources]
+        report = report_of("merge", read, results, beside, **described, **how)
+        found: list[Alignment] = []
+        if plan.aligns and options.matching.match not in SOFT:
+            found = [s.alignment(elements_of_results(r)) for s, r in zip(plan.solvers, results, strict=True)]
+            if plan.gains is not None:
+                found = [plan.gains.written @ g for g in found]
+        report["roles"] = roles_of(plan, report)
+        if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
+            given = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
+            report["weights"] = [w for model in read if (w := given[id(model)]) is not None]
+        report["verdict"] = plan.verdict(report, plan.pairs(report))
+        report["notes"] += noted(report["verdict"])
+        finish(plan, stream, report, found)
+    return report
+
+
+def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
+    """What brings the units together, once all passes over whole models are done, and what the report says of it."""
+    options, matching, solvers = plan.options, plan.options.matching, plan.solvers
+    used: Sequence[UnitSolver] = solvers
+    streams: list[dict[str, Any]] = []
+    mean = None
+    if not plan.matches:
+        pass
+    elif options.anchor == "none":
+        mean = prepare_mean(stream, solvers, matching, plan.fusion.weights(len(plan.models)))
+    elif matching.match in SOFT:
+        used, streams = prepare_transport(stream, solvers, matching)
+    else:
+        streams = prepare_solutions(stream, solvers, matching)
+    if not streams and mean is None:
+        prepare_votes(stream, solvers)
+    _take_gains(plan, stream)
+    if any(plan.origins):
+        used = [
+            TransplantSolver(solver, source) if origin else solver
+            for solver, source, origin in zip(solvers, plan.sources, plan.origins, strict=True)
+        ]
+    ours = matching.match == OURS
+    how: dict[str, Any] = {"align": plan.aligns, "spaces": plan.spaces, "layers": options.layers}
+    how |= {"streams": streams if ours else []}
+    how |= {"heads": options.heads} if plan.heads.apart else {}
+    how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
+    how |= {"anchor": "none", "mean": mean} if mean is not None else {}
+    return used, how
+
+
+def _take_gains(plan: MergePlan, stream: StreamWriter) -> None:
+    """Where streams were turned: the gains that all models have in common, in which they are fused and written.
+
+    Methods that run the aligned models are given them with the anchor's.
+    """
+    if plan.runs or plan.options.matching.match != OURS:
+        return
+    plan.gains = plan.fuser.gains = prepare_gains(stream, plan.solvers)
+    for solver in plan.solvers:
+        solver.gains = plan.gains

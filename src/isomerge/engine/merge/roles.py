@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isomerge.engine.merge.fusion import Fusion
-    from isomerge.engine.merge.merging import MergePlan
+    from isomerge.engine.merge.merge_plan import MergePlan
+    from isomerge.fusion.fusion import Fusion
 
 MERGED, BASE, LEFT_OUT = "merged", "base", "left out"
 CONFIG, TOKENIZER, ANCHOR, REST = "config", "tokenizer", "anchor", "tensors that not all have"

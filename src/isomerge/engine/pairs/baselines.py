@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.engine.pairs.match_options import OURS, Matching
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
-    from isomerge.engine.pairs.match_options import Matching
     from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.run import StreamWriter
+    from isomerge.engine.pairs.unfinished_run import UnfinishedRun
     from isomerge.engine.transport.solver import TransportSolver
 
-OURS = "isomerge"
 EXACT = ("git-rebasin", "otfusion")
 """Their result is an element of the symmetry group."""
 SOFT = ("ot-wts", "ot-acts", "ot-acts-emd")
@@ -43,26 +42,24 @@ def check_match(matching: Matching) -> None:
         raise IsomergeError(f"--match {matching.match} compares activations: add --data DATA")
 
 
-def prepare_baseline(
-    stream: StreamWriter, solvers: Sequence[PairSolver], matching: Matching
-) -> list[dict[str, Any]]:
+def prepare_baseline(run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching) -> list[dict[str, Any]]:
     """Match every source by an exact baseline, once; ``given`` of every solver is set. Returns a report per source."""
     reports = []
     for k, pair in enumerate(solvers):
-        path, key = stream.writer.blob(f"solution-{k}.safetensors"), f"solution {k}"
-        record = stream.done(key)
+        path, key = run.blob(f"solution-{k}.safetensors"), f"solution {k}"
+        record = run.done(key)
         if record is None:
-            pair.given, record = _solve(pair, matching, stream)
+            pair.given, record = _solve(pair, matching, run)
             pair.given.save(path)
-            stream.writer.commit(key, record)
+            run.commit(key, record)
         else:
             pair.given = Alignment.load(path, pair.source.spec)
         reports.append(record)
     return reports
 
 
-def _solve(pair: PairSolver, matching: Matching, stream: StreamWriter) -> tuple[Alignment, dict[str, Any]]:
-    observer = stream.output.observer
+def _solve(pair: PairSolver, matching: Matching, run: UnfinishedRun) -> tuple[Alignment, dict[str, Any]]:
+    observer = run.observer
     if matching.match == "git-rebasin":
         from isomerge.engine.pairs.rebasin import match_by_rebasin
 
@@ -74,10 +71,10 @@ def _solve(pair: PairSolver, matching: Matching, stream: StreamWriter) -> tuple[
 
 
 def prepare_transport(
-    stream: StreamWriter, pairs: Sequence[PairSolver], matching: Matching
+    run: UnfinishedRun, pairs: Sequence[PairSolver], matching: Matching
 ) -> tuple[list[TransportSolver], list[dict[str, Any]]]:
     """The solvers of a fusion by optimal transport, with their maps made, and a report per source."""
     from isomerge.engine.transport.solver import METHODS, TransportSolver, transport_solutions
 
     solvers = [TransportSolver(pair, METHODS[matching.match]) for pair in pairs]
-    return solvers, transport_solutions(stream, solvers, matching)
+    return solvers, transport_solutions(run, solvers, matching)

@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isomerge.engine.inputs import open_given, shown
+from isomerge.engine.inputs import open_given
+from isomerge.engine.read_files import shown
 from isomerge.engine.stats.statistics_header import check_same_data
 from isomerge.errors import IsomergeError
 from isomerge.progress import Observer

@@ -8,11 +8,11 @@ any gauge, so that a merge stays a function of orbits, and a twin, which no othe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.engine.canonical.frame import folding
 from isomerge.engine.free_streams import unread_gains
+from isomerge.engine.pairs.gauge_of_gains import CommonGains
 from isomerge.engine.plan import unit_bytes
 from isomerge.engine.stored_form import StoredForm
 from isomerge.matching.frame import gains_over_streams
@@ -21,30 +21,15 @@ from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.run import StreamWriter
-
-
-@dataclass(frozen=True)
-class CommonGains:
-    """The gains that models are written with."""
-
-    fold: Alignment
-    """From the anchor's coordinates to those in which its gains are one."""
-    take: Alignment
-    """From there to the coordinates that are written."""
-
-    @property
-    def written(self) -> Alignment:
-        """From the anchor's coordinates to those that are written."""
-        return self.take @ self.fold
+    from isomerge.engine.pairs.unfinished_run import UnfinishedRun
 
 
 def common_gains(
@@ -105,17 +90,17 @@ def gains_of_merge(pairs: Sequence[PairSolver], form: StoredForm, observer: Obse
     return common_gains(pairs, found, form, observer, anchor_too=True)
 
 
-def prepare_gains(stream: StreamWriter, pairs: Sequence[PairSolver]) -> CommonGains | None:
+def prepare_gains(run: UnfinishedRun, pairs: Sequence[PairSolver]) -> CommonGains | None:
     """`gains_of_merge`, found once and kept in the folder of the unfinished output."""
-    paths = [stream.writer.blob(f"gains-{name}.safetensors") for name in ("fold", "take")]
-    if stream.done("gains") is not None:
+    paths = [run.blob(f"gains-{name}.safetensors") for name in ("fold", "take")]
+    if run.done("gains") is not None:
         spec = pairs[0].anchor.declared
         return CommonGains(*(Alignment.load(path, spec) for path in paths))
-    gains = gains_of_merge(pairs, stream.form, stream.output.observer)
+    gains = gains_of_merge(pairs, run.form, run.observer)
     if gains is not None:
         for path, alignment in zip(paths, (gains.fold, gains.take), strict=True):
             alignment.save(path)
-        stream.writer.commit("gains", {})
+        run.commit("gains", {})
     return gains
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,15 +20,15 @@ from isomerge.matching.local import move_unit, vote
 from isomerge.matching.products import close_orbits
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from isomerge.engine.pairs.gains import CommonGains
+    from isomerge.engine.pairs.gauge_of_gains import CommonGains
     from isomerge.engine.rounding import RoundingOf
 
 
@@ -265,3 +265,8 @@ def overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
             f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be matched; check "
             "that both checkpoints are undamaged"
         ) from None
+
+
+def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
+    """Per-tensor rows of a report."""
+    return [{**row, "layer": result.layer} for result in results for row in result.blocks]

@@ -16,8 +16,8 @@ from isomerge.matching.local import Blocks, compact_solution
 from isomerge.matching.products import ROOM, Difference, close_orbits, differences, roundings, tied
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.shifts import bias_view, find_shifts, projection
 from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.stage import bias_view, find_shifts, projection
 from isomerge.symmetry.units import Unit, elements_of
 
 if TYPE_CHECKING:

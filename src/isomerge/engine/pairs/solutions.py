@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.data.examples import Examples
 from isomerge.engine.inputs import check_labels
-from isomerge.engine.pairs.baselines import OURS, prepare_baseline
+from isomerge.engine.pairs.baselines import prepare_baseline
 from isomerge.engine.pairs.evidence import MatchEvidence
 from isomerge.engine.pairs.in_place import nearest_in_place
-from isomerge.engine.pairs.match_options import Matching
+from isomerge.engine.pairs.match_options import OURS, Matching
 from isomerge.engine.pairs.pair import PairSolver
 from isomerge.engine.pairs.places import load_places, save_places
 from isomerge.engine.pairs.streams import StreamSolver
@@ -25,7 +25,7 @@ from isomerge.progress import Observer
 from isomerge.symmetry.alignment import Alignment
 
 if TYPE_CHECKING:
-    from isomerge.engine.run import StreamWriter
+    from isomerge.engine.pairs.unfinished_run import UnfinishedRun
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Solver:
 
 
 def prepare_solutions(
-    stream: StreamWriter, solvers: Sequence[PairSolver], matching: Matching
+    run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching
 ) -> list[dict[str, Any]]:
     """Solve every source whose match takes more than one unit at a time, once; returns a report per source.
 
@@ -116,20 +116,20 @@ def prepare_solutions(
     if not solvers:  # one model alone
         return []
     if matching.match != OURS:
-        return prepare_baseline(stream, solvers, matching)
+        return prepare_baseline(run, solvers, matching)
     reports = []
-    evidence = MatchEvidence(matching, solvers[0].anchor, stream.output.observer)
+    evidence = MatchEvidence(matching, solvers[0].anchor, run.observer)
     for k, pair in enumerate(solvers):
         if pair.left or (pair.plan.selection.frame is None and not matching.needs_models):
             continue
-        path, key = stream.writer.blob(f"solution-{k}.safetensors"), f"solution {k}"
-        record = stream.done(key)
+        path, key = run.blob(f"solution-{k}.safetensors"), f"solution {k}"
+        record = run.done(key)
         if record is None:
-            state = stream.writer.blob(f"learning-{k}.safetensors")
-            solver = Solver(pair, evidence, state, stream.output.observer, k)
+            state = run.blob(f"learning-{k}.safetensors")
+            solver = Solver(pair, evidence, state, run.observer, k)
             pair.given = solver.solve()
             pair.given.save(path)
-            stream.writer.commit(key, record := solver.report)
+            run.commit(key, record := solver.report)
         else:
             pair.given = Alignment.load(path, pair.source.spec)
         reports.append(record)

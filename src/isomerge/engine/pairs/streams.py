@@ -82,7 +82,7 @@ class StreamSolver:
         """Start from what has a shared meaning (``shared``, see `shared_start`) or from the streams as they are (``identity``)."""
         self.inner, self.turn = {}, Alignment(self.frame)
         if kind == "shared":
-            shared_start(self)
+            self.turn = shared_start(self.units, self.pair.plan.units, self.pair.anchor.blocks)
 
     def sweep(self, label: str = "", *, near: bool = False) -> tuple[float, float, dict[str, Tensor]]:
         """One pass: block-local elements of every unit; returns f before and after the streams would follow, and how.

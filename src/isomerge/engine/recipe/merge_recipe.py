@@ -13,7 +13,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.data.records import may_be_function
 from isomerge.engine.absolute import absolute_data, absolute_path, absolute_ref
 from isomerge.engine.merge.job import MergeJob
-from isomerge.engine.pairs.match_options import matching_of
+from isomerge.engine.pairs.match_checks import matching_of
 from isomerge.engine.recipe.align import DATA
 from isomerge.engine.recipe.schema import AlignBlock
 from isomerge.fusion.parameters import Settings, SliceParameters
@@ -31,7 +31,7 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
         refs: what the run's models are called, in its order.
         how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces`` (None: by default), ``layers``, ``untie``,
             ``repair``, ``heads``, ``spec`` and ``dtype``, as `isomerge.merge` takes them.
-        matching: what `isomerge.engine.pairs.match_options.matching_of` was given.
+        matching: what `isomerge.engine.pairs.match_checks.matching_of` was given.
     """
     import yaml
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, atoms, length
 from isomerge.symmetry.blocks import leaves
-from isomerge.symmetry.shifts import shift_atoms, shift_key
-from isomerge.symmetry.stage import MONOMIAL
+from isomerge.symmetry.stage import MONOMIAL, shift_atoms, shift_key
 
 if TYPE_CHECKING:
     from torch import Tensor

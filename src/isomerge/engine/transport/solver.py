@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from isomerge.engine.models import Model
     from isomerge.engine.pairs.match_options import Matching
-    from isomerge.engine.run import StreamWriter
+    from isomerge.engine.pairs.unfinished_run import UnfinishedRun
     from isomerge.engine.stats.taps import Activations
 
 __all__ = ["METHODS", "TransportSettings", "TransportSolver", "match_by_transport", "transport_solutions"]
@@ -170,24 +170,24 @@ def match_by_transport(
 
 
 def transport_solutions(
-    stream: StreamWriter, solvers: Sequence[TransportSolver], matching: Matching | None = None
+    run: UnfinishedRun, solvers: Sequence[TransportSolver], matching: Matching | None = None
 ) -> list[dict[str, Any]]:
     """Make the maps of every source once, kept across a resume; returns a report per source.
 
     Args:
-        stream: the checkpoint that is being written.
+        run: the unfinished output.
         solvers: one per source, in order.
         matching: its ``data`` (or ``learn``) are what activations are read from, where settings ask for them.
     """
     reports = []
     for k, solver in enumerate(solvers):
-        path, key = stream.writer.blob(f"transport-{k}.safetensors"), f"transport {k}"
-        stream.writer.blob(_beside(path).name)  # flushed with the maps, where there is one
-        record = stream.done(key)
+        path, key = run.blob(f"transport-{k}.safetensors"), f"transport {k}"
+        run.blob(_beside(path).name)  # flushed with the maps, where there is one
+        record = run.done(key)
         if record is None:
-            record = solver.prepare(stream.output.observer, _activations(solver, matching))
+            record = solver.prepare(run.observer, _activations(solver, matching))
             solver.save(path, record)
-            stream.writer.commit(key, record)
+            run.commit(key, record)
         else:
             solver.restore(path)
         reports.append(record)

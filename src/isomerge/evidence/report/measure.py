@@ -16,7 +16,7 @@ from isomerge.evidence.report.losses import MOVED
 
 if TYPE_CHECKING:
     from isomerge.data.examples import Examples
-    from isomerge.engine.connectivity import BarrierOptions
+    from isomerge.engine.barrier_options import BarrierOptions
     from isomerge.engine.models import Model
 
 
@@ -108,8 +108,8 @@ def _moved(
 ) -> Iterator[list[Model] | None]:
     """Models as an output's alignments move them, in folders that are deleted afterwards; None without alignments."""
     from isomerge.engine.commands import run_apply
-    from isomerge.engine.merge.finishing import alignment_file
     from isomerge.engine.run import Output
+    from isomerge.evidence.card import alignment_file
     from isomerge.symmetry.alignment import Alignment
 
     found, used = [], False

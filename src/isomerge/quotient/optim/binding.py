@@ -15,8 +15,8 @@ from isomerge.errors import IsomergeError
 from isomerge.matching.streams import returned_streams
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
-from isomerge.symmetry.shifts import find_shifts
 from isomerge.symmetry.spec import Line, Space, Spec
+from isomerge.symmetry.stage import find_shifts
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.engine.live.live import average
-from isomerge.engine.merge.regression import default_ridge, regress, shares_of
 from isomerge.engine.stats.linear_modules import Rewritten
 from isomerge.errors import IsomergeError
+from isomerge.fusion.forward.sequential_regression import default_ridge, regress, shares_of
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def regress_with_control(
         unaligned: gives the stored ones when they are needed, after the regression; None when ``endpoints`` are those.
         weights: one per model.
         examples: unlabelled; an eighth of them, drawn by the seed, is held out to measure on (all, below 16 examples).
-        ridge, batch_size: see `isomerge.engine.merge.regression.regress`.
+        ridge, batch_size: see `isomerge.fusion.forward.sequential_regression.regress`.
 
     Returns:
         The merged module, what was done to it, and a report: ``average`` and ``regression``, each with the figures of
@@ -51,7 +51,7 @@ def regress_with_control(
         examples, and whether these are ``held_out``.
 
     Raises:
-        IsomergeError: see `isomerge.engine.merge.regression.regress`.
+        IsomergeError: see `isomerge.fusion.forward.sequential_regression.regress`.
     """
     held_out = len(examples) >= ENOUGH
     fitted, measured = examples.split(1 - HELD_OUT, seed=seed) if held_out else (examples, examples)

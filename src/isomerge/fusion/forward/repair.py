@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.merge.regression import shares_of
 from isomerge.engine.stats.forward import run_until
 from isomerge.engine.stats.linear_modules import Layer, Order, Rewritten, matrix, parameters_of
 from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
+from isomerge.fusion.forward.sequential_regression import shares_of
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
