@@ -4,7 +4,7 @@
     python benchmarks/determinism.py --settings compatible --threads 2 --check      # two settings of `make test`: its own, and this
 
 Under each setting the tests of determinism run (tensors at other offsets, jobs, engines), and every command of
-`tests/engine/test_offsets.py` writes its output from the same inputs; the largest difference from the first setting's output, in
+`tests/solve/test_offsets.py` writes its output from the same inputs; the largest difference from the first setting's output, in
 parts of the tensor's largest entry, is what rounding makes of it.
 """
 
@@ -32,11 +32,11 @@ SETTINGS: dict[str, dict[str, str]] = {
     "torch avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
 }
 THREADS = (1, 2)
-TESTS = ["tests/engine/test_offsets.py"]
+TESTS = ["tests/solve/test_offsets.py"]
 MORE = [
-    "tests/engine/test_jobs.py::test_the_number_of_jobs_does_not_matter[llama]",
-    "tests/engine/test_parcels.py::test_what_travels_is_all_that_is_needed[aligned]",
-    "tests/engine/test_accelerator.py::test_a_device_finds_what_the_processor_finds",
+    "tests/run/test_jobs.py::test_the_number_of_jobs_does_not_matter[llama]",
+    "tests/run/test_parcels.py::test_what_travels_is_all_that_is_needed[aligned]",
+    "tests/observe/test_accelerator.py::test_a_device_finds_what_the_processor_finds",
 ]
 NAMES = ("bert", "gpt2")
 
@@ -56,7 +56,7 @@ def environment(setting: str, threads: int) -> dict[str, str]:
 def make_inputs(folder: Path) -> None:
     """Two models, a base and an alignment of each name: made once, read under every setting."""
     import isomerge
-    from engine.disguises import disguise, perturb, single
+    from solve.disguises import disguise, perturb, single
 
     for name in NAMES:
         place = folder / name
@@ -69,7 +69,7 @@ def make_inputs(folder: Path) -> None:
 
 def write_outputs(inputs: Path, out: Path) -> None:
     """What every command that needs no data writes."""
-    from engine.test_offsets import COMMANDS
+    from solve.test_offsets import COMMANDS
 
     for name in NAMES:
         given = {path.name: path for path in (inputs / name).iterdir()}

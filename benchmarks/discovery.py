@@ -20,11 +20,11 @@ from isomerge.discovery.building import real_config, specimens
 from isomerge.discovery.discover import Discovery, discover, proven_again
 from isomerge.discovery.shrinking import Scale
 from isomerge.discovery.specimen import Specimen
-from isomerge.engine.ties import without_broken_ties
 from isomerge.errors import IsomergeError
+from isomerge.models.ties import without_broken_ties
 from isomerge.symmetry.blocks import gather_blocks
-from isomerge.symmetry.spec import Spec, by_canonical, coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
 

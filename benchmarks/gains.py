@@ -23,8 +23,8 @@ import transformers
 from torch import Tensor, nn
 
 import isomerge
-from isomerge.engine.pairs import streams
 from isomerge.errors import IsomergeError
+from isomerge.solve.pairs import stream_descent as streams
 
 GAINS = (1.0, 1e-2, 1e-4, 1e-6, 1e-8, 0.0)
 DTYPES = ("bfloat16", "float16", "float32")

@@ -26,8 +26,8 @@ import torch
 from transformers.utils import logging
 
 import isomerge
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import recognise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "outputs.json"

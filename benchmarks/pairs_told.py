@@ -20,9 +20,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import isomerge
-from isomerge.engine import standing
-from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.models.recognised import recognise
+from isomerge.solve import standing
 
 ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "examples" / "digits"
@@ -161,7 +161,7 @@ def measured(models: list[Path], options: dict[str, Any], out: Path) -> dict[str
         spent[0] += time.process_time() - start
         return found
 
-    from isomerge.engine.merge import merge_plan
+    from isomerge.merging import merge_plan
 
     merge_plan.standings = timed
     start = time.process_time()

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from transformers import AlbertForMaskedLM
 
 import isomerge
-from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment
+from isomerge.models.recognised import recognise
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "real_architectures.json"

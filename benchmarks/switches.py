@@ -21,9 +21,9 @@ import torch
 from isomerge.checkpoint.agreement import read_by_transformers
 from isomerge.checkpoint.memory import in_memory
 from isomerge.checkpoint.opening import open_checkpoint
-from isomerge.engine.live.reading import reading_of, switches, turned
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import recognise
+from isomerge.models.transformers_reading import reading_of, switches, turned
 
 
 def answers(name: str) -> Iterator[tuple[str, str]]:

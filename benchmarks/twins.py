@@ -19,9 +19,9 @@ from transformers.utils import logging
 
 import isomerge
 from fetch import DATA, PACKAGES, fetch
-from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.selection import select_spaces
+from isomerge.models.recognised import recognise
 
 RESULTS = Path(__file__).parent / "results" / "twins.json"
 

@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 import isomerge
 from benchmarks.fingerprints.derive import disguised, read
-from isomerge.engine.models import recognise
+from isomerge.models.recognised import recognise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "verify.json"

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.archs import spec_for, spec_texts
-from isomerge.engine.ties import without_broken_ties
+from isomerge.models.ties import without_broken_ties
 from isomerge.symmetry.axes import atoms, parse
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.fixed import joined
-from isomerge.symmetry.spec import Line, Match, Spec
+from isomerge.symmetry.language.spec import Line, Match, Spec
+from isomerge.symmetry.language.statements import FixedPart, read_fixed
 from isomerge.symmetry.stage import find_shifts, shift_atoms
-from isomerge.symmetry.statements import FixedPart, read_fixed
 from isomerge.symmetry.units import elements_of
 
 PAGE = Path(__file__).with_name("architectures.md")

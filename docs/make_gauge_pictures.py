@@ -104,8 +104,8 @@ def _train(name: str, start: tuple[float, float]) -> list[tuple[float, float]]:
 
 def relations() -> None:
     """A query matrix of a real model and of its disguise, and what the layer's heads relate."""
-    from isomerge.engine.models import Model, recognise
     from isomerge.evidence.law import random_turn, with_streams
+    from isomerge.models.recognised import Model, recognise
     from isomerge.quotient.fingerprint import fingerprint
 
     def moved(model: Model) -> Model:

@@ -15,8 +15,8 @@ from typer.core import TyperArgument
 
 import isomerge
 from isomerge.cli.program import app
-from isomerge.engine.recipe import schema
 from isomerge.fusion import registry
+from isomerge.merging.recipe import schema
 
 FOLDER = Path(__file__).with_name("reference")
 NOTE = "*Written by `python docs/make_reference.py` from {}; do not edit by hand.*\n"
@@ -151,7 +151,7 @@ def shown(default: Any) -> str:
 
 def recipes_page() -> str:
     """The keys of a recipe, place by place."""
-    parts = ["# Recipes", "", NOTE.format("the schema in `isomerge.engine.recipe.schema`")]
+    parts = ["# Recipes", "", NOTE.format("the schema in `isomerge.merging.recipe.schema`")]
     parts += [
         "A recipe is mergekit's YAML with one block more, `align`. How to write one: [how to merge](../merging.md#a-mergekit-recipe);"
     ]

@@ -67,7 +67,7 @@ def own_proofs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-MATCHED = {"engine", "fusion", "checkpoint", "data"}
+MATCHED = {"models", "observe", "data", "solve", "run", "merging", "fusion", "checkpoint"}
 """Rooms whose tests are about matching: their models are matched without a look at how they stand, as under ``--align``."""
 LOOKED_AT = {"test_verdict"}
 """Of these rooms the tests of that look."""
@@ -79,8 +79,9 @@ def matched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     room, name = request.path.parent.name, request.path.stem
     if room not in MATCHED or name in LOOKED_AT:
         return
-    from isomerge.engine import commands, standing
-    from isomerge.engine.merge import merge_plan
+    from isomerge.merging import merge_plan
+    from isomerge.run import alignment_runs as commands
+    from isomerge.solve import standing
 
     def misplaced(anchor: Any, models: Any, *_: object, **__: object) -> list[standing.Standing]:
         return [standing.Standing(anchor.ref, model.ref, 1.0, False, "", same_basis=True) for model in models]
@@ -104,10 +105,10 @@ def trusted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def cheap_outputs() -> Iterator[None]:
     """What hundreds of merges would pay for over and over: flushes to the disk, and a picture each.
 
-    One picture is drawn and serves all; `tests/evidence` draws its own, and `tests/engine/test_trust.py` watches the flushes.
+    One picture is drawn and serves all; `tests/evidence` draws its own, and `tests/run/test_trust.py` watches the flushes.
     """
-    from isomerge.engine import run
     from isomerge.evidence.distances_figure import distances_picture, layer_distances
+    from isomerge.run import writing_run as run
 
     drawn: list[bytes | None] = []
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.disguises import single
-from isomerge.engine.models import recognise
 from isomerge.errors import DiskFullError, IsomergeError
 from isomerge.files import check_file, is_device, whole_file, write_tensors, write_whole
+from isomerge.models.recognised import recognise
 from isomerge.symmetry.alignment import Alignment
+from solve.disguises import single
 
 X = torch.arange(12.0).reshape(3, 4)
 

@@ -19,7 +19,7 @@ NETWORKS = (
     "isomerge.relational.",
     "isomerge.quotient.optim.wrapper",
     "isomerge.quotient.optim.invariant",
-    "isomerge.engine.live.assembled",
+    "isomerge.models.assembled",
 )
 SHOW = f"import json, sys; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
 

@@ -54,7 +54,8 @@ def align(kind: str, a: str, b: str, text: str) -> None:
     import torch
 
     import isomerge
-    from isomerge.engine.pairs import search, streams
+    from isomerge.solve.pairs import search
+    from isomerge.solve.pairs import stream_descent as streams
 
     torch.set_num_threads(1)
     streams.SWEEPS = SWEEPS

@@ -29,18 +29,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import isomerge
 from benchmarks.barrier.run import DATA, LIMITS, RESULTS, folder_of, learning, named, test_data, train_data
-from isomerge.data.opening import open_data
-from isomerge.engine.learn import learner as matched_learner
-from isomerge.engine.learn import line as matched_line
-from isomerge.engine.learn.learner import Learned, Learner
-from isomerge.engine.learn.line import MatchedLine
-from isomerge.evidence.losses import targets_of
+from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.losses import targets_of
+from isomerge.solve.learn import learner as matched_learner
+from isomerge.solve.learn import model_line as matched_line
+from isomerge.solve.learn.learner import Learned, Learner
+from isomerge.solve.learn.model_line import MatchedLine
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-    from isomerge.data.examples import Examples
+    from isomerge.observe.data.examples import Examples
     from isomerge.symmetry.blocks import Block
     from isomerge.symmetry.stage import Stage
 

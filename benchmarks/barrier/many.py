@@ -26,16 +26,16 @@ from typing import Any
 
 import torch
 
-from isomerge.data.opening import open_data
-from isomerge.engine.learn.learning import LearnSettings
-from isomerge.engine.live.modules import load_module
-from isomerge.engine.merge.merging import run_merge
-from isomerge.engine.models import recognise
-from isomerge.engine.pairs.match_options import Matching
-from isomerge.engine.run import Output
 from isomerge.evidence.barrier import ensemble
-from isomerge.evidence.losses import evaluate
 from isomerge.fusion.fusion import fusion_of
+from isomerge.merging.merging import run_merge
+from isomerge.models.recognised import recognise
+from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import evaluate
+from isomerge.run.writing_run import Output
+from isomerge.solve.learn.settings import LearnSettings
+from isomerge.solve.match_options import Matching
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "data" / "barrier"

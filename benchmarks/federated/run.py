@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.federated import clients
 from benchmarks.federated.clients import CLIENTS, State, build, deal, load_split, measured, trained, trained_apart
-from isomerge.data.examples import Examples
 from isomerge.federated import activations_of, align_updates
+from isomerge.observe.data.examples import Examples
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results" / "federated" / "digits.json"

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from isomerge.checkpoint.memory import in_memory
-from isomerge.engine.free_streams import given_out
-from isomerge.engine.models import Model, recognise
 from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
+from isomerge.models.free_streams import given_out
+from isomerge.models.recognised import Model, recognise
 from isomerge.quotient.draws import chosen
 from isomerge.symmetry.axes import Atom, atoms
 from isomerge.symmetry.blocks import Block

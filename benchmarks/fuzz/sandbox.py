@@ -70,7 +70,7 @@ def watch() -> None:
     an output.
     """
     from isomerge.cli import program
-    from isomerge.engine import run
+    from isomerge.run import writing_run as run
 
     sys.addaudithook(_audit)
     program.command()

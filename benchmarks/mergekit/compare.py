@@ -61,8 +61,8 @@ def by_functions(recipe: Path, out: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    from isomerge.engine.merge.fusing import generator
     from isomerge.fusion.registry import method
+    from isomerge.merging.fusing import generator
 
     content = yaml.safe_load(recipe.read_text())
     chosen, dtype = method(content["merge_method"]), getattr(torch, content["dtype"])

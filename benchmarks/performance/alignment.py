@@ -48,10 +48,10 @@ def ours(
     garbage collector.
     """
     from isomerge.checkpoint.memory import MemoryCheckpoint, in_memory
-    from isomerge.engine.models import recognise, working_dtype
-    from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.pipeline import libraries_frozen
-    from isomerge.engine.plan import make_plan
+    from isomerge.models.recognised import recognise, working_dtype
+    from isomerge.models.unit_plan import make_plan
+    from isomerge.run.pipeline import libraries_frozen
+    from isomerge.solve.pairs.pair import PairSolver
 
     a, b = (recognise(in_memory(tensors, config)) for tensors in (anchor, source))
     plan = make_plan(b, [a], spaces)

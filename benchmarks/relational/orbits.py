@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.checkpoint.memory import in_memory
-from isomerge.engine.models import recognise
 from isomerge.matching.gram import along
 from isomerge.matching.local import unit_keys
+from isomerge.models.recognised import recognise
 from isomerge.symmetry.units import plan_units
 
 if TYPE_CHECKING:

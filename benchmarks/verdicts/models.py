@@ -14,10 +14,10 @@ import transformers as tf
 from safetensors.torch import load_file
 from torch import Tensor
 
-from isomerge.engine.live.modules import eager_experts
-from isomerge.engine.live.reading import configuration
-from isomerge.engine.live.transformers_classes import class_of, silent
 from isomerge.evidence.outputs import differences, returned
+from isomerge.models.transformers_classes import class_of, silent
+from isomerge.models.transformers_reading import configuration
+from isomerge.observe.live.modules import eager_experts
 
 Weights = dict[str, Tensor]
 Config = dict[str, Any]

@@ -16,9 +16,9 @@ from torch import Generator, Tensor
 
 from benchmarks.verdicts.models import Config, Weights
 from isomerge.checkpoint.memory import in_memory
-from isomerge.engine.free_streams import given_out
-from isomerge.engine.models import recognise
 from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
+from isomerge.models.free_streams import given_out
+from isomerge.models.recognised import recognise
 from isomerge.symmetry.blocks import Block
 
 

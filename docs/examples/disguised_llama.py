@@ -12,9 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 import isomerge
-from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.selection import select_spaces
+from isomerge.models.recognised import recognise
 
 CONFIG = LlamaConfig(
     vocab_size=256,

@@ -1,6 +1,6 @@
 """Large tensors, worked on piece by piece.
 
-Temporaries stay in the cache, and below the size that is mapped afresh each time (`isomerge.engine.memory`), which costs
+Temporaries stay in the cache, and below the size that is mapped afresh each time (`isomerge.models.peak_memory`), which costs
 more than the arithmetic; and tensors that are stored in half precision are never whole in memory in full precision.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE = 1 << 18
-"""Entries of a piece: a megabyte in float32, below what is mapped afresh (`isomerge.engine.memory`); half as many take a fifth
+"""Entries of a piece: a megabyte in float32, below what is mapped afresh (`isomerge.models.peak_memory`); half as many take a fifth
 longer, as threads wait for the interpreter's lock at each call."""
 
 

@@ -16,11 +16,11 @@ import transformers as tf
 
 from archs.test_heads import asked
 from isomerge.archs import spec_texts
-from isomerge.engine.free_streams import unread_gains
-from isomerge.engine.models import recognise
-from isomerge.engine.plan import make_plan
 from isomerge.evidence.law import random_turn
 from isomerge.evidence.outputs import differences, returned
+from isomerge.models.free_streams import unread_gains
+from isomerge.models.recognised import recognise
+from isomerge.models.unit_plan import make_plan
 from isomerge.symmetry.alignment import Alignment
 from toy_added import without_chance
 from toy_gemmas import filled, in_double

@@ -16,13 +16,13 @@ import transformers as tf
 from safetensors.torch import save_file
 
 import isomerge
-from engine.disguises import disguise
 from isomerge.archs import spec_for, spec_texts
-from isomerge.engine.compatible import check_compatible
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.expressions import evaluate
-from isomerge.symmetry.spec import coverage
+from isomerge.models.compatible import check_compatible
+from isomerge.models.recognised import recognise
+from isomerge.symmetry.language.expressions import evaluate
+from isomerge.symmetry.language.spec import coverage
+from solve.disguises import disguise
 from toys import EVERY, Toy, config_of
 
 COMPOSED = ["llava", "paligemma", "gemma3"] if EVERY else ["llava"]

@@ -13,11 +13,11 @@ import torch
 
 import isomerge
 from diffusion_models import DIFFUSION, inputs
-from engine.disguises import disguise
 from isomerge.archs import spec_for
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.weights import weights_name
 from isomerge.errors import IsomergeError
+from solve.disguises import disguise
 from toys import Toy, config_of, outputs, relative
 
 SMALL = 20_000

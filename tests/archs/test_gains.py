@@ -9,10 +9,10 @@ import torch
 import transformers as tf
 
 import isomerge
-from engine.disguises import single, turn
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.binding import bind
 from isomerge.relational import from_standard
+from solve.disguises import single, turn
 from toy_models import CAUSAL
 
 

@@ -34,7 +34,7 @@ from archs.switched_families import SWITCHED_MUTANTS
 from archs.text_mutants import TEXT_MUTANTS
 from archs.wrapped_families import WRAPPED_MUTANTS
 from isomerge.archs import spec_texts
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec_text import parse_spec
 from toys import TRIED, Toy, config_of, load_toy, outputs, relative, write_toy
 
 ROTATED = "residual res: Perm => residual res: O"

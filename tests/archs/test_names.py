@@ -29,7 +29,7 @@ from archs.wrapped_families import WRAPPED_FAMILIES
 from diffusion_models import DIFFUSION
 from isomerge.archs import spec_for, spec_texts
 from isomerge.symmetry.blocks import gather_blocks
-from isomerge.symmetry.spec import coverage
+from isomerge.symmetry.language.spec import coverage
 from isomerge.symmetry.units import elements_of
 from toy_experts import LATENT, LOCAL, ROUTED_BODY
 from toy_models import (

@@ -14,11 +14,11 @@ import isomerge
 from archs.every_class import changes, classes_of, everything, made, moved
 from depth import EVERY, more
 from isomerge.archs import spec_for
-from isomerge.engine.free_streams import given_out
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.models.free_streams import given_out
+from isomerge.models.recognised import recognise
+from isomerge.symmetry.language.spec_text import parse_spec
 from toys import TOYS, Toy, load_toy, overwrite, relative, write_toy
 
 # a toy and a class that is made from its config: towers whose hidden states pipelines read, and others that return more than logits

@@ -10,10 +10,10 @@ import torch
 import isomerge
 from isomerge.api.opening import destination
 from isomerge.archs import spec_for
-from isomerge.engine.commands import run_apply
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
+from isomerge.models.recognised import recognise
+from isomerge.run.alignment_runs import run_apply
 from toy_plain import TorchTransformer, load_plain, plain_outputs
 from toys import config_of, randomise, relative, save_toy
 

@@ -32,8 +32,8 @@ from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.spec import Spec
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec_text import parse_spec
 from toy_encoders import WIDER_LARGEST, WIDER_STREAMS
 from toy_pictures import PICTURE_STREAMS
 from toys import SAMPLE, TRIED, Toy, config_of, load_toy, outputs, relative, write_toy

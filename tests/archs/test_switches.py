@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from depth import more
-from isomerge.engine.compatible import check_compatible
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
+from isomerge.models.compatible import check_compatible
+from isomerge.models.recognised import recognise
 from toy_newest import EYE
 from toy_pictures import RESNET, SEGMENTED
 from toys import TOYS, Toy, config_of, load_toy, outputs, randomise, relative, save_toy, write_toy

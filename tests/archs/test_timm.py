@@ -10,8 +10,8 @@ import torch
 
 import isomerge
 from depth import EVERY
-from isomerge.engine.models import recognise
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.models.recognised import recognise
 from timm_models import SHAPE, answers, made, timm_at_hand
 from toy_plain import TimmViT
 from toys import config_of, randomise, relative

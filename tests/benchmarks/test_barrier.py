@@ -13,14 +13,14 @@ from benchmarks.barrier import diagnose, measurements, reach, run, tables
 from benchmarks.barrier.__main__ import training
 from benchmarks.barrier.measurements import MEASUREMENTS, Measurement, lines
 from benchmarks.barrier.run import check_same_models
-from isomerge.data.examples import Examples
-from isomerge.data.opening import open_data
-from isomerge.engine.learn import learner as matched_learner
-from isomerge.engine.learn import line as matched_line
-from isomerge.engine.live.modules import load_module
-from isomerge.engine.models import recognise
-from isomerge.evidence.losses import evaluate
 from isomerge.matching.selection import select_spaces
+from isomerge.models.recognised import recognise
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import evaluate
+from isomerge.solve.learn import learner as matched_learner
+from isomerge.solve.learn import model_line as matched_line
 from toys import config_of, save_toy
 
 

@@ -13,7 +13,7 @@ import isomerge
 from benchmarks.fingerprints.derive import disguised, read
 from benchmarks.verify import PAGE, RESULTS, said, sentence
 from depth import thorough
-from isomerge.engine.models import recognise
+from isomerge.models.recognised import recognise
 from toys import save_toy
 
 
@@ -47,7 +47,7 @@ def test_a_tower_behind_convolutions_is_found(tmp_path: Path, monkeypatch: pytes
     weights, config = read(model), model.config
     pair = (weights, config), (read(disguised(weights, config, 18)), config)
     assert isomerge.verify(*pair)["same"] is True
-    monkeypatch.setattr("isomerge.engine.pairs.streams.streams_by_norms", lambda *_: {})
+    monkeypatch.setattr("isomerge.solve.pairs.stream_descent.streams_by_norms", lambda *_: {})
     found = isomerge.verify(*pair)
     assert found["same"] is None
     assert re.search(

@@ -17,21 +17,21 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from depth import more
 from isomerge import merge
-from isomerge.checkpoint.materialise import materialise
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.vocabulary_config import counts
-from isomerge.checkpoint.vocabulary_views import with_vocabulary
-from isomerge.engine.compatible import check_compatible
-from isomerge.engine.idle import notes, noting
-from isomerge.engine.inputs import inputs_key, open_given
-from isomerge.engine.merge.job import job_of_models
-from isomerge.engine.merge.job_models import opened
-from isomerge.engine.models import recognise
-from isomerge.engine.pairs.match_options import Matching
-from isomerge.engine.run import run_key
-from isomerge.engine.stats.statistics import weights_digest
 from isomerge.errors import IsomergeError
+from isomerge.merging.job_models import opened
+from isomerge.merging.merge_job import job_of_models
+from isomerge.models.compatible import check_compatible
+from isomerge.models.materialise import materialise
+from isomerge.models.recognised import recognise
+from isomerge.models.vocabulary_views import with_vocabulary
+from isomerge.observe.stats.statistics import weights_digest
+from isomerge.options.unused import notes, noting
+from isomerge.run.writing_run import run_key
+from isomerge.solve.match_inputs import inputs_key, open_given
+from isomerge.solve.match_options import Matching
 from toys import randomise, relative, save_toy
 
 SMALL = {

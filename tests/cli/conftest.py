@@ -42,7 +42,7 @@ def isomerge(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(scope="session")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
     """``stored("gpt2", 5)``: a saved float32 toy, made once; read only."""
-    from engine.disguises import single
+    from solve.disguises import single
 
     made: dict[tuple[str, int], Path] = {}
 

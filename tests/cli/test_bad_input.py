@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.disguises import single
+from solve.disguises import single
 from toys import config_of
 
 ROPE = {"rope_type": "default"}
@@ -908,7 +908,7 @@ def test_ctrl_c_is_one_sentence(
     """Exit code 130, no traceback; whether the same command goes on is said."""
     import isomerge
     from isomerge.cli.app import main
-    from isomerge.engine import run
+    from isomerge.run import writing_run as run
 
     a, b = (str(single("gpt2", tmp_path / name, seed)) for name, seed in (("a", 0), ("b", 5)))
 

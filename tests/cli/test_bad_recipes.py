@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import save_file
 
 from cli.test_bad_input import refuses
-from data.checkpoints import save_tokenizer
-from engine.disguises import single
 from isomerge import api
 from isomerge.errors import IsomergeError
+from observe.data.checkpoints import save_tokenizer
+from solve.disguises import single
 
 TWO = "models: [{model: A}, {model: B}]\n"
 SLERP = "merge_method: slerp\nbase_model: A\n"

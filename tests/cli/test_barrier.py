@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import isomerge as api
 from cli.test_bad_input import refuses
-from data.checkpoints import picture, save_picture
+from observe.data.checkpoints import picture, save_picture
 
 
 @pytest.fixture

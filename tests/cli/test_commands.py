@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from typer.main import get_command
 
 import isomerge as api
-from engine.disguises import disguise, files_of, perturb
 from isomerge.archs import spec_texts
 from isomerge.cli.mergekit_options import MERGEKITS
 from isomerge.cli.program import app
+from solve.disguises import disguise, files_of, perturb
 from toys import config_of, outputs, relative, tensors
 
 NAMES = ["gpt2", "bert", "llama"]
@@ -253,7 +253,7 @@ def test_align_and_apply(stored: Callable, twin: Path, isomerge: Callable, tmp_p
 
 def test_dead_blocks_are_told(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     """A head of zeros has no balanced gauge: the run says so and goes on."""
-    from engine.disguises import write_like
+    from solve.disguises import write_like
 
     a, b = stored("bert", 0), stored("bert", 5)
 
@@ -462,7 +462,7 @@ def test_names_are_printed_as_they_are(name: str, stored: Callable, isomerge: Ca
 
 def test_kept_tensors_are_told(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     """Tensors that only the first model has are named."""
-    from engine.disguises import write_like
+    from solve.disguises import write_like
 
     a, b = stored("bert", 0), stored("bert", 5)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import isomerge as package
 from cli.test_bad_input import refuses
-from engine.disguises import single
+from solve.disguises import single
 from toys import overwrite
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 import isomerge as api
-from engine.disguises import disguise
+from solve.disguises import disguise
 
 
 def test_every_command_that_aligns_says_so(isomerge: Callable, stored: Callable, tmp_path: Path) -> None:

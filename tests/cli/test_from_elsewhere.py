@@ -13,8 +13,8 @@ import yaml
 
 import isomerge as library
 from isomerge.archs import spec_texts
-from isomerge.engine.absolute import absolute_data, absolute_path, absolute_ref
 from isomerge.errors import IsomergeError
+from isomerge.run.absolute_names import absolute_data, absolute_path, absolute_ref
 
 TEXTS = '{"input_ids": [1, 2, 3, 4]}\n{"input_ids": [4, 3, 2, 1]}\n'
 RUNS: dict[str, list[str]] = {

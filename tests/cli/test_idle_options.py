@@ -15,9 +15,19 @@ import typer
 import isomerge as library
 from isomerge.cli.program import app
 from isomerge.cli.written import FUNCTIONS, IN_PYTHON
-from isomerge.engine.idle import _SHOWN, ALWAYS, COMMAND_LINE, OPTIONS, TABLE, defaults_of, note_idle, notes, noting
-from isomerge.engine.pairs.match_checks import matching_of
 from isomerge.errors import IsomergeError
+from isomerge.options.unused import (
+    _SHOWN,
+    ALWAYS,
+    COMMAND_LINE,
+    OPTIONS,
+    TABLE,
+    defaults_of,
+    note_idle,
+    notes,
+    noting,
+)
+from isomerge.solve.match_checks import matching_of
 
 API = sorted({*library.__all__} - {"Alignment", "IsomergeError"})
 ALIGN = ("align", "b", "--onto", "a", "-o", "OUT")
@@ -236,9 +246,9 @@ def test_tokens_of_images_are_noted(
     """Whoever reads them, and whoever makes them."""
     import torch
 
-    from isomerge.data import opening
-    from isomerge.data.examples import Examples
-    from isomerge.engine.inputs import data_for
+    from isomerge.observe.data import opening_data as opening
+    from isomerge.observe.data.examples import Examples
+    from isomerge.solve.match_inputs import data_for
 
     images = Examples({"pixel_values": torch.zeros(1, 3, 8, 8)}, labelled=False)
     monkeypatch.setattr(opening, "open_data", lambda *_, **__: images)

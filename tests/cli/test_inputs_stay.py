@@ -35,7 +35,7 @@ def test_no_command_destroys_an_input(
     name: str, copies: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by its name, by a link, by dots, from inside or from outside; nothing is computed, and nothing changes."""
-    from isomerge.engine.models import Model
+    from isomerge.models.recognised import Model
 
     a, b = copies("gpt2")
     (tmp_path / "patch.safetensors").write_bytes(b"none")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.test_extract_lora import tune
-from isomerge.engine.adapter.extract_lora import extract_lora
+from isomerge.merging.adapter.extract_lora import extract_lora
+from merging.test_extract_lora import tune
 
 LISTS = {
     "weights apart": (["--weights", "0.5", "0.5"], ["0.5 is taken for a model", "--weights 0.5,0.5"]),

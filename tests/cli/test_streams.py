@@ -16,7 +16,7 @@ UNTIE = "--untie gives the head weights of its own"
 @pytest.fixture(autouse=True)
 def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here needs unrelated models to settle."""
-    from isomerge.engine.pairs import streams
+    from isomerge.solve.pairs import stream_descent as streams
 
     monkeypatch.setattr(streams, "SWEEPS", 2)
 

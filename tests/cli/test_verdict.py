@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.disguises import perturb, turn
+from solve.disguises import perturb, turn
 
 
 def test_merge(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import isomerge as library
 from depth import more
-from engine.disguises import single
 from isomerge.errors import IsomergeError
+from solve.disguises import single
 
 COMPUTES = (
     "align",

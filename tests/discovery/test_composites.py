@@ -12,7 +12,7 @@ from discovery.test_discover import shown
 from isomerge.discovery.composites import shrunk_whole
 from isomerge.discovery.keys import flattened, parts_of
 from isomerge.discovery.shrinking import SCALES, kind_of
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec_text import parse_spec
 
 TEXT = {
     "model_type": "llama",

@@ -15,12 +15,12 @@ import isomerge
 from discovery.specs import WANTED, found
 from isomerge.cli.program import app
 from isomerge.discovery.discover import Discovery, discover
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
+from isomerge.models.recognised import recognise
 from isomerge.symmetry.axes import shape
-from isomerge.symmetry.spec import Spec
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec_text import parse_spec
 from toys import randomise, relative
 
 

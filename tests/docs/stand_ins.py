@@ -77,9 +77,9 @@ def disguised(source: Path, path: Path) -> None:
     import torch
 
     import isomerge
-    from isomerge.engine.models import recognise
     from isomerge.evidence.law import random_alignment
     from isomerge.matching.selection import select_spaces
+    from isomerge.models.recognised import recognise
 
     model = recognise(source)
     spec = select_spaces(model.spec, "default").spec

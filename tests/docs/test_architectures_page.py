@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.models import recognise
 from isomerge.evidence.inspection import inspection
+from isomerge.models.recognised import recognise
 from toys import Toy, config_of
 
 DOCS = Path(__file__).parents[2] / "docs"

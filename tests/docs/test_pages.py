@@ -10,7 +10,7 @@ import pytest
 
 import isomerge
 from docs.markdown import DOCS, ROOT, anchors, links, navigation, pages
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec_text import parse_spec
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *pages()]
 
@@ -32,8 +32,8 @@ def test_reference_is_current() -> None:
 def test_reference_leaves_nothing_out() -> None:
     """Every public name, command, recipe key and merge method has its place there."""
     from isomerge.cli.program import app
-    from isomerge.engine.recipe.schema import AlignBlock, Recipe
     from isomerge.fusion.registry import methods
+    from isomerge.merging.recipe.schema import AlignBlock, Recipe
 
     reference = DOCS / "reference"
     python, recipes = ((reference / f"{name}.md").read_text() for name in ("python", "recipes"))

@@ -41,8 +41,8 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     """An empty folder to be in; learning is cut to a few steps, and methods that a page registers are forgotten."""
-    from isomerge.engine.learn import learning
     from isomerge.fusion import registry
+    from isomerge.solve.learn import settings as learning
 
     registry.methods()
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
@@ -89,7 +89,7 @@ def test_page_runs(page: Path, session: Session, stand_ins: StandIns) -> None:
 
 def check_recipe(fence: Fence, folder: Path) -> None:
     """The reader of recipes takes it, and its method has the parameters."""
-    from isomerge.engine.recipe.job import job_of_recipe
+    from isomerge.merging.recipe.recipe_job import job_of_recipe
 
     assert "merge_method" in yaml.safe_load(fence.text), f"{fence}: show whole recipes"
     file = folder / "checked.yml"

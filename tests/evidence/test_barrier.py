@@ -15,15 +15,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 import isomerge
-from isomerge.data.examples import Examples
-from isomerge.data.opening import open_data
-from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import line_report, plane_report
 from isomerge.evidence.digits import example_models, held_out_digits
 from isomerge.evidence.line import Line, definitions, draw_lines, loss_line
-from isomerge.evidence.losses import evaluate
 from isomerge.evidence.plane import draw_planes, loss_plane, plane_corners, weights_at
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import evaluate
 from toys import save_toy
 
 
@@ -228,9 +228,9 @@ def test_digits(digits: Path, tmp_path: Path) -> None:
 
 def test_a_twin_has_no_barrier(digits: Path, tmp_path: Path) -> None:
     """A disguised copy: far apart as stored, nothing in between once aligned; the same through ``aligned``."""
-    from isomerge.engine.models import recognise
     from isomerge.evidence.law import random_alignment
     from isomerge.matching.selection import select_spaces
+    from isomerge.models.recognised import recognise
 
     a, _ = example_models()
     model = recognise(a)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import isomerge
-from engine.disguises import disguise, single
 from isomerge.errors import IsomergeError
 from isomerge.evidence.digits import example_models, held_out_digits, labelled_test_digits, training_digits
 from isomerge.evidence.law import random_alignment
 from isomerge.evidence.outputs import compare_outputs
+from solve.disguises import disguise, single
 from toys import load_toy
 
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from isomerge.data.examples import Examples
-from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble
-from isomerge.evidence.losses import divergence, evaluate, logits_of, targets_of
-from isomerge.evidence.predictions import CLASSES, prediction_of
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import divergence, evaluate, logits_of, targets_of
+from isomerge.observe.predictions import CLASSES, prediction_of
 
 
 class Fixed(nn.Module):

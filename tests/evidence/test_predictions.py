@@ -11,15 +11,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import isomerge
 from evidence.heads import IDS, REPLACED, REWARDS, SEVERAL, head
-from isomerge.data.examples import Examples
-from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble
-from isomerge.evidence.losses import divergence, evaluate, logits_of
-from isomerge.evidence.predictions import CLASSES, LABELS, VALUES, prediction_of
 from isomerge.evidence.report.loss_figures import loss_figure
 from isomerge.evidence.report.losses import losses_of
 from isomerge.fusion.forward.control import output_error
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import divergence, evaluate, logits_of
+from isomerge.observe.predictions import CLASSES, LABELS, VALUES, prediction_of
 
 MULTI = "multi_label_classification"
 CASES = {

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 import isomerge
-from engine.disguises import single
-from isomerge.checkpoint.materialise import materialise
-from isomerge.checkpoint.references import open_model_ref
 from isomerge.errors import IsomergeError
 from isomerge.evidence.outputs import _difference, _inputs, compare_outputs, differences, returned
+from isomerge.models.materialise import materialise
+from isomerge.models.references import open_model_ref
+from solve.disguises import single
 
 TOWER = SimpleNamespace(image_size=8, num_channels=1)
 FILM = SimpleNamespace(image_size=[8, 6], num_frames=5)

@@ -9,20 +9,20 @@ import pytest
 import torch
 
 import isomerge
-from isomerge.data.opening import open_data
-from isomerge.engine.learn.learning import LearnSettings
-from isomerge.engine.learn.line import MatchedLine
-from isomerge.engine.live.live import aligned_module, average, state_of
-from isomerge.engine.live.modules import load_module
-from isomerge.engine.live.substitution import substituted
-from isomerge.engine.models import recognise
-from isomerge.engine.pairs.midpoint import Midpoint
-from isomerge.engine.pairs.pair import PairSolver
-from isomerge.engine.pairs.streams import StreamSolver
-from isomerge.engine.plan import make_plan
-from isomerge.evidence.losses import evaluate, outputs_of
 from isomerge.evidence.plane import loss_plane
-from isomerge.evidence.stored_weights import put_mean, weights_of
+from isomerge.models.recognised import recognise
+from isomerge.models.unit_plan import make_plan
+from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.live.aligned_modules import aligned_module, average, state_of
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.live.stored_weights import put_mean, weights_of
+from isomerge.observe.live.substitution import substituted
+from isomerge.observe.losses import evaluate, outputs_of
+from isomerge.solve.learn.model_line import MatchedLine
+from isomerge.solve.learn.settings import LearnSettings
+from isomerge.solve.pairs.midpoint import Midpoint
+from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.pairs.stream_descent import StreamSolver
 from toys import TOYS, overwrite, randomise, save_toy, tensors
 
 STORED = {"deepseek_v3": "correction_bias", "marian": "final_logits_bias", "gemma4_text": "layer_scalar"}

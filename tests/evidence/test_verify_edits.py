@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import isomerge
-from engine.disguises import single, turn
-from isomerge.engine.models import recognise
-from isomerge.engine.pairs.pair import PairSolver
-from isomerge.engine.plan import make_plan
 from isomerge.evidence.law import random_alignment
 from isomerge.evidence.verify import reconsidered
 from isomerge.matching.selection import select_spaces
+from isomerge.models.recognised import recognise
+from isomerge.models.unit_plan import make_plan
+from isomerge.solve.pairs.pair import PairSolver
+from solve.disguises import single, turn
 from toys import overwrite, save_toy, tensors
 
 

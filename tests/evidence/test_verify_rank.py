@@ -11,12 +11,12 @@ import torch
 from typer.testing import CliRunner
 
 import isomerge
-from engine.disguises import disguise, perturb, turn, write_like
 from isomerge.cli.program import app
-from isomerge.engine.models import recognise
-from isomerge.engine.plan import make_plan
 from isomerge.evidence.verify import contradiction
 from isomerge.matching.products import Sides, close_orbits, tied
+from isomerge.models.recognised import recognise
+from isomerge.models.unit_plan import make_plan
+from solve.disguises import disguise, perturb, turn, write_like
 from toys import outputs, relative, save_toy
 
 Change = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]

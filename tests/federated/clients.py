@@ -11,8 +11,8 @@ import torch
 from transformers import ViTConfig, ViTForImageClassification
 
 from isomerge.checkpoint.memory import in_memory
-from isomerge.engine.models import Model, recognise
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
+from isomerge.models.recognised import Model, recognise
 from toys import TOYS, inputs, randomise
 
 State = dict[str, torch.Tensor]

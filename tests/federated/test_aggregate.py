@@ -14,8 +14,8 @@ import isomerge
 from federated.clients import Server, plain, server
 from isomerge import IsomergeError
 from isomerge.checkpoint.memory import in_memory
-from isomerge.data.examples import Examples
 from isomerge.federated import activations_of, aggregate, align_updates
+from isomerge.observe.data.examples import Examples
 from toys import inputs, relative
 
 # float32 weights, three layers, elements of condition 4: rounding reaches about 1e-5

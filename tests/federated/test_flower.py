@@ -15,8 +15,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from federated.clients import Server, server
 from isomerge import IsomergeError
-from isomerge.data.examples import Examples
 from isomerge.federated.flower import AlignedFedAvg, Aligning
+from isomerge.observe.data.examples import Examples
 from toys import inputs, relative
 
 TWIN = 1e-4

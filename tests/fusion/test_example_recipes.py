@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from tokenizers import AddedToken
 
 import isomerge
-from data.checkpoints import WORDS, save_tokenizer
 from depth import EVERY
+from observe.data.checkpoints import WORDS, save_tokenizer
 from toys import config_of, overwrite, randomise
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"

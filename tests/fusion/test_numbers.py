@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.recipe.job import job_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.numbers import as_number
+from isomerge.merging.recipe.recipe_job import job_of_recipe
 
 MODELS = "models: [{model: a}, {model: b}]\nbase_model: a\n"
 

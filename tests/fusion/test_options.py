@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.engine.merge.job import job_of_models
-from isomerge.engine.recipe.job import job_of_recipe
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
 from isomerge.fusion.options import Range, limited
 from isomerge.fusion.registry import describe, methods
+from isomerge.merging.merge_job import job_of_models
+from isomerge.merging.recipe.recipe_job import job_of_recipe
 
 WRONG = [
     ("ties", "density", 2, "from 0 to 1"),

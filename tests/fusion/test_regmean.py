@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.disguises import single
-from engine.test_statistics import examples_for
-from isomerge.engine.live.modules import load_module, parameter_names
-from isomerge.engine.merge.fusion_statistics import FusionStatistics
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
 from isomerge.fusion.regmean import InputGram, regmean
+from isomerge.merging.fusion_statistics import FusionStatistics
+from isomerge.models.recognised import recognise
+from isomerge.observe.live.modules import load_module, parameter_names
 from isomerge.symmetry.groups.orthogonal import random_orthogonal
+from observe.test_statistics import examples_for
+from solve.disguises import single
 
 
 def drawn(

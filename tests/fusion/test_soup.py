@@ -12,15 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.disguises import perturb, single
-from engine.test_statistics import examples_for
-from isomerge.data.examples import Examples
-from isomerge.engine.live.modules import load_module
 from isomerge.errors import IsomergeError
-from isomerge.evidence.losses import evaluate
-from isomerge.evidence.stored_weights import put_mean
 from isomerge.fusion.forward.soup_on_data import make_soup
 from isomerge.fusion.soup import greedy_soup
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.live.stored_weights import put_mean
+from isomerge.observe.losses import evaluate
+from observe.test_statistics import examples_for
+from solve.disguises import perturb, single
 
 
 def is_greedy(chosen: tuple[int, ...], scores: list[float], table: dict[frozenset[int], float]) -> bool:

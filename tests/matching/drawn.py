@@ -11,7 +11,7 @@ from isomerge.archs import spec_for
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import shape
 from isomerge.symmetry.blocks import Block, gather_blocks
-from isomerge.symmetry.spec import Spec, coverage
+from isomerge.symmetry.language.spec import Spec, coverage
 
 Blocks = dict[Block, torch.Tensor]
 FREE = 3  # the length of axes without a size

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import isomerge
-from engine.disguises import disguise, single
 from isomerge.evidence.law import random_alignment
 from isomerge.matching import alternation, experts
 from isomerge.matching.alternation import trees
 from isomerge.matching.distances import distance
 from isomerge.matching.local import compact_solution
 from isomerge.symmetry.units import plan_units
+from solve.disguises import disguise, single
 from toys import Toy
 
 

@@ -14,8 +14,8 @@ from isomerge.matching.distances import distance
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import leaves
-from isomerge.symmetry.spec import Spec
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec_text import parse_spec
 from isomerge.symmetry.stage import bias_view, find_shifts
 from isomerge.symmetry.units import Unit, plan_units
 from matching.drawn import Blocks, draw, moved

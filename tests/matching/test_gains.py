@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from isomerge.matching.gains import GainGauge
 from isomerge.symmetry.blocks import Block, gather_blocks
-from isomerge.symmetry.spec import Spec, coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec, coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 
 TEXT = """
 model toy

@@ -22,8 +22,8 @@ from isomerge.matching.nested import NestedSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import gather_blocks
 from isomerge.symmetry.groups.discrete import Permutation
-from isomerge.symmetry.spec import Spec, coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec, coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 from matching.drawn import draw, moved, small_spec
 from toys import config_of, save_toy
 

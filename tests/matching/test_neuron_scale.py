@@ -21,7 +21,7 @@ from isomerge.matching.neuron_scale import neuron_candidate, neuron_optimum, sca
 from isomerge.matching.rescale import positive_root, quartic_scale, quartic_value
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from matching.drawn import Blocks, draw, moved, small_spec
 
 # ------------------------------------------------------------------------------ pairs

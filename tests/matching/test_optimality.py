@@ -17,7 +17,7 @@ from isomerge.matching.distances import distance
 from isomerge.matching.local import compact_solution
 from isomerge.matching.nested import Coupled
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from matching.drawn import Blocks, draw, moved, named, small_spec
 
 ATTENTION = ("attention.self", "attention.output.dense")

@@ -14,7 +14,7 @@ from isomerge.matching.distances import distance
 from isomerge.matching.local import match_unit
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import plan_units
 from matching.drawn import Blocks, draw, moved, small_spec
 

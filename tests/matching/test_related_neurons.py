@@ -16,7 +16,7 @@ from isomerge.matching.neuron_scale import neuron_optimum
 from isomerge.matching.selection import select_spaces
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from matching.drawn import draw, moved, small_spec
 
 NEURONS, WIDTH = 12, 24

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isomerge.engine.models import recognise
-from isomerge.engine.standing import same_basis
 from isomerge.matching.selection import select_spaces
 from isomerge.matching.settled import settled
+from isomerge.models.recognised import recognise
+from isomerge.solve.standing import same_basis
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import Unit, elements_of, plan_units
 from toys import Toy, load_toy, save_toy
 

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from engine.disguises import disguise, perturb, single
-from isomerge.engine.models import recognise
 from isomerge.matching import experts, points, sketch
 from isomerge.matching.gram import paired_leaves
 from isomerge.matching.local import match_unit
@@ -19,7 +17,9 @@ from isomerge.matching.nested import NestedSolver
 from isomerge.matching.points import Points
 from isomerge.matching.selection import select_spaces
 from isomerge.matching.sketch import nearest, solve_neurons
+from isomerge.models.recognised import recognise
 from isomerge.symmetry.units import plan_units
+from solve.disguises import disguise, perturb, single
 
 
 @pytest.fixture(autouse=True)

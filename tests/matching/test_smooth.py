@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isomerge.matching.smooth import CONDITION, RiemannianAdam, SmoothElements, sinkhorn, straight_through
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec_text import parse_spec
 
 TEXT = """
 model toy

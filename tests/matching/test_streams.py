@@ -11,7 +11,7 @@ from isomerge.matching.gram import paired_leaves
 from isomerge.matching.streams import choose_frame
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms as axis_atoms
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec_text import parse_spec
 from matching.drawn import draw, moved, small_spec
 
 TWO = parse_spec(

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 import isomerge
-from engine.disguises import keep_streams, perturb, turn, write_like
-from isomerge.engine.free_streams import given_out
-from isomerge.engine.models import recognise
 from isomerge.evidence.outputs import compare_outputs
+from isomerge.models.free_streams import given_out
+from isomerge.models.recognised import recognise
 from isomerge.quotient.canonical import canonical
 from isomerge.quotient.degeneracy import CLOSE
+from solve.disguises import keep_streams, perturb, turn, write_like
 from toys import SAMPLE, outputs, relative, save_toy, tensors
 
 # toys of which two coordinates happen to be of one size to a millionth (Qwen3-VL's merger has many neurons)

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import isomerge
-from engine.disguises import turn
 from isomerge.checkpoint.memory import in_memory
 from isomerge.cli.program import app
-from isomerge.engine.models import Model, recognise
 from isomerge.evidence.law import random_alignment
+from isomerge.models.recognised import Model, recognise
 from isomerge.quotient.draws import chosen, codes, salted
 from isomerge.quotient.fingerprint import fingerprint
 from isomerge.quotient.record import read_fingerprint
 from isomerge.quotient.similarity import TAMPERED, Similarity, similarity
 from isomerge.symmetry.axes import Atom, atoms
 from isomerge.symmetry.blocks import Block
+from solve.disguises import turn
 from toys import config_of, save_toy, tensors
 
 Weights = dict[str, torch.Tensor]

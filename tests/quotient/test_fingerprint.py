@@ -11,18 +11,18 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import isomerge
-from engine.disguises import disguise, perturb, turn, write_like
 from isomerge.checkpoint.memory import in_memory
 from isomerge.cli.program import app
-from isomerge.engine.free_streams import given_out
-from isomerge.engine.models import recognise
 from isomerge.evidence import verify as proof
+from isomerge.models.free_streams import given_out
+from isomerge.models.recognised import recognise
 from isomerge.quotient.anchors import Anchors, fixed_streams
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint, read_fingerprint
 from isomerge.quotient.relations import relations
 from isomerge.quotient.similarity import similarity
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
+from solve.disguises import disguise, perturb, turn, write_like
 from toys import SAMPLE, config_of, save_toy, tensors
 
 # Kinship is told by circuits that meet anchors in a stream: Mamba has none, and Parakeet's stream begins behind channels that may change places.

@@ -10,7 +10,7 @@ import torch
 
 import isomerge
 from depth import more
-from engine.disguises import disguise, perturb, turn
+from solve.disguises import disguise, perturb, turn
 from toys import save_toy
 
 KINDS = ["gpt2", "qwen3", "mixtral", *more("llama-mha", "vit", "bert", "t5-gated")]

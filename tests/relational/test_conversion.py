@@ -15,7 +15,7 @@ from isomerge.relational import CoordinateStream, RelationalTransformer, choose_
 from isomerge.relational.norm import RelationalNorm
 from isomerge.relational.parts import parts_of
 from isomerge.symmetry.groups import GROUPS
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec_text import parse_spec
 from toys import TOYS, inputs, randomise, relative
 
 MODELS = ("gpt2", "gpt2-untied", "vit", "vit-plain", "llama-biased", "llama-tied", "llama-mqa", "qwen2")

@@ -10,8 +10,8 @@ import pytest
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.completeness import check_complete
-from isomerge.symmetry.spec import Line, Spec, coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Line, Spec, coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 from toys import TRIED
 
 TEXT = """

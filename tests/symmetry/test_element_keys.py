@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.disguises import single
-from isomerge.engine.models import recognise
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import recognise
 from isomerge.symmetry.stage import element_key, scope_of, shift_scope
+from solve.disguises import single
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.expressions import evaluate
+from isomerge.symmetry.language.expressions import evaluate
 
 CONFIG: dict[str, Any] = {
     "d": 48, "n": 6, "none": None, "act": "relu", "terms": ["c2p", "p2c"], "tie": False, "text": "gated-gelu",

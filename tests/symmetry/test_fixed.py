@@ -10,8 +10,8 @@ import pytest
 from isomerge.archs import spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.fixed import fixed_parts, joined
-from isomerge.symmetry.spec import Spec, coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec, coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 
 MIXER = """
 model mixer

@@ -11,8 +11,8 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, Concat, show
 from isomerge.symmetry.blocks import gather_blocks
-from isomerge.symmetry.spec import Spec, coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec, coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 
 TOWER = """
 model tower

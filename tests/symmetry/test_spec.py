@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from isomerge.checkpoint.tied_head import says_tied
-from isomerge.engine.ties import without_broken_ties
 from isomerge.errors import IsomergeError
 from isomerge.matching.streams import choose_frame
+from isomerge.models.tied_head import says_tied
+from isomerge.models.ties import without_broken_ties
 from isomerge.symmetry.axes import Atom, Product
 from isomerge.symmetry.blocks import gather_blocks, layer_of, stacks_of
-from isomerge.symmetry.spec import Spec, by_canonical, coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 from isomerge.symmetry.units import elements_of
 
 TEXT = """

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.fetch import DATA, fetch
 from benchmarks.paper.text.settings import BASE
 from benchmarks.paper.text.tags import TAGS, universal
-from isomerge.data.examples import IGNORED, Examples
+from isomerge.observe.data.examples import IGNORED, Examples
 
 if TYPE_CHECKING:
     import torch

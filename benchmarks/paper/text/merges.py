@@ -13,7 +13,7 @@ from typing import Any
 import isomerge
 from benchmarks.paper.text import data
 from benchmarks.paper.text.finetune import Run
-from isomerge.data.examples import Examples
+from isomerge.observe.data.examples import Examples
 
 COLUMNS: dict[str, dict[str, Any] | None] = {  # what `isomerge.align` is given
     "none": None,

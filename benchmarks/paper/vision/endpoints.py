@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 import isomerge
-from isomerge.data.examples import Examples
-from isomerge.data.opening import open_data
-from isomerge.engine.live.modules import load_module
-from isomerge.evidence.losses import evaluate
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import evaluate
 
 ROOT = Path(__file__).resolve().parents[3]
 BARRIER = ROOT / "benchmarks" / "data" / "barrier"

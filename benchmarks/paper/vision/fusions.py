@@ -8,7 +8,7 @@ from typing import Any
 
 import isomerge
 from benchmarks.paper.vision.endpoints import MADE, TRAIN, measured
-from isomerge.data.examples import Examples
+from isomerge.observe.data.examples import Examples
 
 STATISTICS = {"kinds": "fisher,regmean", "fisher_labels": "sampled", "limit": 1000, "seed": 0}
 LOOK = {"data": TRAIN, "limit": 512}

@@ -20,8 +20,8 @@ from benchmarks.paper.vision.drawing import COLOURS, LABELS, figure, save
 from benchmarks.paper.vision.endpoints import ENDPOINTS, MADE, PAIRS, RESULTS, ends, prepare
 from benchmarks.paper.vision.fusions import merged
 from benchmarks.paper.vision.matching import aligned, space
-from isomerge.engine.models import recognise
 from isomerge.matching.selection import select_layers
+from isomerge.models.recognised import recognise
 from isomerge.symmetry.alignment import Alignment
 
 NAMES = ("paper", "activations", "learned")

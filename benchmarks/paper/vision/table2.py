@@ -27,8 +27,8 @@ from benchmarks.paper.vision.endpoints import (
 )
 from benchmarks.paper.vision.fusions import OUR_ROWS, PAPER_ROWS, SETTINGS, merged
 from benchmarks.paper.vision.matching import MATCHINGS, aligned, portable
-from isomerge.engine.live.modules import load_module
 from isomerge.evidence.barrier import ensemble
+from isomerge.observe.live.modules import load_module
 
 COLUMNS = ("none", "paper-no-rescale", "paper", "all", "activations", "learned")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isomerge.engine.arguments import checked
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
 
 
 @checked()
@@ -20,11 +20,11 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer 
 
     Returns:
         ``sound``, ``problems`` (of the output), ``files``, ``strangers`` and ``inputs`` with their states; see
-        `isomerge.engine.fsck`.
+        `isomerge.run.fsck`.
 
     Raises:
         IsomergeError: no such folder, or no report with checksums in it.
     """
-    from isomerge.engine.fsck import fsck as check
+    from isomerge.run.fsck import fsck as check
 
     return Report(check(out, spec=spec, observer=observer))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.api.opening import pair_solver, recognised
-from isomerge.engine.arguments import checked
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
 
 if TYPE_CHECKING:
     from isomerge.quotient.fingerprint import Fingerprint
@@ -30,12 +30,12 @@ def distance(
     """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and what their
     fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those inside the layers, and the
     residual stream as well where it is a relative's in another basis."""
-    from isomerge.engine.plan import make_plan
-    from isomerge.engine.standing import chosen_spaces, standings
-    from isomerge.engine.zero_gains import open_zero_gains
     from isomerge.evidence.verify import compare
+    from isomerge.models.unit_plan import make_plan
+    from isomerge.models.zero_gains import open_zero_gains
     from isomerge.quotient.fingerprint import fingerprint as print_of
     from isomerge.quotient.similarity import similarity as compare_prints
+    from isomerge.solve.standing import chosen_spaces, standings
 
     with pair_solver(one, two, spaces or "default", layers, spec, allow_pickle, guard=True) as solver:
         pair = solver.anchor, solver.source
@@ -78,9 +78,9 @@ def verify(
         says nothing or of which transformers makes no model, or, with ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone. With
         ``run``, ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against algebra.
     """
-    from isomerge.engine.live.modules import on_disk
     from isomerge.evidence.outputs import compare_outputs
     from isomerge.evidence.verify import contradiction, doubt_of_configs, doubted, prove, reconsidered, refute
+    from isomerge.observe.live.modules import on_disk
     from isomerge.quotient.fingerprint import fingerprint as print_of
     from isomerge.quotient.similarity import similarity as compare_prints
 
@@ -133,8 +133,8 @@ def fingerprint(
     Raises:
         IsomergeError: a model that cannot be read, or that has no tensors.
     """
-    from isomerge.engine.read_files import files_read
     from isomerge.files import check_file, check_not_read
+    from isomerge.observe.read_files import files_read
     from isomerge.quotient.fingerprint import fingerprint as print_of
 
     path = None if out is None else Path(os.path.expanduser(out))

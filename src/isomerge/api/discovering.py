@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from isomerge.engine.arguments import checked
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
 
 
 @checked()
@@ -47,8 +47,8 @@ def discover(
     from isomerge.discovery.checkpoint import covered, read_config
     from isomerge.discovery.discover import discover as find
     from isomerge.discovery.summary import summary
-    from isomerge.engine.read_files import paths_read
     from isomerge.files import check_file, check_not_read, write_whole
+    from isomerge.observe.read_files import paths_read
 
     path = None if out is None else Path(os.path.expanduser(out))
     if path is not None:

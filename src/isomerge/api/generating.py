@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isomerge.engine.arguments import checked
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
 
 
 @checked()

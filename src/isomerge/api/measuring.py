@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.api.opening import dtype_name
-from isomerge.data.examples import Examples
-from isomerge.engine.arguments import checked
 from isomerge.evidence.report.notebook import Report
+from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
 
 if TYPE_CHECKING:
     from isomerge.evidence.report.page import Page
@@ -41,7 +41,7 @@ def barrier(
 
     Args:
         one, two, third: models of one architecture; the first is the anchor, onto which the others are aligned.
-        data: labelled examples, or what `isomerge.data.opening.open_data` opens for the first model.
+        data: labelled examples, or what `isomerge.observe.data.opening_data.open_data` opens for the first model.
         points: along a line, both ends included; odd.
         grid: points along each side of a plane.
         spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none`` for
@@ -103,11 +103,11 @@ def report(
     Raises:
         IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
     """
-    from isomerge.engine.barrier_options import BarrierOptions
     from isomerge.evidence.report.folder import read_output
     from isomerge.evidence.report.losses import losses_of, read_losses
-    from isomerge.evidence.report.measure import measure
     from isomerge.evidence.report.page import page_of
+    from isomerge.run.barrier_options import BarrierOptions
+    from isomerge.run.measured_output import measure
 
     written = read_output(out, spec=spec)
     given = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
@@ -144,7 +144,7 @@ def stats(
 
     Args:
         model: a folder, hub id, open checkpoint or live module.
-        data: examples, or what `isomerge.data.opening.open_data` opens; no labels needed but for ``fisher_labels="given"``.
+        data: examples, or what `isomerge.observe.data.opening_data.open_data` opens; no labels needed but for ``fisher_labels="given"``.
         out: the safetensors file; see `docs/activations.md` for what is in it.
         rows: rows of activations that are kept of every place; models to be matched need equal data, ``rows`` and
             ``batch_size``.
@@ -152,7 +152,7 @@ def stats(
         kinds: what is gathered: ``activations`` and ``regmean`` (Grams), which matching reads; ``fisher`` (diagonal) and
             ``kfac`` (Kronecker factors), for which the model is run backwards on every example alone.
         fisher_labels: ``given`` (the data's; the default where there are some), ``sampled`` from the model's prediction,
-            or ``expected`` over all classes; see `isomerge.engine.stats.likelihoods`.
+            or ``expected`` over all classes; see `isomerge.observe.stats.likelihoods`.
         seed: of sampled labels.
         limit, length: examples, and tokens per example; see `open_data`.
         device: where the model runs, in float32.

@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.api.opening import destination, dtype_name, recognised
-from isomerge.data.examples import Examples
-from isomerge.engine.absolute import absolute_ref
-from isomerge.engine.arguments import checked
-from isomerge.engine.idle import MATCHING, defaults_of, note_idle
-from isomerge.engine.merge.job import joins
-from isomerge.engine.standing import AUTO, check_align
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.merging.merge_job import joins
+from isomerge.observe.data.examples import Examples
+from isomerge.options.unused import MATCHING, defaults_of, note_idle
 from isomerge.progress import Observer, quiet
+from isomerge.run.absolute_names import absolute_ref
+from isomerge.run.arguments import checked
+from isomerge.solve.standing import AUTO, check_align
 
 if TYPE_CHECKING:
-    from isomerge.engine.merge.job import MergeJob
-    from isomerge.engine.merge.merge_plan import MergePlan
-    from isomerge.engine.models import Model
-    from isomerge.engine.pairs.match_options import Matching
+    from isomerge.merging.merge_job import MergeJob
+    from isomerge.merging.merge_plan import MergePlan
+    from isomerge.models.recognised import Model
+    from isomerge.solve.match_options import Matching
 
 
-@checked(rest="isomerge.engine.pairs.match_checks.matching_of", settled=False)
+@checked(rest="isomerge.solve.match_checks.matching_of", settled=False)
 def merge(
     models: Sequence[Any] | str | Path,
     *,
@@ -93,13 +93,13 @@ def merge(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.data.given import check_given
-    from isomerge.engine.merge.job import job_of_models, number_of
-    from isomerge.engine.merge.merging import run_plan
-    from isomerge.engine.pairs.match_checks import matching_of
-    from isomerge.engine.recipe.job import job_of_recipe
-    from isomerge.engine.recipe.merge_recipe import recipe_text
-    from isomerge.engine.recipe.words import told_in_keys
+    from isomerge.merging.merge_job import job_of_models, number_of
+    from isomerge.merging.merging import run_plan
+    from isomerge.merging.recipe.merge_recipe import recipe_text
+    from isomerge.merging.recipe.recipe_job import job_of_recipe
+    from isomerge.merging.recipe.recipe_words import told_in_keys
+    from isomerge.observe.data.refused_data import check_given
+    from isomerge.solve.match_checks import matching_of
 
     how: dict[str, Any] = {"align": align, "anchor": anchor, "spaces": spaces, "layers": layers, "heads": heads}
     check_given(repair, "--repair")
@@ -164,10 +164,10 @@ def planned(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong.
     """
-    from isomerge.engine.merge.merge_options import MergeOptions
-    from isomerge.engine.merge.merge_plan import MergePlan
-    from isomerge.engine.pairs.match_checks import files_of_matching
+    from isomerge.merging.merge_options import MergeOptions
+    from isomerge.merging.merge_plan import MergePlan
     from isomerge.quotient.kinship import kinship
+    from isomerge.solve.match_checks import files_of_matching
 
     check_align(how["align"])
     note_idle("merge", _asked(job, how, match, out), _by_default())
@@ -202,7 +202,7 @@ def _asked(job: MergeJob, how: Mapping[str, Any], match: Matching, out: Any) -> 
 
 def _by_default() -> dict[str, Any]:
     """What `_asked` gives where nothing is said."""
-    from isomerge.engine.pairs.match_checks import matching_of
+    from isomerge.solve.match_checks import matching_of
 
     return {**defaults_of(matching_of, merge), "onto": 0}
 
@@ -212,7 +212,7 @@ def _models_of(
     job: MergeJob, *, spec: str | Path | None, allow_pickle: bool, untie: bool, unmoved: bool
 ) -> Iterator[tuple[list[Model], list[Model | None]]]:
     """The models of a merge, recognised, and what those that are fused were tuned from."""
-    from isomerge.engine.merge.job_models import opened
+    from isomerge.merging.job_models import opened
 
     refs = opened(job, spec=spec, allow_pickle=allow_pickle)
     bases = [base for base in job.source_bases if base is not None]
@@ -260,12 +260,12 @@ def extract_lora(
 
     Returns:
         ``rank``, per tensor that differs ``kept`` (``lora``, ``saved`` or ``lost``), ``rank``, ``norm`` and ``lost``, and over
-        all of them ``norm``, ``lost`` and ``share`` (Frobenius); see `isomerge.engine.adapter.extract_lora`.
+        all of them ``norm``, ``lost`` and ``share`` (Frobenius); see `isomerge.merging.adapter.extract_lora`.
 
     Raises:
         IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.adapter.extract_lora import extract_lora as extract
+    from isomerge.merging.adapter.extract_lora import extract_lora as extract
 
     folder = Path(os.path.expanduser(out))
     with recognised([finetuned, base], spec, allow_pickle, proven=False) as (one, two):

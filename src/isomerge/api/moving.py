@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.api.opening import destination, recognised
-from isomerge.engine.arguments import checked
-from isomerge.engine.standing import AUTO, check_align
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
+from isomerge.solve.standing import AUTO, check_align
 from isomerge.symmetry.alignment import Alignment
 
 
-@checked(rest="isomerge.engine.pairs.match_checks.matching_of")
+@checked(rest="isomerge.solve.match_checks.matching_of")
 def align(
     source: Any,
     *,
@@ -54,8 +54,8 @@ def align(
             of its machines share.
         address: of the cluster: ``auto`` or ``host:port``; by default Ray is started on this machine alone.
         matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
-            on (see `isomerge.engine.pairs.match_checks.matching_of`); ``data`` and ``learn`` are examples, or what
-            `isomerge.data.opening.open_data` opens for the anchor.
+            on (see `isomerge.solve.match_checks.matching_of`); ``data`` and ``learn`` are examples, or what
+            `isomerge.observe.data.opening_data.open_data` opens for the anchor.
 
     Returns:
         The alignment (``save``, ``inverse``, ``@``) and the report: ``distance.before`` and ``distance.after``
@@ -64,9 +64,9 @@ def align(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.engine.commands import run_align
-    from isomerge.engine.pairs.match_checks import files_of_matching, matching_of
     from isomerge.quotient.kinship import kinship
+    from isomerge.run.alignment_runs import run_align
+    from isomerge.solve.match_checks import files_of_matching, matching_of
 
     check_align(align)
     if align is False:
@@ -108,7 +108,7 @@ def apply(
     Raises:
         IsomergeError: the alignment was made for another architecture or other sizes.
     """
-    from isomerge.engine.commands import run_apply
+    from isomerge.run.alignment_runs import run_apply
 
     options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
     reads = (spec, alignment)

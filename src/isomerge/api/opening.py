@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.memory import as_reference
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.engine.arguments import checked
-from isomerge.engine.compatible import check_compatible
-from isomerge.engine.engines import engine_of
-from isomerge.engine.idle import note
-from isomerge.engine.models import Model, recognise, working_dtype
-from isomerge.engine.read_files import paths_read
-from isomerge.engine.run import Output
 from isomerge.errors import IsomergeError
+from isomerge.models.compatible import check_compatible
+from isomerge.models.recognised import Model, recognise, working_dtype
+from isomerge.observe.read_files import paths_read
+from isomerge.options.unused import note
+from isomerge.run.arguments import checked
+from isomerge.run.engines import engine_of
+from isomerge.run.writing_run import Output
 
 if TYPE_CHECKING:
-    from isomerge.engine.pairs.pair import PairSolver
+    from isomerge.solve.pairs.pair import PairSolver
 
 
 @checked()
@@ -54,7 +54,7 @@ def recognised(
         for model in models:
             name = None
             if hasattr(model, "save_pretrained"):
-                from isomerge.engine.live.saving import save_module
+                from isomerge.observe.live.saved_modules import save_module
 
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
                 save_module(model, folder)
@@ -115,8 +115,8 @@ def pair_solver(
     one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allow_pickle: bool, *, guard: bool
 ) -> Iterator[PairSolver]:
     """Two models recognised, and what solves their units."""
-    from isomerge.engine.pairs.pair import PairSolver
-    from isomerge.engine.plan import make_plan
+    from isomerge.models.unit_plan import make_plan
+    from isomerge.solve.pairs.pair import PairSolver
 
     with recognised([one, two], spec, allow_pickle) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here

@@ -11,14 +11,14 @@ from typing import Any
 
 from isomerge.api.opening import recognised
 from isomerge.checkpoint.size import parse_size
-from isomerge.data.examples import Examples
-from isomerge.engine.forward_cost import Cost, barrier_cost, generate_cost, stats_cost
-from isomerge.engine.inputs import data_for
-from isomerge.engine.live.generated import Generation
-from isomerge.engine.models import Model
-from isomerge.engine.read_files import files_read
-from isomerge.engine.stats.gathering import StatsOptions, parse_kinds
 from isomerge.files import check_not_read
+from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.generated import Generation
+from isomerge.observe.read_files import files_read
+from isomerge.observe.stats.gathering import StatsOptions, parse_kinds
+from isomerge.run.forward_cost import Cost, barrier_cost, generate_cost, stats_cost
+from isomerge.solve.match_inputs import data_for
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def planned_stats(
     Raises:
         IsomergeError: see there.
     """
-    from isomerge.engine.stats.gathering import run_stats
+    from isomerge.observe.stats.gathering import run_stats
 
     bound = bytes_of(max_memory)
     options = StatsOptions(Path(os.path.expanduser(out)), kinds=parse_kinds(kinds), **how)
@@ -103,7 +103,7 @@ def planned_generate(
     Raises:
         IsomergeError: see there.
     """
-    from isomerge.engine.live.generated import check_generate, run_generate
+    from isomerge.observe.live.generated import check_generate, run_generate
 
     bound, options = bytes_of(max_memory), Generation(Path(os.path.expanduser(out)), count=limit, **how)
     options.check()
@@ -134,12 +134,12 @@ def planned_barrier(
     Raises:
         IsomergeError: see there.
     """
-    from isomerge.engine.barrier_options import BarrierOptions
-    from isomerge.engine.connectivity import barrier_verdict, run_barrier, untied_alike
-    from isomerge.engine.models import working_dtype
-    from isomerge.engine.run_verdict import pairs_of
-    from isomerge.engine.standing import standings
+    from isomerge.models.recognised import working_dtype
     from isomerge.quotient.kinship import kinship
+    from isomerge.run.barrier_options import BarrierOptions
+    from isomerge.run.connectivity import barrier_verdict, run_barrier, untied_alike
+    from isomerge.run.run_verdict import pairs_of
+    from isomerge.solve.standing import standings
 
     options = BarrierOptions(
         spaces=[spaces] if isinstance(spaces, str) else spaces,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.arguments import checked
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
+from isomerge.run.arguments import checked
 
 if TYPE_CHECKING:
     from isomerge.discovery.specimen import Specimen

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.spec import Spec, coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec, coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 
 
 @cache

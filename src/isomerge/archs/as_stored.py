@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.spec import Line, Spec
+from isomerge.symmetry.language.spec import Line, Spec
 
 COMPARED = (
     "hidden_act", "hidden_activation", "activation_function", "activation", "layer_norm_eps", "layer_norm_epsilon",

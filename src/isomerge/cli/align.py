@@ -49,10 +49,10 @@ def align(
     from isomerge.cli.console import Voice, distance_table, stream_table, tell_verdict, warn_fixed, write_json
     from isomerge.cli.dry_run import tell_alignment
     from isomerge.cli.evidence import evidence_lines, rounding_lines
-    from isomerge.engine.commands import plan_align
-    from isomerge.engine.pairs.match_checks import files_of_matching, matching_of
-    from isomerge.engine.standing import AUTO
     from isomerge.quotient.kinship import kinship
+    from isomerge.run.alignment_runs import plan_align
+    from isomerge.solve.match_checks import files_of_matching, matching_of
+    from isomerge.solve.standing import AUTO
     from isomerge.symmetry.patch_file import check_patch_file
 
     voice = Voice(quiet, verbose)

@@ -59,7 +59,7 @@ def barrier(
     from isomerge.api.planning import planned_barrier
     from isomerge.cli.console import Voice, tell_verdict, warn_fixed, write_json
     from isomerge.cli.dry_run import tell_cost
-    from isomerge.engine.connectivity import check_labelled
+    from isomerge.run.connectivity import check_labelled
 
     voice = Voice(quiet, verbose)
     given: dict[str, Any] = {

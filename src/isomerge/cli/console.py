@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from isomerge.engine import idle
 from isomerge.errors import visible
 from isomerge.files import write_whole
+from isomerge.options import unused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,7 +137,7 @@ def stream_table(voice: Voice, report: dict[str, Any]) -> None:
     verdict = report.get("verdict")
     sentence = verdict["sentence"] if isinstance(verdict, dict) else None  # which is told for itself
     for note in report["notes"]:
-        if note != sentence and note not in idle.notes():  # which stderr tells
+        if note != sentence and note not in unused.notes():  # which stderr tells
             voice.say(f"Note: {note}.")
     rows = []
     for number, found in enumerate(report["streams"], 1):
@@ -182,7 +182,7 @@ def write_json(path: Path | None, report: dict[str, Any]) -> None:
     if path is None:
         return
     if isinstance(report, dict) and (
-        told := [text for text in idle.notes() if text not in report.get("notes", ())]
+        told := [text for text in unused.notes() if text not in report.get("notes", ())]
     ):
         report = {**report, "notes": [*report.get("notes", ()), *told]}
     if str(path) == "-":

@@ -75,9 +75,9 @@ def _twin(voice: Voice, a: Path, out: Path, evaluate: Any) -> dict[str, Any]:
     import torch
 
     import isomerge
-    from isomerge.engine.models import recognise
     from isomerge.evidence.law import random_alignment
     from isomerge.matching.selection import select_spaces
+    from isomerge.models.recognised import recognise
 
     model = recognise(a)
     spec = select_spaces(model.spec, "default").spec

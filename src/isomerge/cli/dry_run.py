@@ -10,12 +10,12 @@ from isomerge.cli.console import Voice, size_text, tell_verdict, warn_fixed, wri
 
 if TYPE_CHECKING:
     from isomerge.api.planning import Planned
-    from isomerge.engine.commands import AlignPlan
-    from isomerge.engine.merge.merge_plan import MergePlan
-    from isomerge.engine.models import Model
-    from isomerge.engine.pairs.match_options import Matching
-    from isomerge.engine.plan import Plan
-    from isomerge.engine.run import Output
+    from isomerge.merging.merge_plan import MergePlan
+    from isomerge.models.recognised import Model
+    from isomerge.models.unit_plan import Plan
+    from isomerge.run.alignment_runs import AlignPlan
+    from isomerge.run.writing_run import Output
+    from isomerge.solve.match_options import Matching
 
 
 def tell_merge(voice: Voice, json: Path | None, planned: MergePlan, beside: Sequence[str]) -> None:
@@ -23,8 +23,8 @@ def tell_merge(voice: Voice, json: Path | None, planned: MergePlan, beside: Sequ
 
     ``beside`` is what the run takes time for beside matching and averaging, and shapes do not tell.
     """
-    from isomerge.engine.cost import estimate
-    from isomerge.engine.inputs import check_data
+    from isomerge.run.cost import estimate
+    from isomerge.solve.match_inputs import check_data
 
     options, output, models = planned.options, planned.output, planned.models
     output.check([*models, *planned.read])
@@ -37,8 +37,8 @@ def tell_merge(voice: Voice, json: Path | None, planned: MergePlan, beside: Sequ
 
 def tell_alignment(voice: Voice, json: Path | None, planned: AlignPlan, output: Output, matching: Matching) -> None:
     """The same of an alignment."""
-    from isomerge.engine.cost import estimate
-    from isomerge.engine.inputs import check_data
+    from isomerge.run.cost import estimate
+    from isomerge.solve.match_inputs import check_data
 
     solver = planned.solver
     models = [solver.source, solver.anchor]
@@ -71,7 +71,7 @@ def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:
 
 def _looked_at(matching: Matching) -> list[str]:
     """What a match takes time for that shapes do not tell."""
-    from isomerge.engine.pairs.match_options import OURS
+    from isomerge.solve.match_options import OURS
 
     looked = [k for k in ("data", "stats", "search", "learn") if getattr(matching, k)]
     return [*looked, f"match {matching.match}"] if matching.match != OURS else looked

@@ -14,8 +14,8 @@ from isomerge.cli.running_options import with_running
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
-    from isomerge.engine.merge.job import MergeJob
-    from isomerge.engine.pairs.match_options import Matching
+    from isomerge.merging.merge_job import MergeJob
+    from isomerge.solve.match_options import Matching
 
 
 @with_matching
@@ -58,9 +58,9 @@ def merge(
     from isomerge.cli.console import Voice, write_json
     from isomerge.cli.dry_run import tell_merge
     from isomerge.cli.written import check_written
-    from isomerge.data.given import check_given
-    from isomerge.engine.recipe.words import told_in_keys
     from isomerge.evidence.report.page import PAGE
+    from isomerge.merging.recipe.recipe_words import told_in_keys
+    from isomerge.observe.data.refused_data import check_given
 
     voice = Voice(quiet, verbose)
     check_given(repair, "--repair")
@@ -101,9 +101,9 @@ def _job(
     models: list[str], given: dict[str, Any], options: list[str], seed: int
 ) -> tuple[MergeJob, dict[str, Any]]:
     """What is asked for, and how it is aligned; ``options`` are those of the method that were given."""
-    from isomerge.engine.merge.job import job_of_models
-    from isomerge.engine.recipe.job import job_of_recipe
     from isomerge.errors import IsomergeError
+    from isomerge.merging.merge_job import job_of_models
+    from isomerge.merging.recipe.recipe_job import job_of_recipe
 
     how = {name: given[name] for name in ("align", "anchor", "onto", "spaces", "layers", "untie", "heads")}
     method = {name: value for name, value in given.items() if name not in how}
@@ -132,10 +132,10 @@ def _out_of_recipe(models: list[str], out: Path | None) -> Path | None:
 def _checked(voice: Voice, job: MergeJob, how: dict[str, Any], matching: dict[str, Any]) -> Matching:
     """The match that is asked for, checked before anything is read, as far as that goes; ``how`` gets the number of the model that
     all are aligned onto."""
-    from isomerge.engine.many.solutions import check_anchor
-    from isomerge.engine.merge.checks import check_aligned, learned_apart
-    from isomerge.engine.merge.job import number_of
-    from isomerge.engine.pairs.match_checks import matching_of
+    from isomerge.merging.merge_checks import check_aligned, learned_apart
+    from isomerge.merging.merge_job import number_of
+    from isomerge.solve.many.mean_solutions import check_anchor
+    from isomerge.solve.match_checks import matching_of
 
     match = matching_of(**matching)
     how["onto"] = number_of(how["onto"], job) if job.recipe is None else how["onto"]

@@ -152,8 +152,8 @@ def _weights(text: str | None) -> list[float] | None:
 def _parameters(texts: list[str]) -> dict[str, Any]:
     """``name=value`` with a YAML value; values with commas are one per model."""
 
-    from isomerge.engine.recipe.yaml_text import plain_value
     from isomerge.errors import IsomergeError
+    from isomerge.merging.recipe.yaml_text import plain_value
 
     found: dict[str, Any] = {}
     for text in texts:

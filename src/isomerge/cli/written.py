@@ -11,8 +11,8 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from isomerge.engine.idle import TABLE, note_idle, noting
 from isomerge.errors import IsomergeError, visible
+from isomerge.options.unused import TABLE, note_idle, noting
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
 """Files by the parameters that name them."""
@@ -122,9 +122,9 @@ def _places(given: Iterable[Any]) -> Iterator[Path]:
     """The files and folders that are read, of what a command was given."""
     from isomerge.checkpoint.companions import files_of_model
     from isomerge.checkpoint.hub import cached
-    from isomerge.checkpoint.references import parse_model_ref
-    from isomerge.engine.read_files import paths_read
     from isomerge.errors import IsomergeError
+    from isomerge.models.references import parse_model_ref
+    from isomerge.observe.read_files import paths_read
 
     for value in given:
         if isinstance(value, (list, tuple)):

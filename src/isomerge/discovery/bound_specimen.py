@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.ties import tied_lines, without_broken_ties
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.matching.streams import returned_streams
+from isomerge.models.ties import tied_lines, without_broken_ties
 from isomerge.symmetry.blocks import Block, gather_blocks
-from isomerge.symmetry.spec import Match, Spec, by_canonical, coverage
+from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
 
 if TYPE_CHECKING:
     from torch import Tensor

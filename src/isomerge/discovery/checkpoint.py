@@ -14,8 +14,8 @@ from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import find_weights
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.spec import coverage
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import coverage
+from isomerge.symmetry.language.spec_text import parse_spec
 
 if TYPE_CHECKING:
     from isomerge.discovery.discover import Discovery

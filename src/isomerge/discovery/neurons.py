@@ -110,7 +110,7 @@ def prove_experts(draft: Draft, court: Court, stack: str) -> Draft:
 
 
 def _value(expr: str, config: dict[str, object]) -> int:
-    from isomerge.symmetry.expressions import evaluate
+    from isomerge.symmetry.language.expressions import evaluate
 
     return int(evaluate(expr, config))
 

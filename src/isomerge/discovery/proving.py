@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.draft import Draft
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec_text import parse_spec
 
 if TYPE_CHECKING:
     from isomerge.discovery.specimen import Specimen

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from isomerge.discovery.keys import parts_of
 from isomerge.discovery.moments import RELATED
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.expressions import evaluate
+from isomerge.symmetry.language.expressions import evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,7 +18,7 @@ from isomerge.discovery.proving import CANNOT_ACT, PROVEN
 from isomerge.evidence.law import with_streams
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.completeness import check_complete
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
 
 if TYPE_CHECKING:

@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from isomerge.evidence.losses import (
+from isomerge.observe.losses import (
     Measure,
     Tally,
     evaluate,
     logits_of,
 )
-from isomerge.evidence.predictions import prediction_of
+from isomerge.observe.predictions import prediction_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from isomerge.data.examples import Examples
     from isomerge.evidence.line import Line
     from isomerge.evidence.plane import Plane
+    from isomerge.observe.data.examples import Examples
 
 
 def evaluator(examples: Examples, batch_size: int = 32) -> Callable[[nn.Module], tuple[float, float]]:

@@ -12,7 +12,7 @@ from isomerge.symmetry.stage import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of, plan_units
 
 if TYPE_CHECKING:
-    from isomerge.engine.models import Model
+    from isomerge.models.recognised import Model
 
 
 def inspection(model: Model) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _spaces(model: Model) -> list[dict[str, Any]]:
 
 def _streams(model: Model) -> list[dict[str, Any]]:
     """What may act on every residual stream, and why it is no more."""
-    from isomerge.engine.free_streams import given_out, why_given_out
+    from isomerge.models.free_streams import given_out, why_given_out
 
     frame, notes = choose_frame(model.spec, ["all"])
     if frame is None:

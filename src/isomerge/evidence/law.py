@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from isomerge.matching.frame import Load, folded_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of
 

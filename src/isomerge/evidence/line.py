@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.stored_weights import weights_of
 from isomerge.files import whole_file
+from isomerge.observe.live.stored_weights import weights_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -77,7 +77,7 @@ def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, f
 
 
 def paired(*modules: nn.Module) -> Iterator[tuple[Tensor, ...]]:
-    """The weights of modules of one architecture side by side, as `isomerge.evidence.stored_weights.weights_of` gives them.
+    """The weights of modules of one architecture side by side, as `isomerge.observe.live.stored_weights.weights_of` gives them.
 
     Raises:
         IsomergeError: their weights have other names or shapes.

@@ -83,7 +83,7 @@ def _run(folder: str | Path, name: str, given: dict[str, Any], seed: int) -> dic
     import torch
     import transformers
 
-    from isomerge.engine.live.modules import eager_experts
+    from isomerge.observe.live.modules import eager_experts
 
     kind: Any = getattr(transformers, name, transformers.AutoModel) if name else transformers.AutoModel
     try:

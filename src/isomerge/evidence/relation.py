@@ -1,6 +1,6 @@
 """What two models are to each other, as far as weights tell, in one place: bounds, words, and how good the news is.
 
-Before anything is matched `isomerge.engine.standing` knows whether a model lies in its anchor's coordinates; afterwards distances
+Before anything is matched `isomerge.solve.standing` knows whether a model lies in its anchor's coordinates; afterwards distances
 decide. Every door says what comes out in the same words: the terminal, the report's ``verdict``, the model card and the page.
 """
 

@@ -13,8 +13,8 @@ from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.fixed import fixed_parts
 
 if TYPE_CHECKING:
-    from isomerge.engine.models import Model
-    from isomerge.engine.pairs.pair import PairSolver
+    from isomerge.models.recognised import Model
+    from isomerge.solve.pairs.pair import PairSolver
     from isomerge.symmetry.units import Unit
 
 OUTPUTS_APART = 10.0
@@ -38,17 +38,17 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     ``distance`` (see `summarise`), ``residual`` (the largest relative one, its tensor, the tolerance), ``same`` and
     ``verdict``.
     """
-    from isomerge.engine.pairs.pair import rows_of
-    from isomerge.engine.plan import unit_bytes
+    from isomerge.models.unit_plan import unit_bytes
+    from isomerge.solve.pairs.pair import rows_of
 
     units = solver.plan.units
     total = sum(unit_bytes(solver.anchor, unit) for unit in units)
     seen = 0
     streams: list[dict[str, Any]] = []
     if solver.plan.selection.frame is not None:
-        from isomerge.engine.pairs.gains import with_common_gains
-        from isomerge.engine.pairs.in_place import nearest_in_place
-        from isomerge.engine.pairs.streams import StreamSolver
+        from isomerge.solve.pairs.in_place import nearest_in_place
+        from isomerge.solve.pairs.stream_descent import StreamSolver
+        from isomerge.solve.pairs.written_gains import with_common_gains
 
         found_streams = StreamSolver(solver, observer).solve()
         if solver.plan.selection.streams:
@@ -85,7 +85,7 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
 
 def _streams(solver: PairSolver) -> str:
     """What is known of the residual streams: ``matched``, ``free`` (not matched, but they could be), or nothing."""
-    from isomerge.engine.free_streams import streams_are_free
+    from isomerge.models.free_streams import streams_are_free
 
     if solver.plan.selection.streams:
         return "matched"
@@ -97,12 +97,12 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
 
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
     coarsest stored dtype of their unit, tensor by tensor. Where it is not, products of the tensors decide, which no gauge changes
-    (`isomerge.engine.pairs.product_residuals`). Models that differ are compared once more with their norm
+    (`isomerge.solve.pairs.product_residuals`). Models that differ are compared once more with their norm
     gains folded and the source's residual stream in the anchor's order.
 
     ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
-    from isomerge.engine.pairs.residuals import frame_residual_stream
+    from isomerge.solve.pairs.residuals import frame_residual_stream
 
     solver.closes = True
     found = _residual(solver, observer)
@@ -200,8 +200,8 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
     """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing of, transformers
     makes no model of one, or one lacks weights of its class; None where there is no such reason."""
     from isomerge.checkpoint.agreement import undeclared_differences
-    from isomerge.engine.compatible import compared_keys
-    from isomerge.engine.live.reading import reading_of, refusal_of
+    from isomerge.models.compatible import compared_keys
+    from isomerge.models.transformers_reading import reading_of, refusal_of
 
     unlike = undeclared_differences(one.config, two.config, compared_keys(one))
     if unlike:
@@ -258,9 +258,9 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     What decides comes first: a unit that differs for certain, then one that cannot be told, then the largest residual. Where some
     unit cannot be told and a rotation of the residual stream was found with it, a smaller difference elsewhere is no certain one.
     """
-    from isomerge.engine.pairs.product_residuals import judge
-    from isomerge.engine.pairs.residuals import every_residual, is_turned
-    from isomerge.engine.plan import unit_layer
+    from isomerge.models.unit_plan import unit_layer
+    from isomerge.solve.pairs.product_residuals import judge
+    from isomerge.solve.pairs.residuals import every_residual, is_turned
 
     found: dict[bool | None, dict[str, Any]] = {
         True: {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"], "rounding": 0.0}

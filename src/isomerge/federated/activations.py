@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.stats.taps import ROWS, Activations, capture
 from isomerge.errors import IsomergeError
 from isomerge.federated.parameters import Parameters, recognised
+from isomerge.observe.stats.taps import ROWS, Activations, capture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from isomerge.checkpoint.reader import Checkpoint
-    from isomerge.data.examples import Examples
+    from isomerge.observe.data.examples import Examples
 
 
 def activations_of(
@@ -56,7 +56,7 @@ def _module(checkpoint: Checkpoint) -> nn.Module:
     import torch
     import transformers
 
-    from isomerge.engine.live.transformers_classes import class_of, silent
+    from isomerge.models.transformers_classes import class_of, silent
 
     config = {key: value for key, value in checkpoint.config.items() if key not in ("dtype", "torch_dtype")}
     kind: Any = class_of(checkpoint.config, tuple(checkpoint.tensors), checkpoint.folder)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from isomerge.engine.stats.taps import Activations
+    from isomerge.observe.stats.taps import Activations
     from isomerge.symmetry.alignment import Alignment
 
 
@@ -92,7 +92,7 @@ def aggregate(
             All of one architecture, with equal names, types and shapes. Not changed.
         anchor: what all are aligned onto: the server's current parameters (of the kind of the updates, not averaged
             in), one of the updates (``first``, or ``largest`` by weight), or ``none``: their common mean, in the first
-            one's coordinates (generalised Procrustes analysis, see `isomerge.engine.many.solver`). Where clients started from
+            one's coordinates (generalised Procrustes analysis, see `isomerge.solve.many.mean_solver`). Where clients started from
             different models, server parameters that nobody trained are no anchor: take another one in the first round.
         config: the model's ``config``, or the content of its config.json.
         weights: numbers of examples; all alike when None.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
-    from isomerge.data.examples import Examples
     from isomerge.federated.aggregate import Aligned
+    from isomerge.observe.data.examples import Examples
 
     _Strategy: Any = object
     AlignedFedAvg: Any

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.memory import in_memory
-from isomerge.engine.compatible import check_compatible
-from isomerge.engine.models import Model, recognise
 from isomerge.errors import IsomergeError
+from isomerge.models.compatible import check_compatible
+from isomerge.models.recognised import Model, recognise
 
 if TYPE_CHECKING:
     from pathlib import Path

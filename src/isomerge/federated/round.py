@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.errors import IsomergeError
 from isomerge.federated.parameters import Parameters, recognised
 from isomerge.progress import quiet
+from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.fixed import fixed_parts
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from isomerge.engine.models import Model
-    from isomerge.engine.pairs.gains import CommonGains
-    from isomerge.engine.plan import Plan
-    from isomerge.engine.stats.taps import Activations
+    from isomerge.models.recognised import Model
+    from isomerge.models.unit_plan import Plan
+    from isomerge.observe.stats.taps import Activations
+    from isomerge.solve.pairs.written_gains import CommonGains
 
 ANCHORS = ("first", "largest", "none")
 
@@ -85,9 +85,9 @@ class Round:
             weights: from `weights_of`.
             how: what else it is told.
         """
-        from isomerge.engine.canonical.units import SHARES
-        from isomerge.engine.models import working_dtype
-        from isomerge.engine.plan import make_plan
+        from isomerge.models.recognised import working_dtype
+        from isomerge.models.unit_plan import make_plan
+        from isomerge.solve.canonical.canonical_units import SHARES
 
         if how.evidence not in SHARES:
             raise IsomergeError(f"evidence {how.evidence!r}: choose from {', '.join(SHARES)}")
@@ -118,14 +118,14 @@ class Round:
 
     def gains(self) -> CommonGains | None:
         """The gains that the average is written in, as `isomerge.merge` chooses them; None: the donor's, which moved updates have."""
-        from isomerge.engine.pairs.gains import gains_of_merge
-        from isomerge.engine.stored_form import StoredForm
+        from isomerge.models.stored_form import StoredForm
+        from isomerge.solve.pairs.written_gains import gains_of_merge
 
         return gains_of_merge(self.solvers, StoredForm(self.models[0], None), quiet)
 
     def stored(self, blocks: Blocks, donor: Blocks) -> dict[str, Tensor]:
         """A unit's tensors by name, in the stored types; integers are the donor's."""
-        from isomerge.engine.stored_form import cast
+        from isomerge.models.stored_form import cast
 
         first = self.models[0]
         found = {}
@@ -137,7 +137,7 @@ class Round:
 
     def alignments(self) -> list[Alignment]:
         """What moved every update, after all units."""
-        from isomerge.engine.streaming import elements_of_results
+        from isomerge.run.streaming import elements_of_results
 
         found = [Alignment(self.models[0].spec)]
         found += [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, self.results, strict=True)]
@@ -145,8 +145,8 @@ class Round:
 
     def report(self) -> dict[str, Any]:
         """Distances to the donor, after all units."""
-        from isomerge.engine.pairs.pair import rows_of
         from isomerge.evidence.distance import summarise
+        from isomerge.solve.pairs.pair import rows_of
 
         rows = [[], *map(rows_of, self.results)]
         each = [
@@ -194,7 +194,7 @@ def _paired(
 
 def _solve_pairs(solvers: Sequence[PairSolver], seen: Sequence[Activations] | None, evidence: str) -> None:
     """Solve every source by passes over it and the donor, where one unit at a time does not do."""
-    from isomerge.engine.pairs.streams import StreamSolver
+    from isomerge.solve.pairs.stream_descent import StreamSolver
 
     for k, solver in enumerate(solvers, 1):
         if solver.plan.selection.frame is not None or seen is not None:
@@ -211,10 +211,10 @@ def _solve_mean(
     how: Matching,
 ) -> None:
     """Solve all sources at once, towards the common mean."""
-    from isomerge.engine.canonical.units import CanonicalUnits
-    from isomerge.engine.many.solutions import check_anchor, shares_of
-    from isomerge.engine.many.solver import ManySolver
-    from isomerge.engine.pairs.match_options import WEIGHTS
+    from isomerge.solve.canonical.canonical_units import CanonicalUnits
+    from isomerge.solve.many.mean_solutions import check_anchor, shares_of
+    from isomerge.solve.many.mean_solver import ManySolver
+    from isomerge.solve.match_options import WEIGHTS
 
     check_anchor("none", WEIGHTS, how.spaces)
     first = solvers[0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import add_shifts, bias_view, element_key, find_shifts
 
 if TYPE_CHECKING:

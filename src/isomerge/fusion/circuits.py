@@ -18,7 +18,7 @@ from isomerge.fusion.options import limited
 from isomerge.fusion.registry import per_model, unit_method
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -46,7 +46,7 @@ def fisher(
 
     Matena & Raffel 2022, "Merging Models with Fisher-Weighted Averaging", Eq. 4: the mode of the product of the models'
     Gaussian posteriors. As in their code, Fishers are comparable when each model's is divided by its norm over all
-    parameters, which `isomerge.engine.merge.fusion_statistics` does. The floor differs: theirs is absolute and raises the first
+    parameters, which `isomerge.merging.fusion_statistics` does. The floor differs: theirs is absolute and raises the first
     model's alone; here it is relative, so that it means the same for every size of model and loss.
 
     Args:

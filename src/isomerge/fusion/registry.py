@@ -9,7 +9,7 @@
 parameters whose default is `per_model` have one value per model, the others one for all. A trailing underscore is dropped
 (``lambda_`` is mergekit's ``lambda``). ``rng`` makes a method random: it is seeded from the run's seed and the tensor's
 name, so that neither the order of tensors nor the number of workers matters. ``fishers``, ``grams`` and ``factors`` are
-statistics of the models (`isomerge.engine.merge.fusion_statistics`); ``notes`` is a list to which it appends what users should
+statistics of the models (`isomerge.merging.fusion_statistics`); ``notes`` is a list to which it appends what users should
 know of a tensor. Ranges, choices, the number of models and how large a result can be are said by
 `isomerge.fusion.options.limited`.
 
@@ -203,7 +203,7 @@ def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def forward_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function that runs the aligned models on examples: ``function(run, *, options) -> (module, report)``, where
-    ``run`` is an `isomerge.engine.merge.endpoints.Forward` and the module has the merged parameters."""
+    ``run`` is an `isomerge.merging.endpoints.Forward` and the module has the merged parameters."""
     _METHODS[function.__name__] = describe(function, forward=True)
     return function
 

@@ -17,7 +17,7 @@ from isomerge.matching.nested import NestedSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

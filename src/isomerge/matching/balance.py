@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from isomerge.matching.gram import self_grams
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import bias_view, find_shifts
 from isomerge.symmetry.units import elements_of
 

@@ -15,7 +15,7 @@ from isomerge.matching.gram import Cross, Leaf, cross_grams, cross_size, signatu
 from isomerge.matching.nested import NestedSolver, Solution
 from isomerge.matching.sketch import solve_neurons
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment, element_key
 from isomerge.symmetry.axes import Atom, atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:
 
 
 def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> None:
-    """Refuse a gain with zeros that could not be opened (`isomerge.engine.zero_gains`): what it hides cannot be turned.
+    """Refuse a gain with zeros that could not be opened (`isomerge.models.zero_gains`): what it hides cannot be turned.
 
     Raises:
         IsomergeError: naming the tensor.

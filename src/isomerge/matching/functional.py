@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.discrete import assign
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

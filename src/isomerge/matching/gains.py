@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from isomerge.matching.gram import sides
 from isomerge.matching.rescale import TINY, quartic_scale
 from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from isomerge.pieces import PIECE
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from isomerge.matching.rotations import rotations_and_factors
 from isomerge.matching.selection import Selection
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.symmetry.groups import Group
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

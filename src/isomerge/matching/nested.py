@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.gram import Cross, Crosses
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,7 +22,7 @@ from isomerge.matching.rescale import quartic_scale, quartic_value
 from isomerge.matching.sketch import MARGIN
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks, leaves
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

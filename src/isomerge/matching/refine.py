@@ -14,7 +14,7 @@ from isomerge.matching.joint import joint_optimum
 from isomerge.matching.rescale import complex_scale, quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import bias_view, find_shifts, projection
 from isomerge.symmetry.units import elements_of
 

@@ -17,7 +17,7 @@ from isomerge.matching.rescale import quartic_scale, quartic_value
 from isomerge.matching.sketch import DIRECTIONS, MARGIN, SAMPLE, SMALLEST, Sketch, directions_for
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
 

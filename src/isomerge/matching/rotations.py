@@ -13,7 +13,7 @@ from isomerge.matching.gram import sides, signature
 from isomerge.matching.refine import scaling_step
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

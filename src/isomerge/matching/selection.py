@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.streams import choose_frame, names_stream
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 PRESETS = {
     "default": "every exact space inside the layers: heads, QK, VO, neurons, experts, biases",

@@ -19,7 +19,7 @@ from isomerge.matching.refine import space_sides
 from isomerge.matching.rescale import quartic_scale
 from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Blocks
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

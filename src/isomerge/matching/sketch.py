@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from isomerge.matching.gram import Cross, Leaf, signature
 from isomerge.matching.nested import NestedSolver, Solution
 from isomerge.matching.points import Points, exact_distances, in_groups, squared_norms
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

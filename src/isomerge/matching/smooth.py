@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.symmetry.groups.discrete import assign
 from isomerge.symmetry.groups.polar import nearer_orthogonal
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

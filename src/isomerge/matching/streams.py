@@ -7,8 +7,8 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.returned import HIDDEN_STATES, asks_for, class_of, declared
-from isomerge.symmetry.spec import Spec
 
 ROLE = "residual"
 EVERYTHING = "all"

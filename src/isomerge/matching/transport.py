@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from isomerge.errors import IsomergeError
 from isomerge.matching.gram import Cross, Leaf, cross_gram, signature
 from isomerge.symmetry.axes import Atom
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

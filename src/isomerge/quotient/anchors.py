@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from isomerge.engine.canonical.frame import read_moved
-from isomerge.engine.models import Model
 from isomerge.matching.frame import has_shared_meaning
+from isomerge.models.recognised import Model
 from isomerge.quotient.draws import by_norm, chosen, sketch
+from isomerge.solve.canonical.canonical_frame import read_moved
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     import torch

@@ -12,18 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.canonical.frame import folding, inner_folding, read_moved, whole_alignment, with_gains
-from isomerge.engine.commands import run_apply
-from isomerge.engine.free_streams import free_frame, unread_gains
-from isomerge.engine.models import Model, coarsest_dtype
-from isomerge.engine.plan import make_plan
-from isomerge.engine.run import Output
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_norm
 from isomerge.matching.frame import has_shared_meaning, is_folded_bias, streams_alone
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
+from isomerge.models.free_streams import free_frame, unread_gains
+from isomerge.models.recognised import Model, coarsest_dtype
+from isomerge.models.unit_plan import make_plan
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.degeneracy import Canonical
 from isomerge.quotient.representative import (
@@ -36,10 +33,13 @@ from isomerge.quotient.representative import (
     second_moment,
     third_moment,
 )
+from isomerge.run.alignment_runs import run_apply
+from isomerge.run.writing_run import Output
+from isomerge.solve.canonical.canonical_frame import folding, inner_folding, read_moved, whole_alignment, with_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import Unit, elements_of
 
 if TYPE_CHECKING:

@@ -15,13 +15,12 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.agreement import ASIDE, as_transformers_reads, config_value
-from isomerge.engine.canonical.frame import free_folding
-from isomerge.engine.free_streams import given_out
-from isomerge.engine.models import Model, coarsest_dtype, working_dtype
-from isomerge.engine.plan import make_plan, unit_bytes
 from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
+from isomerge.models.free_streams import given_out
+from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
+from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.quotient.draws import salted, signs, sketch
@@ -29,10 +28,11 @@ from isomerge.quotient.record import BASIS, FORMAT, Fingerprint, Relation, View,
 from isomerge.quotient.relations import WAYS, Related, relations
 from isomerge.quotient.spectra import Spectrum, spectra
 from isomerge.quotient.storage import Look
+from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.blocks import Block, layer_of
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     import torch

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isomerge.engine.canonical.frame import free_folding, read_moved
-from isomerge.engine.models import Model, working_dtype
-from isomerge.engine.plan import make_plan, unit_bytes
+from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.quotient.anchors import TOKENS, Anchors, anchors_of
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
 from isomerge.quotient.similarity import DERIVED
 from isomerge.quotient.witnesses import whitening
+from isomerge.solve.canonical.canonical_frame import free_folding, read_moved
 from isomerge.symmetry.blocks import layer_of
 from isomerge.symmetry.units import Unit, elements_of
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.pairs.residuals import every_residual, frame_residual_stream
-from isomerge.engine.plan import unit_layer
+from isomerge.models.unit_plan import unit_layer
 from isomerge.progress import Observer
+from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
-    from isomerge.engine.pairs.pair import PairSolver
+    from isomerge.solve.pairs.pair import PairSolver
 
 
 def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = False) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from isomerge.quotient.anchors import Anchors
 from isomerge.quotient.draws import signs, sketch
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

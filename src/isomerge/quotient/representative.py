@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isomerge.symmetry.groups import OrthogonalFixingOnes
-from isomerge.symmetry.spec import Space
+from isomerge.symmetry.language.spec import Space
 
 if TYPE_CHECKING:
     from torch import Tensor

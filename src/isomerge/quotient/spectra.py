@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.matching.gram import along, self_grams
 from isomerge.symmetry.blocks import Block, layer_of
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:

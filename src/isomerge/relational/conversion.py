@@ -18,7 +18,7 @@ from isomerge.relational.parts import Key, Part, parts_of
 from isomerge.relational.source import Scores, config_of, scores_of, setting
 from isomerge.relational.standard import Parts, convert_attention, fill_attention, full_rotary
 from isomerge.relational.transformer import RelationalTransformer
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 NORMS = {"O": "rms", "OFixingOnes": "layer"}
 """The norm of a stream, by the rotations that commute with it once its gains are folded."""

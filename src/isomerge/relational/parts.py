@@ -14,7 +14,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, gather_blocks, leaves
-from isomerge.symmetry.spec import Spec, by_canonical, coverage
+from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
 
 CONVOLUTION = ("channel", "row", "column")
 FREE = {"vocab": "token", "pos": "position", "labels": "label"}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from isomerge.archs import spec_for
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.spec import Spec
-from isomerge.symmetry.spec_text import parse_spec
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec_text import parse_spec
 
 ATTENTION = """
 model MultiheadAttention

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import Stage, element_key, joined, scope_of
 
 if TYPE_CHECKING:

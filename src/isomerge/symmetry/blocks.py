@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, Axis, views
-from isomerge.symmetry.spec import Line, Match, Spec
+from isomerge.symmetry.language.spec import Line, Match, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

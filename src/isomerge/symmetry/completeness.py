@@ -12,7 +12,7 @@ from itertools import product
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
-from isomerge.symmetry.spec import Line, Match, Space, Spec
+from isomerge.symmetry.language.spec import Line, Match, Space, Spec
 
 Scope = tuple[tuple[str, int], ...]
 """The layer (or whatever numbers a line's tensors) by index name."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms
-from isomerge.symmetry.spec import Match, Spec
+from isomerge.symmetry.language.spec import Match, Spec
 
 
 def check_fixed(spec: Spec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 SCALES = ("Scale", "PositiveScale")
 

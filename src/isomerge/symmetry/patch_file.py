@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.arithmetic import aligned
 from isomerge.errors import IsomergeError
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

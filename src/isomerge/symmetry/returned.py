@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 ROLES_RETURNED = {"output_attentions": {"h", "g"}, "output_router_logits": {"expert"}}
 """Roles of spaces that are outputs where a config asks for maps of attention (a row for every head) or for votes of routers."""

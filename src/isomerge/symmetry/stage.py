@@ -19,7 +19,7 @@ from isomerge.symmetry.axes import Atom, length, views
 from isomerge.symmetry.axes import atoms as every_atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.discrete import Sign
-from isomerge.symmetry.spec import Shift, Space, Spec
+from isomerge.symmetry.language.spec import Shift, Space, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from isomerge.symmetry.alignment import element_key
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.spec import Space, Spec
+from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
 
 

@@ -15,7 +15,7 @@ from isomerge.errors import IsomergeError
 from isomerge.quotient.optim import Quotient
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import gather_blocks
-from isomerge.symmetry.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 from quotient.optim.modules import LIVE, direction, drawn, inner, less, live, logits, loss, size
 from toys import TOYS, relative
 

@@ -65,9 +65,9 @@ class Wording:
 
 def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
     """The spaces of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
-    from isomerge.engine.free_streams import streams_are_free
-    from isomerge.engine.live.generated import can_generate
-    from isomerge.engine.models import recognise
+    from isomerge.models.free_streams import streams_are_free
+    from isomerge.models.recognised import recognise
+    from isomerge.observe.live.generated import can_generate
 
     try:
         model = recognise(folder, spec_file=spec)

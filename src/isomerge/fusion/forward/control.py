@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.live.live import average
-from isomerge.engine.stats.linear_modules import Rewritten
 from isomerge.errors import IsomergeError
 from isomerge.fusion.forward.sequential_regression import default_ridge, regress, shares_of
+from isomerge.observe.live.aligned_modules import average
+from isomerge.observe.stats.linear_modules import Rewritten
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from isomerge.data.examples import Examples
-    from isomerge.evidence.predictions import Prediction
+    from isomerge.observe.data.examples import Examples
+    from isomerge.observe.predictions import Prediction
 
 # The part of the examples that nothing is regressed on, and from how many on there is one.
 HELD_OUT, ENOUGH = 1 / 8, 16
@@ -89,7 +89,7 @@ def output_error(
     """
     import torch
 
-    from isomerge.evidence.predictions import prediction_of
+    from isomerge.observe.predictions import prediction_of
 
     shares = shares_of(weights, len(endpoints))
     gap = size = total = 0.0
@@ -113,14 +113,14 @@ def output_error(
 
 
 def _divergence(ends: Sequence[Tensor], own: Tensor, kept: Tensor | None, kind: Prediction) -> float:
-    from isomerge.evidence.losses import divergence
+    from isomerge.observe.losses import divergence
 
     return float(divergence(ends, own, kept, kind).sum())
 
 
 def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
     """Logits or last hidden states, float64, and whether they are logits."""
-    from isomerge.evidence.losses import by_position, outputs_of
+    from isomerge.observe.losses import by_position, outputs_of
 
     found = outputs_of(module, batch)
     for name in ("logits", "prediction_logits", "last_hidden_state"):

@@ -17,17 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.stats.forward import run_until
-from isomerge.engine.stats.linear_modules import Layer, Order, Rewritten, matrix, parameters_of
-from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
 from isomerge.fusion.forward.sequential_regression import shares_of
+from isomerge.observe.stats.forward import run_until
+from isomerge.observe.stats.layer_sequence import find_order
+from isomerge.observe.stats.linear_modules import Layer, Order, Rewritten, matrix, parameters_of
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from isomerge.data.examples import Examples
+    from isomerge.observe.data.examples import Examples
 
 PLACES = ("all", "stream")
 # A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow up rounding, and weights.

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from isomerge.engine.live.substitution import module_as_told
-from isomerge.engine.models import Model, working_dtype
+from isomerge.models.recognised import Model, working_dtype
+from isomerge.observe.live.substitution import module_as_told
 from isomerge.progress import Observer
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from isomerge.data.examples import Examples
+    from isomerge.observe.data.examples import Examples
 
 
 @dataclass(frozen=True)

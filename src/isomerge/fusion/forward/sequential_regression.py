@@ -19,16 +19,16 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from isomerge.engine.stats.forward import Place, run_until
-from isomerge.engine.stats.linear_modules import Layer, Rewritten, matrix, parameters_of
-from isomerge.engine.stats.sequence import find_order
 from isomerge.errors import IsomergeError
+from isomerge.observe.stats.forward import Place, run_until
+from isomerge.observe.stats.layer_sequence import find_order
+from isomerge.observe.stats.linear_modules import Layer, Rewritten, matrix, parameters_of
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from isomerge.data.examples import Examples
+    from isomerge.observe.data.examples import Examples
 
 # With few examples more is left to the average.
 MANY, RIDGE, RIDGE_FEW = 256, 1e-3, 1e-2
@@ -79,7 +79,7 @@ def regress(
     layers that read the same tensor.
 
     Args:
-        merged: the average of the endpoints (`isomerge.engine.live.live.average`), in eval mode; changed in place.
+        merged: the average of the endpoints (`isomerge.observe.live.aligned_modules.average`), in eval mode; changed in place.
         endpoints: the aligned models, in eval mode and in one basis, on the same device.
         weights: one per endpoint; divided by their sum.
         examples: unlabelled ones will do.

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
-from isomerge.evidence.stored_weights import put_mean, weights_of
 from isomerge.fusion.soup import Soup, greedy_soup
+from isomerge.observe.live.stored_weights import put_mean, weights_of
 from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from isomerge.data.examples import Examples
+    from isomerge.observe.data.examples import Examples
 
 METRICS = ("loss", "accuracy")
 
@@ -33,7 +33,7 @@ def make_soup(
 
     Args:
         module: a live module of the candidates' class, in eval mode; its weights are overwritten.
-        candidates: aligned weights, as `isomerge.evidence.stored_weights.weights_of` gives them; never changed.
+        candidates: aligned weights, as `isomerge.observe.live.stored_weights.weights_of` gives them; never changed.
         examples: labelled, and held out from training.
         metric: ``loss`` (lower is better) or ``accuracy``.
         batch_size: examples that are run at a time.
@@ -44,7 +44,7 @@ def make_soup(
     Raises:
         IsomergeError: an unknown metric, no candidates, candidates with other weights, or examples without labels.
     """
-    from isomerge.evidence.losses import evaluate
+    from isomerge.observe.losses import evaluate
 
     if metric not in METRICS:
         raise IsomergeError(f"metric {metric}: choose from {', '.join(METRICS)}")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from isomerge.archs import spec_for
 from isomerge.checkpoint.memory import config_of
-from isomerge.engine.live.modules import parameter_names
-from isomerge.engine.ties import SELF_DUAL, has_language_head
 from isomerge.errors import IsomergeError
 from isomerge.matching.streams import returned_streams
+from isomerge.models.ties import SELF_DUAL, has_language_head
+from isomerge.observe.live.modules import parameter_names
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
-from isomerge.symmetry.spec import Line, Space, Spec
+from isomerge.symmetry.language.spec import Line, Space, Spec
 from isomerge.symmetry.stage import find_shifts
 
 if TYPE_CHECKING:

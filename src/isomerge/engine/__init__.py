@@ -1,1 +1,0 @@
-"""The engine: joins checkpoints with matching and fusion, one work unit at a time."""

@@ -1,1 +1,0 @@
-"""Recipes: merges as they are written in YAML."""

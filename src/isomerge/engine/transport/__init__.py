@@ -1,1 +1,0 @@
-"""Fusion by optimal transport: soft averages of neurons in place of an element of an orbit."""

@@ -1,0 +1,148 @@
+"""A fine-tune as a LoRA adapter on its base: the difference of every weight, cut to its largest singular values.
+
+By Eckart and Young the cut is the best approximation of its rank: what is lost is the rest of the singular values.
+The folder is in peft's format, so peft loads it, and so does a ``base+adapter`` reference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from isomerge.checkpoint.growing import GrowingFile
+from isomerge.checkpoint.partial import PartialFolder
+from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors
+from isomerge.fusion.low_rank import Cut
+from isomerge.merging.adapter.adapter_writer import AdapterWriter, Choice, Pair
+from isomerge.models.recognised import Model, recognise
+
+RANK = 16
+"""The largest rank where nobody says one, nor how much is to be kept."""
+_FLOATS = ("F32", "F16", "BF16", "F64")
+
+
+def extract_lora(
+    finetuned: Model | str | Path,
+    base: Model | str | Path,
+    out: str | Path,
+    *,
+    rank: int | None = None,
+    energy: float = 1.0,
+    epsilon: float = 0.0,
+    include: str | None = None,
+    exclude: str | None = None,
+    embeddings: bool = False,
+    save_modules: bool = False,
+    force: bool = False,
+    seed: int = 0,
+    spec_file: str | Path | None = None,
+) -> dict[str, Any]:
+    """Write an adapter folder that turns ``base`` into ``finetuned``, as far as the rank goes; returns a report.
+
+    Tensors are read and written pair by pair. Factors are float32 (float64 for float64 models) with a scaling of 1.
+    Modules have the names of the base's stored tensors: peft finds them where transformers does not rename these.
+
+    Args:
+        finetuned: the model to be described.
+        base: the model that the adapter is for; of the same architecture and shapes.
+        out: the folder, complete or not there at all.
+        rank: the largest rank of a layer. None: as ``energy`` says, or 16 where that is 1.
+        energy: keep the fewest singular values whose squares sum to this share of all, in (0, 1].
+        epsilon: drop singular values below this share of a layer's largest, in [0, 1) (mergekit's ``sv_epsilon``).
+        include: a regular expression that module names must contain; all modules when None.
+        exclude: a regular expression that they must not contain. The differences of other modules are lost.
+        embeddings: describe tables of tokens by factors as well.
+        save_modules: keep whole what has no factors and differs (norms, biases, tables, a head that the base lacks).
+        force: replace ``out`` if it exists.
+        seed: of the randomised range finder for large matrices.
+        spec_file: a spec text of the user's own, for models that are not recognised yet.
+
+    Returns:
+        ``{rank, tensors: {name: {kept, rank, norm, lost}}, norm, lost, share}`` over the tensors that differ: norms of
+        the differences and of what the adapter does not say; ``share`` is lost / norm.
+
+    Raises:
+        IsomergeError: the models do not belong together or are equal, nothing of their difference would be kept, an option is
+            out of range, or ``out`` exists.
+    """
+    choice = Choice(
+        Cut(RANK if rank is None and energy == 1 else rank, energy, epsilon, seed),
+        _pattern("include", include),
+        _pattern("exclude", exclude),
+        embeddings,
+    )
+    _check_options(choice.cut)
+    one, two = (m if isinstance(m, Model) else recognise(m, spec_file=spec_file) for m in (finetuned, base))
+    pairs = list(_pairs(one, two))
+    read = [model.checkpoint for model in (one, two) if model.checkpoint.files]
+    reads = [place for checkpoint in read for place in (*checkpoint.files, checkpoint.folder)]
+    folder = PartialFolder(Path(out).absolute(), force=force, reads=reads)
+    try:
+        folder.begin()
+        writer = AdapterWriter(one, two, choice, GrowingFile(folder.blobs / "tensors"))
+        for pair in pairs:
+            writer.put(pair, save_modules)
+        writer.complete(pairs)
+        if not writer.found:
+            raise IsomergeError(f"{one.ref} and {two.ref} have equal weights: there is nothing to extract")
+        if all(found.kept == "lost" for found in writer.found.values()):
+            raise IsomergeError(
+                f"no module that differs between {one.ref} and {two.ref} would be kept: choose others with --include and "
+                "--exclude, or add --embeddings or --save-modules"
+            )
+        writer.file.finish(folder.model / ADAPTER_WEIGHTS)
+        with disk_errors(folder.model):
+            (folder.model / ADAPTER_CONFIG).write_text(json.dumps(writer.config(), indent=2) + "\n")
+        folder.publish()
+    finally:
+        folder.discard()  # nothing in it can be gone on with
+        folder.release()
+    return writer.report()
+
+
+def _check_options(cut: Cut) -> None:
+    if cut.rank is not None and cut.rank < 1:
+        raise IsomergeError(f"--rank {cut.rank}: give 1 or more")
+    if not 0 < cut.energy <= 1:
+        raise IsomergeError(f"--energy {cut.energy}: give a share of the squared singular values in (0, 1]")
+    if not 0 <= cut.epsilon < 1:
+        raise IsomergeError(f"--sv-epsilon {cut.epsilon}: give a share of the largest singular value in [0, 1)")
+
+
+def _pattern(name: str, text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise IsomergeError(f"--{name} {text!r} is no regular expression ({error})") from None
+
+
+def _pairs(one: Model, two: Model) -> Iterator[Pair]:
+    """The tensors of both models; a tensor that is tied in one and stored in the other counts as stored.
+
+    Raises:
+        IsomergeError: the models have other architectures or shapes, or the fine-tune lacks a tensor.
+    """
+    if one.spec.origin != two.spec.origin:
+        kinds = f"{one.spec.model_type}, {two.spec.model_type}"
+        raise IsomergeError(f"{one.ref} and {two.ref} have different architectures ({kinds})")
+    for canonical, match in {m.canonical: m for m in (*two.matches.values(), *one.matches.values())}.items():
+        tuned, stored = one.source_of(canonical, match), two.source_of(canonical, match)
+        if tuned is None:
+            if match.line.optional:
+                continue
+            raise IsomergeError(f"{one.ref}: tensor {canonical} is missing, but {two.ref} has it: is a shard lost?")
+        name = two.names.get(canonical) or one.names[canonical]
+        if stored is not None:
+            a, b = one.checkpoint.tensors[tuned].shape, two.checkpoint.tensors[stored].shape
+            if a != b:
+                raise IsomergeError(
+                    f"tensor {canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: an adapter needs "
+                    "equal shapes"
+                )
+        if one.checkpoint.tensors[tuned].dtype in _FLOATS:
+            yield Pair(name, match, tuned, stored)

@@ -1,0 +1,55 @@
+"""What a merge leaves beside the fused tensors: heads, alignments, the model card and the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.evidence.card import RECIPE, alignment_file, model_card
+from isomerge.fusion.fusion import Fusion
+from isomerge.merging.head_folders import separate_heads
+from isomerge.merging.heads import write_kept
+from isomerge.merging.roles import MERGED, in_weights, role_text
+from isomerge.symmetry.alignment import Alignment
+
+if TYPE_CHECKING:
+    from isomerge.merging.merge_plan import MergePlan
+    from isomerge.run.writing_run import StreamWriter
+
+
+def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found: Sequence[Alignment]) -> None:
+    """Writes all that is left to write, and the output takes its place.
+
+    Args:
+        plan: what was merged.
+        stream: where all fused tensors are written.
+        report: of the run; it is told of folders of heads.
+        found: how every source of the plan was moved; none where nothing was, or by no symmetry.
+    """
+    models, recipe = plan.models, plan.recipe
+    alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
+    by: list[Alignment | None] = [None if plan.gains is None else plan.gains.written] * len(models)
+    for source, alignment in zip(plan.sources, found, strict=False):
+        by[models.index(source)] = alignment
+    write_kept(stream, plan.heads, models, by, plan.dtype)
+    more: dict[str, Any] = {} if recipe is None else {RECIPE: recipe.encode()}
+    links: dict[str, str] = {}
+    if plan.heads.how == "separate":
+        folders, links = separate_heads(stream, models, by, plan.dtype)
+        more |= folders
+        report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
+    stream.finish(report, alignments, _card(plan.fusion, report, recipe), more=more, links=links)
+
+
+def _card(fusion: Fusion, report: dict[str, Any], recipe: str | None) -> str:
+    how = "They were not aligned. "
+    if report["align"]:
+        how = "Each was first aligned onto the first along its symmetries. "
+        if "mean" in report:
+            how = "All were first matched onto their common mean along their symmetries. "
+    merged = [row["model"] for row in report["roles"] if MERGED in row["roles"]]
+    text = (
+        f"The `{fusion.method.name}` merge of {', '.join(f'`{name}`' for name in merged)}. {how}Made by isomerge."
+    )
+    roles = [(row["model"], role_text(row)) for row in report["roles"]]
+    return model_card("Merged checkpoint", in_weights(report["roles"]), text, report, recipe=recipe, roles=roles)

@@ -1,0 +1,132 @@
+"""Fusing by running the aligned models: regression, soups, statistics gathered on the spot, and REPAIR after any method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.fusion.forward.running import Forward
+from isomerge.fusion.fusion import Fusion
+from isomerge.fusion.registry import STATISTICS
+from isomerge.merging.endpoints import write_endpoints, write_fused
+from isomerge.merging.fusing import Fuser
+from isomerge.models.recognised import Model
+from isomerge.models.unit_plan import make_plan
+from isomerge.observe.live.aligned_modules import state_of
+from isomerge.observe.live.modules import load_module
+from isomerge.run.streaming import stream_units
+from isomerge.run.writing_run import StreamWriter
+from isomerge.solve.match_inputs import open_given
+from isomerge.solve.match_options import Matching
+from isomerge.solve.pairs.pair import PairSolver, UnitResult
+from isomerge.symmetry.blocks import Block
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from isomerge.merging.fusion_statistics import FusionStatistics
+    from isomerge.observe.data.examples import Examples
+
+
+def fuse_forward(
+    stream: StreamWriter,
+    solvers: Sequence[PairSolver],
+    fuser: Fuser,
+    matching: Matching,
+    key: str,
+    *,
+    aligned: bool,
+    repair: Any = None,
+) -> list[list[UnitResult]]:
+    """Fuse by running the aligned models, and write the result; returns what moved the sources.
+
+    Methods of statistics gather them on the aligned models; others give the merged parameters themselves. ``repair`` are
+    the data of REPAIR, which then has the last word.
+    """
+    fusion, donor = fuser.fusion, stream.donor
+    device = matching.settings.device if matching.settings else "cpu"
+    stored = [solvers[0].anchor, *(solver.source for solver in solvers)] if solvers else [donor]
+    stored = [stored[k] for k in fuser.places]
+    models, results = stored, [[] for _ in solvers]
+    if aligned:
+        models, results = write_endpoints(stream, solvers, key)
+        models = [models[k] for k in fuser.places]
+        by = [None, *(solver.given for solver in solvers)]
+        fuser.moved_by = None if fuser.statistics is None else [by[k] for k in fuser.places]
+    fuser.places = []  # models are in the run's order from here on
+    first = models[0]  # the donor, which is moved as well where another model is the anchor
+    option = "--repair" if matching.data is None else "--data"
+    examples = open_given(repair if matching.data is None else matching.data, donor, matching, option=option)
+    run = Forward(models[fusion.start :], stored[fusion.start :], examples, device, stream.output.observer, aligned)
+    if fusion.method.forward:
+        module, fuser.report = fusion.method.function(run, **{o.keyword: v for o, v in fuser.options(None)})
+    else:
+        if fusion.method.statistics is not None and fuser.statistics is None:
+            fuser.statistics = _gathered(stream, run, fusion)
+        still = make_plan(first, models[1:], "none")
+        again = [PairSolver(first, model, still, fuser.dtype, guard=False) for model in models[1:]]
+        if repair is None:
+            fuser.take_notes(stream_units(stream, again, still, fuser.fuse, first))
+            return results
+        fused = write_fused(stream, first, again, still, fuser.fuse, fuser.dtype, key)
+        fuser.told += map(tuple, (stream.done("fused") or {}).get("notes", []))
+        module = load_module(fused, run.dtype, device)
+    if repair is not None:
+        weights = fusion.weights(len(models))[fusion.start :]
+        _repair(module, run, fuser, weights, open_given(repair, donor, matching, option="--repair"))
+    _write_module(stream, models[fusion.start :], first, fuser, module, repaired=repair is not None)
+    return results
+
+
+def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[float], examples: Examples) -> None:
+    from isomerge.fusion.forward.repair import repair
+
+    found = repair(module, run.endpoints, weights, examples, observer=run.observer)
+    fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
+
+
+def _write_module(
+    stream: StreamWriter,
+    models: Sequence[Model],
+    first: Model,
+    fuser: Fuser,
+    module: nn.Module,
+    *,
+    repaired: bool,
+) -> None:
+    """The blocks of the merge as a live module has them, unit by unit; what it has no weight for is the first model's.
+
+    Raises:
+        IsomergeError: a tensor that ``models``, those that are merged, do not explain.
+    """
+    ready = state_of(module, first)
+    for unit in fuser.plan.units:
+        if stream.done(unit.key) is None:
+            blocks = {block: _ready(first, block, ready, fuser.dtype) for block in unit.blocks}
+            theirs = [{b: m.assemble(b, fuser.dtype) for b in unit.blocks} for m in models]
+            fuser.check(blocks, theirs, fuser.options(unit.blocks[0]), repaired=repaired)
+            for block, tensor in blocks.items():
+                stream.put(block, tensor)
+            stream.writer.commit(unit.key, {})
+
+
+def _gathered(stream: StreamWriter, run: Forward, fusion: Fusion) -> FusionStatistics:
+    """The statistics that a method asks for, of the aligned models on the match's data."""
+    from isomerge.merging.fusion_statistics import FusionStatistics
+
+    folder = stream.writer.blob("statistics")
+    folder.mkdir(exist_ok=True)
+    assert fusion.method.statistics is not None
+    kinds = [STATISTICS[fusion.method.statistics]]
+    return FusionStatistics.gathered(
+        run.models, [run.examples], kinds, folder, device=run.device, observer=run.observer
+    )
+
+
+def _ready(first: Model, block: Block, ready: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """A block of a merged module; what the module has no weight for is the first model's."""
+    own = first.assemble(block, dtype)
+    if not own.is_floating_point() or not all(first.names.get(c, "") in ready for c in block.canonical):
+        return own
+    return block.assemble(lambda canonical: ready[first.names[canonical]].to("cpu", dtype))

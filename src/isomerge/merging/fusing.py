@@ -1,0 +1,378 @@
+"""How a fusion is applied to work units."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
+from isomerge.fusion.bounds import Inputs, in_layers, size_of
+from isomerge.fusion.fusion import Fusion
+from isomerge.fusion.net import Watched, check_explained, resolution_of
+from isomerge.fusion.options import Option
+from isomerge.models.recognised import Model
+from isomerge.models.unit_plan import Plan
+from isomerge.pieces import all_finite, pieces
+from isomerge.run.first_reading import FirstReading, FirstReadings
+from isomerge.run.unit_work import Fused
+from isomerge.solve.pairs.pair import Blocks, UnitResult
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block, layer_of, stacks_of
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Generator, Tensor
+
+    from isomerge.merging.fusion_statistics import FusionStatistics
+    from isomerge.models.stored_form import StoredForm
+    from isomerge.solve.pairs.written_gains import CommonGains
+
+
+NAMED = 3
+"""Tensors that a note names."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a block's pieces pass through: where they go, and the first reading that they come from (None: read already)."""
+
+    form: StoredForm | None
+    reading: FirstReading | None
+    notes: list[tuple[str, str]]
+    """Takes what the method says of tensors."""
+
+
+class Fuser:
+    """Applies a fusion to work units.
+
+    Args:
+        fusion: the method and its parameters.
+        plan: the run's plan.
+        donor: the model that names tensors.
+        statistics: of the run's models, where the method asks for them.
+        dtype: the working dtype.
+    """
+
+    def __init__(
+        self, fusion: Fusion, plan: Plan, donor: Model, statistics: FusionStatistics | None, dtype: torch.dtype
+    ) -> None:
+        self.fusion, self.plan, self.donor, self.statistics, self.dtype = fusion, plan, donor, statistics, dtype
+        self.places: list[int] = []
+        """Where the run's models are in what solvers give, the anchor first; empty: in the same order."""
+        self.moved_by: Sequence[Alignment | None] | None = None
+        """What has moved the run's models, in order, before their units are read: statistics of the models as they are stored
+        must follow. None: units come with what moves them."""
+        self.gains: CommonGains | None = None
+        """The gains that all models take on, where streams were turned; blocks come with the anchor's."""
+        self.report: dict[str, Any] = {}
+        """What a method that runs models has to tell."""
+        self.told: list[tuple[str, str]] = []
+        """What the method has said of tensors, by their names."""
+        self._depths = stacks_of(donor.blocks)
+        ranks = {line.name: number for number, line in enumerate(donor.spec.lines)}
+        stacked = [ranks[block.line.name] for block in donor.blocks if layer_of(block)[1] is not None]
+        self._after = {name for name, rank in ranks.items() if stacked and rank > min(stacked)}
+
+    def fuse(
+        self,
+        unit: Unit,
+        blocks: list[Blocks],
+        by: list[Alignment | None],
+        first: FirstReadings,
+        *,
+        form: StoredForm | None = None,
+    ) -> Fused:
+        """The blocks that are written of one unit, from those of every model in the run's order and what moved them.
+
+        Those of ``first`` are read here, piece by piece as they are fused where that can be. A block comes in one of three forms: as
+        the `PlacedTensor` of what was written already (a method that is fused piece by piece, where ``form`` knows a place for the
+        block); in the output dtype, rounded once (such a method without a place); or in the working dtype, to be converted by the
+        caller (all other methods, and what does not fit into the output dtype).
+        """
+        if self.places:
+            blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
+        by = by if self.moved_by is None else list(self.moved_by)
+        if self.gains is not None:
+            if self.fusion.method.compares:  # sizes mean something where gains are folded
+                blocks = [self.gains.fold.applied(self._every_working(part)) for part in blocks]
+            fused = self._fused(unit, blocks, by, {}, None)
+            there = self.gains.take if self.fusion.method.compares else self.gains.written
+            made = {block: t for block, t in fused.items() if not isinstance(t, PlacedTensor)}
+            fused.update(there.applied(self._every_working(made)))
+            return fused
+        return self._fused(unit, blocks, by, first, form)
+
+    def _fused(
+        self,
+        unit: Unit,
+        blocks: list[Blocks],
+        by: list[Alignment | None],
+        first: FirstReadings,
+        form: StoredForm | None,
+    ) -> Fused:
+        found = Fused()
+        apart = [block for block in first if not self._reads(block, len(blocks))]
+        for block in apart:
+            first[block].read()
+        if self.fusion.method.unit:
+            blocks = [self._every_working(part) for part in blocks]
+            found.update(self._by_unit(unit, blocks))
+        for block in unit.blocks:
+            tensors = [part[block] for part in blocks]
+            if not tensors[0].is_floating_point():
+                found[block] = tensors[0]
+            elif block not in found:
+                way = Way(form, None if block in apart else first.get(block), found.notes)
+                found[block] = self._by_block(block, tensors, by, way)
+        return found
+
+    def _reads(self, block: Block, count: int) -> bool:
+        """Whether a block's tensors of all models are fused piece by piece, so that they are read by the way."""
+        fused = [self.fusion.start + self.count(block, number) for number in range(len(block.canonical))]
+        return self.fusion.method.elementwise and self.fusion.first != "donor" and set(fused) == {count}
+
+    def _every_working(self, part: Blocks) -> Blocks:
+        return {block: self._working(t) for block, t in part.items()}
+
+    def _working(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def parameters(self, block: Block, number: int = 0) -> dict[str, Any]:
+        """The method's parameters for a block, or for one of the stored tensors that it is made of."""
+        stack, layer = layer_of(block, number)
+        after, depth = block.line.name in self._after, self._depths.get(stack, 1)
+        name = self.name(block, number)
+        return self.fusion.parameters.at(self.fusion.method, name, layer, after=after, depth=depth)
+
+    def name(self, block: Block, number: int = 0) -> str:
+        """The donor's name of a stored tensor."""
+        canonical = block.canonical[number]
+        return self.donor.names.get(canonical, canonical)
+
+    def count(self, block: Block, number: int = 0) -> int:
+        """How many models are fused in one of a block's stored tensors."""
+        return self.fusion.parameters.count(layer_of(block, number)[1], after=block.line.name in self._after)
+
+    def _by_block(
+        self, block: Block, tensors: list[Tensor], by: list[Alignment | None], way: Way
+    ) -> Tensor | PlacedTensor:
+        """A block: each of its stored tensors for itself, as mergekit does; all at once where that is the same."""
+        import torch
+
+        method, numbers = self.fusion.method, range(len(block.canonical))
+        given = [self.parameters(block, number) for number in numbers]
+        alike = all(g == given[0] for g in given[1:])
+        if (
+            not block.lead
+            or method.unit
+            or method.statistics
+            or (method.elementwise and not method.random and alike)
+        ):
+            return self._by_tensor(block, given[0], tensors, by, way)
+        each, out = [t.flatten(0, len(block.lead) - 1) for t in tensors], None
+        for k in numbers:
+            part = self._by_tensor(block, given[k], [t[k] for t in each], by, way, k)
+            if out is None:
+                out = torch.empty((len(numbers), *part.shape), dtype=part.dtype, device=part.device)
+            elif part.dtype != out.dtype:  # one that does not fit into what is written: told by whoever writes
+                out = out.to(self.dtype)
+            out[k] = part
+        assert out is not None
+        return out.unflatten(0, block.lead)
+
+    def _by_tensor(
+        self,
+        block: Block,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        by: list[Alignment | None],
+        way: Way,
+        number: int = 0,
+    ) -> Any:
+        """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was written."""
+        fusion = self.fusion
+        here = tensors[fusion.start :][: self.count(block, number)]
+        base = tensors[0] if fusion.first == "base" else None
+        name = self.name(block, number)
+        if fusion.method.piecewise:
+            return self._in_pieces(block, given, here, base, way, name)
+        here, base = list(map(self._working, here)), None if base is None else self._working(base)
+        seen = None
+        if self.statistics is not None and fusion.method.statistics is not None:
+            seen = self.statistics.given(fusion.method.statistics, block, by[fusion.start :])[: len(here)]
+        notes: list[str] = []
+        found = self.apply(here, given, base=base, statistics=seen, name=block.canonical[number], notes=notes)
+        way.notes.extend((name, words) for words in notes)
+        if not block.line.infinite:
+            check_explained(fusion.method, found, _inputs(here, base), given, name)
+        return found
+
+    def apply(
+        self,
+        tensors: list[Tensor],
+        given: dict[str, Any],
+        *,
+        base: Tensor | None,
+        statistics: Any,
+        name: str,
+        notes: list[str] | None = None,
+    ) -> Tensor:
+        """The method's result for one tensor of every model, in the working dtype; ``name`` seeds a random method."""
+        method = self.fusion.method
+        if method.unit:  # what a method of units leaves is averaged
+            from isomerge.fusion.linear import linear
+
+            return linear(tensors, weight=given.get("weight", [1.0] * len(tensors)))
+        rng = generator(self.fusion.seed, method.name, name) if method.random else None
+        return method.fuse(tensors, given, base=base, rng=rng, statistics=statistics, notes=notes)
+
+    def _in_pieces(
+        self,
+        block: Block,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        base: Tensor | None,
+        way: Way,
+        name: str,
+    ) -> Tensor | PlacedTensor:
+        """A method that needs no more than a piece of every model in the working dtype."""
+        import torch
+
+        shape, device, form = tensors[0].shape, tensors[0].device, way.form
+        narrow = None if form is None else form.written_dtype(block)
+        place = None if form is None else form.place(block, finite=True)
+        named = None if block.line.infinite else name
+        fill = partial(self._fill, given, tensors, base, way.reading, named)
+        if place is not None and place.shape == shape:
+            with suppress(NotFiniteError):
+                fill(place)
+                return place.placed()
+        elif narrow is not None:
+            out = fill(torch.empty(shape, dtype=narrow, device=device))
+            if narrow == self.dtype or all_finite(out):
+                return out
+        # what does not fit is left to whoever tells what is wrong
+        return fill(torch.empty(shape, dtype=self.dtype, device=device))
+
+    def _fill(
+        self,
+        given: dict[str, Any],
+        tensors: list[Tensor],
+        base: Tensor | None,
+        first: FirstReading | None,
+        name: str | None,
+        out: Any,
+    ) -> Any:
+        """The method's result, in a tensor or at its place in a file; where there is a ``name``, it must be explained."""
+        method = self.fusion.method
+        if method.widening:
+            return self._widened(given, tensors, base, name, out)
+        read = pieces if first is None else first.pieces
+        for parts, place in read([*tensors, *([] if base is None else [base])], out, self.dtype):
+            origin = None if base is None else parts.pop()
+            found = method.fuse(parts, given, base=origin)
+            if name is not None:
+                check_explained(method, found, _inputs(parts, origin), given, name)
+            place.copy_(found)
+        return out
+
+    def _widened(
+        self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, name: str | None, out: Any
+    ) -> Any:
+        """What a widening method puts into ``out``; an entry that ``out`` cannot hold is told by whoever writes."""
+        import torch
+
+        method = self.fusion.method
+        watched: Any = out if isinstance(out, torch.Tensor) else Watched(out)
+        method.fuse(tensors, given, base=base, out=watched)
+        size = watched.size if isinstance(watched, Watched) else size_of([watched])
+        if name is not None and (isfinite(size.norm) or out.dtype == self.dtype):
+            step = resolution_of(out.dtype)
+            check_explained(method, size, _inputs(tensors, base), given, name, resolution=step)
+        return out
+
+    def _by_unit(self, unit: Unit, blocks: list[Blocks]) -> Blocks:
+        first = next((block for block in unit.blocks if layer_of(block)[1] is not None), unit.blocks[0])
+        method, options = self.fusion.method, self.options(first)
+        blocks = blocks[self.fusion.start :][: self.count(first)]
+        found = method.function(self.donor.spec, blocks, **{o.keyword: v for o, v in options})
+        self.check(found, blocks, options)
+        return found
+
+    def options(self, block: Block | None) -> list[tuple[Option, Any]]:
+        """The method's options and their values, for a block or for a whole model, whose tensors all have the same."""
+        given = self.parameters(self.plan.units[0].blocks[0] if block is None else block)
+        return [(option, given[name]) for name, option in self.fusion.method.options.items()]
+
+    def take_notes(self, results: Sequence[Sequence[UnitResult]]) -> None:
+        """Keep what the method has said of tensors while units were fused."""
+        self.told += [note for found in results for result in found for note in result.notes]
+
+    def check(
+        self,
+        blocks: Mapping[Block, Tensor],
+        models: Sequence[Blocks],
+        options: Sequence[tuple[Option, Any]],
+        *,
+        repaired: bool = False,
+    ) -> None:
+        """Hold what is fused of a layer as a whole to what the method can explain, from the tensors of the models and its
+        options; with ``repaired``, what REPAIR can.
+
+        Raises:
+            IsomergeError: naming the tensor and the method.
+        """
+        inputs = Inputs([[t for t in part.values() if t.is_floating_point()] for part in models])
+        method, given = self.fusion.method, {option.name: value for option, value in options}
+        method = replace(method, bound=in_layers) if repaired else method
+        for block, tensor in blocks.items():
+            if tensor.is_floating_point() and not block.line.infinite:
+                check_explained(method, tensor, inputs, given, self.name(block))
+
+    def described(self, count: int) -> dict[str, Any]:
+        """What a report says of the fusion of ``count`` models."""
+        fusion = self.fusion
+        middle = fusion.parameters.at(fusion.method, "", 1, depth=3)
+        weights = fusion.weights(count)[fusion.start :] if "weight" in fusion.method.options else None
+        return {
+            "method": fusion.method.name,
+            "weights": weights,
+            "parameters": {name: value for name, value in middle.items() if name != "weight"},
+            "base": fusion.first == "base",
+            "seed": fusion.seed if fusion.method.random else None,
+            "kept_from_first": [block.key for block in self.plan.alone],
+            "notes": [*self.plan.selection.notes, *fusion.notes, *_joined(self.told)],
+        }
+
+
+def _inputs(tensors: Sequence[Tensor], base: Tensor | None) -> Inputs:
+    """Of one tensor of every model, for the net under methods."""
+    return Inputs([[t] for t in tensors], None if base is None else [base])
+
+
+def _joined(told: Sequence[tuple[str, str]]) -> list[str]:
+    """What was said of tensors, one sentence for each thing that was said."""
+    named: dict[str, list[str]] = {}
+    for name, words in sorted(told):
+        named.setdefault(words, []).append(name)
+    return [f"{_listed(names)}: {words}" for words, names in named.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    first = ", ".join(names[:NAMED])
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"tensor{'s' if len(names) > 1 else ''} {first}{more}"
+
+
+def generator(seed: int, *names: str) -> Generator:
+    """A generator of its own for a tensor: the draws do not depend on what else is drawn, or by whom."""
+    import torch
+
+    digest = hashlib.sha256(" ".join((str(seed), *names)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -1,0 +1,218 @@
+"""Classifier heads in merges: fused like all else, one model's, or all of them beside one merged body.
+
+A head is what has the axis ``labels`` outside the layers, with what stands before it in the same module (RoBERTa's
+``classifier.dense``). Merging papers leave heads per task (task arithmetic, Ilharco et al. 2023): labels of two tasks have
+nothing to do with each other. A head reads the residual stream, so it moves with its model's alignment. Language-model
+heads are none: their axis is the vocabulary, which all models of a merge share.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.models.compatible import LABELS
+from isomerge.models.recognised import Model
+from isomerge.observe.data.inputs import Inputs
+from isomerge.solve.baselines.baselines import SOFT
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Line, Spec
+
+if TYPE_CHECKING:
+    import torch
+
+    from isomerge.models.unit_plan import Plan
+    from isomerge.run.writing_run import StreamWriter
+    from isomerge.symmetry.alignment import Alignment
+
+WAYS = ("average", "copy", "separate", "keep:MODEL")
+VOCABULARY = "vocab"
+CONFIG_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
+"""What a config says of the head; a key that a model's config lacks has its default."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Whose heads a merge writes, and where."""
+
+    how: str
+    """``average``, ``copy``, ``separate`` or ``keep``."""
+    kept: int = 0
+    """The number, from 0 in the run's order, of the model whose head the output has."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether heads are left out of matching and fusion."""
+        return self.how != "average"
+
+
+def heads_of(asked: str, models: Sequence[Model]) -> Heads:
+    """What ``--heads`` asks for.
+
+    Args:
+        asked: one of `WAYS`; a model is named by its number, from 1 in the run's order (the base first, where there is
+            one), or by its reference.
+        models: in the run's order.
+
+    Raises:
+        IsomergeError: another word, or a model that is not there or has no head.
+    """
+    if asked in ("average", "copy", "separate"):
+        if asked == "separate" and not any(own_blocks(m, models[0]) for m in models):
+            raise IsomergeError("--heads separate: none of the models has a classifier head: leave it out")
+        return Heads(asked)
+    word, colon, name = asked.partition(":")
+    if word != "keep" or not colon:
+        raise IsomergeError(f"--heads {asked}: choose from {', '.join(WAYS)}")
+    names = [model.ref for model in models]
+    if name in names:
+        number = names.index(name)
+    elif name.isdigit() and 1 <= int(name) <= len(models):
+        number = int(name) - 1
+    else:
+        raise IsomergeError(
+            f"--heads {asked}: no such model; give a number from 1 to {len(models)}, or one of {', '.join(names)}"
+        )
+    if not own_blocks(models[number], models[0]):
+        raise IsomergeError(f"--heads {asked}: {names[number]} has no classifier head: name another model")
+    return Heads("keep", number)
+
+
+def check_heads(heads: Heads, match: str, *, runs: bool) -> None:
+    """Refuse what heads that stay apart cannot be combined with.
+
+    Args:
+        heads: what is asked for.
+        match: the name of the match.
+        runs: whether the merged model or the models are run (`fuse_forward`).
+
+    Raises:
+        IsomergeError: the match moves no heads, or models with different heads would have to be run.
+    """
+    if heads.apart and runs:
+        raise IsomergeError("--heads: this merge runs the models with their heads: choose --heads average")
+    if heads.how in ("separate", "keep") and match in SOFT:
+        raise IsomergeError(
+            f"--heads {heads.how}: --match {match} gives no alignment to move a head by; choose --heads copy"
+        )
+
+
+def head_lines(spec: Spec) -> frozenset[str]:
+    """The names of the lines that are a classifier head."""
+
+    def part(line: Line) -> str:
+        return line.name.partition(".")[0]
+
+    def axes(line: Line) -> set[str]:
+        return {atom.name for atom in atoms(line.axes or ())}
+
+    outside = [line for line in spec.lines if not line.indices]
+    heads = [line for line in outside if LABELS in axes(line)]
+    language = {part(line) for line in outside if VOCABULARY in axes(line)}
+    parts = {part(line) for line in heads} - language
+    beside = [line for line in outside if line.optional and part(line) in parts]
+    return frozenset(line.name for line in (*heads, *beside))
+
+
+def head_blocks(model: Model) -> list[Block]:
+    """A model's classifier head."""
+    names = head_lines(model.spec)
+    return [block for block in model.blocks if block.line.name in names]
+
+
+def own_blocks(model: Model, donor: Model) -> list[Block]:
+    """What a model needs beside the donor's body: its head, and what the donor lacks (a pooler); empty without a head."""
+    names, matches = head_lines(model.spec), {m.canonical: m for m in model.matches.values()}
+    found = head_blocks(model)
+    lacking = [
+        block
+        for block in model.blocks
+        if block.line.name not in names and any(donor.source_of(c, matches[c]) is None for c in block.canonical)
+    ]
+    return [*found, *lacking] if found else []
+
+
+def unlike_heads(models: Sequence[Model]) -> str | None:
+    """What is said where classifier heads are averaged whose outputs mean different things; None where they may be alike.
+
+    Classes that nobody has named (``LABEL_0``) may be any.
+    """
+    headed = [(model, Inputs(model.config)) for model in models if head_blocks(model)]
+    for (one, mine), (two, theirs) in itertools.combinations(headed, 2):
+        names = [[*inputs.class_ids] for inputs in (mine, theirs)]
+        named = not any(name.startswith("LABEL_") for every in names for name in every)
+        if mine.task != theirs.task or (named and mine.class_ids != theirs.class_ids):
+            return (
+                f"the classifier heads of {one.ref} and {two.ref} are averaged, though their labels are not the same ones: "
+                "--heads copy keeps the first model's, keep:MODEL another one's"
+            )
+    return None
+
+
+def arrange(heads: Heads, models: Sequence[Model], plan: Plan) -> tuple[Model, Plan]:
+    """The model whose names, config and companions are written, and the plan of its body, heads left out.
+
+    The template of ``keep`` has the kept model's head and no weights of its own to read.
+    """
+    donor, kept = models[0], models[heads.kept]
+    if not heads.apart:
+        return donor, plan
+    apart = {block.key for block in head_blocks(donor)}
+    units = [replace(unit, blocks=tuple(b for b in unit.blocks if b.key not in apart)) for unit in plan.units]
+    rest = [b for b in plan.alone if b.key not in apart]
+    units = tuple(unit for unit in units if unit.blocks)
+    if kept is donor:
+        return donor, replace(plan, units=units, alone=(*rest, *head_blocks(donor)))
+    theirs = {block.key for block in kept.blocks}
+    gone = {c for b in plan.alone if b.key not in theirs for c in b.canonical}
+    gone |= {c for b in head_blocks(donor) for c in b.canonical}
+    rest = [b for b in rest if b.key in theirs]
+    return _template(donor, kept, gone), replace(plan, units=units, alone=tuple(rest))
+
+
+def _template(donor: Model, kept: Model, gone: set[str]) -> Model:
+    """The donor without some of its tensors (by canonical names), with another model's head and its labels."""
+    stored = {donor.names[c] for c in gone if c in donor.names}
+    tensors = {n: info for n, info in donor.checkpoint.tensors.items() if n not in stored}
+    matches = {n: match for n, match in donor.matches.items() if n not in stored}
+    for block in own_blocks(kept, donor):
+        for canonical in block.canonical:
+            name = kept.names[canonical]
+            tensors[name], matches[name] = kept.checkpoint.tensors[name], kept.matches[name]
+    config = with_labels(donor.config, kept.config)
+    return replace(donor, checkpoint=replace(donor.checkpoint, tensors=tensors, config=config), matches=matches)
+
+
+def with_labels(config: Mapping[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with what another one says of the head, in the order of the first."""
+    found = {k: of[k] if k in CONFIG_KEYS else v for k, v in config.items() if k not in CONFIG_KEYS or k in of}
+    return {**found, **{key: of[key] for key in CONFIG_KEYS if key in of}}
+
+
+def moved_head(
+    model: Model, donor: Model, alignment: Alignment | None, dtype: torch.dtype
+) -> dict[Block, torch.Tensor]:
+    """A model's own blocks where its alignment moves them; ``None`` leaves them as they are."""
+    found = {}
+    for block in own_blocks(model, donor):
+        tensor = model.assemble(block, dtype)
+        if alignment is not None and tensor.is_floating_point():
+            alignment.act_linearly(block, tensor)
+        found[block] = tensor
+    return found
+
+
+def write_kept(
+    stream: StreamWriter, heads: Heads, models: Sequence[Model], by: Sequence[Alignment | None], dtype: torch.dtype
+) -> None:
+    """Write the head of ``keep``; ``by`` is what moved every model, None for the anchor."""
+    kept = models[heads.kept]
+    if heads.how != "keep" or kept is models[0]:
+        return
+    for block, tensor in moved_head(kept, models[0], by[heads.kept], dtype).items():
+        stream.put(block, tensor)
+    stream.writer.commit("kept head", {})

@@ -1,0 +1,81 @@
+"""The models of a merge opened: stacks of layers, views of one vocabulary, a chat template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isomerge.checkpoint.chat_template import AUTO, common_template, own_template
+from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
+from isomerge.checkpoint.memory import as_reference
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.errors import IsomergeError
+from isomerge.merging.merge_job import MergeJob
+from isomerge.models.quantised import dequantised
+from isomerge.models.references import open_model_ref
+from isomerge.options.unused import note
+
+
+def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> list[Any]:
+    """What a job merges, in the run's order, as `isomerge.models.recognised.recognise` takes it: with slices, stacks of layers;
+    with a tokenizer, views of one vocabulary.
+
+    Raises:
+        IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
+    """
+    found = _opened(job, spec, allow_pickle)
+    if job.chat_template is None:
+        return found
+    template, text = job.chat_template
+    donor = _open(found[0], allow_pickle)
+    if template == AUTO:
+        common = common_template([donor, *(_open(model, allow_pickle) for model in found[1:])])
+        if common is None or common == own_template(donor):
+            return found
+        text = common
+    files = {**donor.companions(), CHAT_TEMPLATE: text.encode()}
+    return [donor.derive({}, origin=f"chat template {template}", companions=files), *found[1:]]
+
+
+def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
+    if not job.stacks:
+        return _of_one_vocabulary(job, list(job.models), spec, allow_pickle)
+    from isomerge.models.layers import stack_layers
+
+    # tokens belong to whole models: a stack may have its layers from models of several vocabularies
+    refs = list(dict.fromkeys(ref for stack in job.stacks for ref, _ in stack))
+    whole = _of_one_vocabulary(job, [_open(ref, allow_pickle) for ref in refs], spec, allow_pickle)
+    known = dict(zip(refs, whole, strict=True))
+    donor = known[job.stacks[0][0][0]]
+    return [
+        stack_layers([(known[ref], range(*layers)) for ref, layers in stack], donor, spec_file=spec)
+        for stack in job.stacks
+    ]
+
+
+def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle: bool) -> list[Any]:
+    """Models, the donor first, as they are or as views of the vocabulary that the job asks for."""
+    if job.tokenizer is None:
+        return models
+    from isomerge.models.vocabulary_views import with_vocabulary
+
+    base = 0 if job.base_named else None
+    checkpoints = [_open(model, allow_pickle) for model in models]
+    views, _ = with_vocabulary(checkpoints, base=base, spec_file=spec, **job.tokenizer)
+    moved = next((x for x, view in zip(checkpoints, views, strict=True) if view.recipes != x.recipes), None)
+    if moved is None and views[0] is checkpoints[0]:  # whose files are written
+        note("tokenizer_source", "the models have one vocabulary")
+    if moved is not None and any(origin is not None for origin in job.source_bases):
+        raise IsomergeError(
+            f"{moved.ref}: another vocabulary moves the rows of its tokens, and not those of the models that --source-base "
+            "names: give models of one vocabulary, or leave --source-base out"
+        )
+    return list(views)
+
+
+def _open(model: Any, allow_pickle: bool) -> Checkpoint:
+    if hasattr(model, "save_pretrained"):
+        raise IsomergeError(f"{type(model).__name__} has no tokenizer: save it in a folder with one, and give that")
+    found = as_reference(model)
+    if isinstance(found, Checkpoint):
+        return dequantised(found)
+    return open_model_ref(found, allow_pickle=allow_pickle)

@@ -1,0 +1,186 @@
+"""What a merge is asked for, whoever asks: models in the run's order, and the fusion.
+
+A run's first model gives config and tokenizer, and is what the others are aligned onto: the base where one is named, else
+the first model listed, always.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import Fusion, fusion_of
+from isomerge.fusion.parameters import of_every_model
+from isomerge.fusion.registry import Method
+from isomerge.fusion.registry import method as merge_method
+from isomerge.merging.recipe.schema import Recipe
+
+Layers = tuple[Any, tuple[int, int]]
+"""A model, and some of its layers ``[first, last)``."""
+
+
+@dataclass(frozen=True)
+class MergeJob:
+    """A merge, before any model is opened."""
+
+    models: tuple[Any, ...]
+    """References, open checkpoints or modules, in the run's order; with slices, the first of every stack."""
+    fusion: Fusion
+    stacks: tuple[tuple[Layers, ...], ...] = ()
+    """Per model of the run, the layers that it is stacked of; empty for whole models."""
+    recipe: Recipe | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What a recipe says of `isomerge.merge`'s other arguments."""
+    matching: Mapping[str, Any] = field(default_factory=dict)
+    stats: tuple[str, ...] = ()
+    """Statistics files for the method, one per model that is fused, in the run's order."""
+    source_bases: tuple[Any, ...] = ()
+    """What the models that are fused were tuned from, in the run's order; None where it is the base. Empty: all of them."""
+    tokenizer: Mapping[str, Any] | None = None
+    """The output's vocabulary; None: all models have one."""
+    chat_template: tuple[str, str] | None = None
+    """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first model's
+    own."""
+    files: tuple[str, ...] = ()
+    """What is read beside models, data and statistics: the recipe, and its chat template."""
+    merge_base: bool = True
+    """Whether a base that is not among the models may be merged with them."""
+    base_named: bool = False
+    """Whether a base is named: it is the run's first model, also where the method knows no base."""
+
+
+def job_of_models(
+    models: Sequence[Any],
+    *,
+    method: str = "linear",
+    weights: Sequence[float] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    base_model: Any = None,
+    stats: Sequence[str | Path] = (),
+    tokenizer_source: str | None = None,
+    source_bases: Sequence[Any] = (),
+    merge_base: bool = True,
+    seed: int = 0,
+) -> MergeJob:
+    """The merge of whole models.
+
+    Args:
+        models: those that are merged; the base may be among them.
+        method: its name.
+        weights: one per model.
+        parameters: of the method; a list has one number per model.
+        base_model: the base, named as among the models or another one.
+        merge_base: whether methods that know no base merge one that is not among the models with them, as mergekit does; else
+            it gives config and tokenizer alone.
+        stats: statistics files for the method, one per model.
+        source_bases: what the models were tuned from, one for all or one per model, where that is not ``base_model``.
+        tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or a model.
+        seed: of random methods.
+
+    Raises:
+        IsomergeError: see `fusion_of`.
+    """
+    chosen = merge_method(method)
+    listed = list(models)
+    # numpy and torch have numbers and lists of their own
+    given = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in dict(parameters or {}).items()}
+    if weights is not None and len(weights) != len(listed):
+        raise IsomergeError(f"--weights: {len(listed)} finite numbers are needed, got {list(weights)}")
+    at = None if base_model is None else next((k for k, m in enumerate(listed) if _same(m, base_model)), None)
+    notes: list[str] = []
+    if base_model is not None and at is None and merge_base and joins(chosen):
+        _check_joining(base_model, chosen, len(listed), weights, given, stats)
+        at, listed = 0, [base_model, *listed]
+        notes.append(joined(base_model, "--base-model", "--no-merge-base takes"))
+    files = [str(file) for file in ([stats] if isinstance(stats, (str, Path)) else stats)]
+    if files and len(files) != len(listed):
+        raise IsomergeError(f"--stats: {len(listed)} files are needed, one per model, got {len(files)}")
+    source_bases = [source_bases] if isinstance(source_bases, (str, Path)) else source_bases
+    origins = list(source_bases) * (len(listed) if len(source_bases) == 1 else 1)
+    if origins and len(origins) != len(listed):
+        raise IsomergeError(
+            f"--source-base: give one for all, or one for each of {len(listed)} models, got {len(origins)}"
+        )
+    if at is not None:  # a base that is listed comes first; methods of task vectors take it for the base alone
+        order = [k for k in range(len(listed)) if k != at]
+        order = order if chosen.base != "none" else [at, *order]
+        for name, value in given.items():
+            if of_every_model(chosen, name, value) and len(value) == len(listed):
+                given[name] = [value[k] for k in order]
+        weights = None if weights is None else [weights[k] for k in order]
+        listed, files, origins = ([each[k] for k in order] if each else [] for each in (listed, files, origins))
+    named = base_model is not None and (at is None or chosen.base != "none")
+    fusion = fusion_of(len(listed), method=method, weights=weights, parameters=given, base=named, seed=seed)
+    fusion = replace(fusion, notes=(*fusion.notes, *notes))
+    tokenizer = None if tokenizer_source is None else {"source": str(tokenizer_source)}
+    return MergeJob(
+        tuple([base_model, *listed] if named else listed),
+        fusion,
+        stats=tuple(files),
+        tokenizer=tokenizer,
+        source_bases=tuple(origins),
+        merge_base=merge_base,
+        base_named=base_model is not None,
+    )
+
+
+def joins(method: Method) -> bool:
+    """Whether a base that is not among the models is merged with them by a method, as mergekit does: by those that know no base."""
+    return method.base == "none" and method.models[1] != 1
+
+
+def joined(base: Any, said: str, instead: str) -> str:
+    """The note on a base that is merged with the models.
+
+    Args:
+        base: what it is called.
+        said: how it was named, as an option or a key.
+        instead: what takes its config and tokenizer alone, up to the verb.
+    """
+    return (
+        f"{base}, the {said}, is merged as one of the models, as mergekit does where they lack it ({instead} its config and "
+        "tokenizer alone)"
+    )
+
+
+def _check_joining(
+    base: Any,
+    method: Method,
+    count: int,
+    weights: Sequence[float] | None,
+    parameters: Mapping[str, Any],
+    stats: Sequence[Any] | str | Path,
+) -> None:
+    """Refuse to guess what a base that joins the models has of what every one of them has of its own."""
+    own = [
+        name for name, value in parameters.items() if of_every_model(method, name, value) and len(value) == count
+    ]
+    own = [*(["--weights"] if weights is not None else []), *(f"--parameter {n}" for n in own)]
+    if own := [*own, *(["--stats"] if stats else [])]:
+        raise IsomergeError(
+            f"--base-model {base}: the method {method.name} knows no base and merges it as one of the models, as mergekit does, but "
+            f"{own[0]} has nothing for it: name it among the models as well, with a value of its own, or give --no-merge-base, with "
+            "which it gives config and tokenizer alone"
+        )
+
+
+def number_of(onto: Any, job: MergeJob) -> int:
+    """Which of a job's models all are aligned onto.
+
+    Raises:
+        IsomergeError: none of them.
+    """
+    found = [k for k, model in enumerate(job.models) if _same(model, onto)]
+    if onto is not None and not found:
+        raise IsomergeError(f"--onto {onto}: name one of the models, {', '.join(map(str, job.models))}")
+    return found[0] if found else 0
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, (str, Path)) and isinstance(two, (str, Path)):
+        return str(one) == str(two) or (os.path.isdir(one) and os.path.isdir(two) and os.path.samefile(one, two))
+    return one is two

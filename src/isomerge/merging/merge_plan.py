@@ -1,0 +1,221 @@
+"""A merge, checked and planned before a byte is written: spaces, heads, solvers, the fusion of every unit, the key of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from isomerge.evidence.relation import Level, Pair
+from isomerge.fusion.fusion import Fusion
+from isomerge.merging.fusing import Fuser
+from isomerge.merging.heads import arrange, check_heads, head_blocks, head_lines, heads_of, unlike_heads
+from isomerge.merging.merge_checks import (
+    check_aligned,
+    check_anchors,
+    check_described,
+    check_framed,
+    check_runs,
+    check_soft,
+    check_transplant,
+    statistics_of,
+)
+from isomerge.merging.merge_options import MergeOptions
+from isomerge.merging.parameter_checks import check_parameters
+from isomerge.merging.recipe.yaml_text import plain_value
+from isomerge.models.compatible import check_compatible
+from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.unit_plan import make_plan
+from isomerge.observe.read_files import data_key, file_stamp
+from isomerge.options import unused
+from isomerge.run.cost import room_for_units
+from isomerge.run.run_verdict import (
+    measured,
+    pairs_of,
+    planned_report,
+    verdict_document,
+)
+from isomerge.run.running_cost import fusing_memory
+from isomerge.run.writing_run import Output, run_key
+from isomerge.solve.match_checks import check_matching, check_statistics_files
+from isomerge.solve.match_inputs import inputs_key
+from isomerge.solve.match_options import OURS
+from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.pairs.written_gains import CommonGains
+from isomerge.solve.standing import chosen_spaces, leaves_alone, none_matched, standings
+
+
+class MergePlan:
+    """One merge: checked and planned when it is made, before a byte is written."""
+
+    def __init__(self, models: Sequence[Model], output: Output, fusion: Fusion, options: MergeOptions) -> None:
+        self.models, self.output, self.fusion, self.options = models, output, fusion, options
+        self.donor, matching = models[0], options.matching
+        self.gains: CommonGains | None = None
+        self.aligns = bool(options.align)
+        self._check_options()
+        self.heads = heads_of(options.heads, models)
+        if options.heads == "copy" and not any(map(head_blocks, models)):
+            unused.note("heads", "none of the models has a classifier head")
+        apart = head_lines(self.donor.spec) if self.heads.apart else ()
+        looks = self.aligns or fusion.method.forward or fusion.method.statistics or options.repair is not None
+        notes = check_compatible(self.donor, models[1:], apart=apart, stored=not looks)
+        self.dtype = working_dtype(models)
+        self.told = self._look()
+        plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
+        notes += self.told
+        if not self.heads.apart and (note := unlike_heads(models)):
+            notes.append(note)
+        plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
+        self.template, plan = arrange(self.heads, models, plan)
+        self.plan = none_matched(plan) if self.left and all(self.left) else plan
+        check_framed(options.source_bases, self.plan, self.spaces)
+        check_aligned(self.aligns, matching, fusion, len(models), options.anchor)
+        check_matching(matching, len(models) - 1, self.spaces)
+        # the anchor comes first in what solvers give, and in the files of a match; the fusion wants the run's order
+        onto = options.onto
+        self.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
+        check_statistics_files(matching, [models[onto], *(model for k, model in enumerate(models) if k != onto)])
+        of_match = [matching.stats[k] for k in self.places][fusion.start :] if matching.stats else ()
+        self.statistics = statistics_of(fusion, options.stats or of_match, models, matching)
+        self.gathers = fusion.method.statistics is not None and self.statistics is None
+        self.runs = fusion.method.forward or self.gathers or options.repair is not None
+        check_heads(self.heads, matching.match, runs=self.runs)
+        check_runs(models, self.plan, fusion, options.repair)
+        self._make_solvers()
+
+    @cached_property
+    def cost(self) -> dict[str, Any]:
+        """What decides how much memory the run takes: for `isomerge.run.cost`."""
+        options, matching = self.options, self.options.matching
+        fusing = fusing_memory(
+            self.models, self.fusion, matching, repair=options.repair is not None, gathers=self.gathers, aligned=self.matches
+        )  # fmt: skip
+        found = {"guard": False, "piecewise": self.fusion.method.piecewise, "fusing": fusing}
+        return {**found, "anchor": options.anchor, "matching": matching} if self.matches else found
+
+    @property
+    def matches(self) -> bool:
+        """Whether any model is matched."""
+        return self.aligns and not (self.left and all(self.left))
+
+    def _check_options(self) -> None:
+        options, fusion, match = self.options, self.fusion, self.options.matching.match
+        check_described(self.donor, fusion, options.repair)
+        check_anchors(options.anchor, options.onto, options.matching, options.spaces or "")
+        check_soft(match, fusion, options.repair)
+        check_transplant(
+            fusion,
+            options.source_bases,
+            onto=options.onto,
+            anchor=options.anchor,
+            align=self.aligns,
+            repair=options.repair,
+            match=match,
+        )
+        check_compatible(self.donor, [base for base in options.source_bases if base is not None])
+
+    def _look(self) -> list[str]:
+        """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell of the choice."""
+        options, matching, given = self.options, self.options.matching, self.options.source_bases
+        self.target = self.models[options.onto]
+        self.sources = [model for k, model in enumerate(self.models) if k != options.onto]
+        self.bases = [*[None] * self.fusion.start, *given] if given else [None] * len(self.models)
+        tuned_from = {id(model): base for model, base in zip(self.models, self.bases, strict=True)}
+        self.origins = [tuned_from[id(source)] for source in self.sources]
+        moved = [origin or source for source, origin in zip(self.sources, self.origins, strict=True)]
+        how: dict[str, Any] = {"kinship": options.kinship, "observer": self.output.observer}
+        self.standings = standings(self.target, moved, self.dtype, sample=not self.aligns, **how)
+        self.strays = [
+            standings(origin, [source], self.dtype, sample=True, **how)[0]
+            for source, origin in zip(self.sources, self.origins, strict=True)
+            if origin is not None
+        ]
+        fixed = "task vectors are moved inside the layers" if any(self.origins) else ""
+        fixed = "only some layers are matched" if options.layers is not None else fixed
+        plain = matching.match == OURS and not matching.needs_models
+        asked = options.spaces if options.spaces is not None or plain else matching.spaces(None)
+        found, others = self.standings, self.models[1:]
+        self.helps = [False] * len(found)
+        if not self.aligns:
+            spaces, _ = chosen_spaces(None, found, self.donor, others, fixed=fixed)
+            self.helps = [s.same_basis is True or (s.moved and spaces == "all") for s in found]
+            self.spaces, self.left = "none", []
+            return []
+        self.spaces, notes = chosen_spaces(asked, found, self.donor, others, fixed=fixed)
+        self.left = leaves_alone(options.align, found, plain=plain, together=options.anchor == "none")
+        return notes
+
+    def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
+        """Every model with what it is brought to, with the distances of a report; and fine-tunes that are none of what they are said
+        to be tuned from."""
+        how = {"align": self.aligns, "left": self.left, "helps": self.helps}
+        base = self.fusion.first == "base" and not self.options.onto
+        found = pairs_of(self.standings, self.models, base=base, **how)
+        found = found if report is None else measured(found, report)
+        strays = pairs_of(self.strays, self.models, align=False, base=True)
+        return found + [pair for pair in strays if pair.level is Level.POOR]
+
+    def _make_solvers(self) -> None:
+        options = self.options
+        room = room_for_units(self.plan, self.models, self.output.max_memory, **self.cost)
+        # unguarded: the merge must be a function of the orbits, whatever gauges the checkpoints are stored in
+        self.solvers = [
+            PairSolver(
+                self.target,
+                origin or source,
+                self.plan,
+                self.dtype,
+                guard=False,
+                device=options.matching.matching_device,
+                room=room,
+            )
+            for source, origin in zip(self.sources, self.origins, strict=True)
+        ]
+        for solver, left in zip(self.solvers, self.left, strict=False):
+            solver.left = left
+        self.fuser = Fuser(self.fusion, self.plan, self.donor, self.statistics, self.dtype)
+        check_parameters(self.fuser)
+        self.fuser.places = self.places
+
+    def key(self) -> str:
+        """What the output depends on: a run that was killed goes on only under the same."""
+        options = self.options
+        settings = (
+            list(map(file_stamp, options.stats)),
+            self.spaces,
+            options.layers,
+            self.output.dtype,
+            self.output.shard_size,
+            inputs_key(options.matching, self.donor),
+            inputs_key(options.matching, self.target),
+            options.anchor,
+            options.onto,
+            data_key(options.repair, self.donor, options.matching.limit),
+            [k for k, base in enumerate(self.bases) if base is not None],
+            options.heads,
+            None if self.recipe is None else plain_value(self.recipe),  # what it says, not how it is written
+            self.left,
+        )
+        return run_key("merge", self.read, *self.fusion.key(), *settings)
+
+    @property
+    def recipe(self) -> str | None:
+        """The YAML that is kept with the output; spaces stand in it where they were not a matter of course."""
+        return None if self.options.recipe is None else self.options.recipe(self.spaces, bool(self.told))
+
+    @property
+    def read(self) -> list[Model]:
+        """All models that are read."""
+        return [*self.models, *(base for base in self.bases if base is not None)]
+
+    def verdict(self, report: dict[str, Any], pairs: Sequence[Pair]) -> dict[str, Any] | None:
+        """What came out, or will: see `verdict_document`."""
+        return verdict_document(pairs, report, self.models)
+
+    def expected(self) -> dict[str, Any] | None:
+        """The verdict before anything is matched, by how the models stand."""
+        refs = [self.target.ref, *(source.ref for source in self.sources)]
+        described = self.fuser.described(len(self.models))
+        return self.verdict(planned_report("merge", refs, align=self.aligns, **described), self.pairs())

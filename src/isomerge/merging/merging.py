@@ -1,0 +1,139 @@
+"""Merging: align every model onto one (or onto their common mean), fuse unit by unit, write an ordinary checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from isomerge.fusion.fusion import Fusion, fusion_of
+from isomerge.merging.finishing import finish
+from isomerge.merging.forward_fusion import fuse_forward
+from isomerge.merging.head_folders import apart_names
+from isomerge.merging.merge_options import MergeOptions
+from isomerge.merging.merge_plan import MergePlan
+from isomerge.merging.roles import roles_of, weights_of
+from isomerge.merging.transplant import TransplantSolver
+from isomerge.models.recognised import Model
+from isomerge.run.run_report import report_of
+from isomerge.run.run_verdict import (
+    noted,
+    tell_ahead,
+)
+from isomerge.run.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
+from isomerge.run.writing_run import Output, StreamWriter
+from isomerge.solve.baselines.baselines import SOFT, prepare_transport
+from isomerge.solve.many.mean_solutions import prepare_mean
+from isomerge.solve.match_options import OURS
+from isomerge.solve.pairs.solutions import prepare_solutions
+from isomerge.solve.pairs.written_gains import prepare_gains
+from isomerge.symmetry.alignment import Alignment
+
+
+def run_merge(
+    models: Sequence[Model], output: Output, *, fusion: Fusion | None = None, **options: Any
+) -> dict[str, Any]:
+    """Align every model onto the first (or another), fuse them, and write the result in the first model's names, with its
+    config; returns the report.
+
+    Args:
+        models: in the run's order: the base first where there is one.
+        output: where to, and how.
+        fusion: the method; the mean by default.
+        options: see `MergeOptions`.
+
+    Raises:
+        IsomergeError: models or options that do not fit together, before anything is written.
+    """
+    return run_plan(MergePlan(models, output, fusion or fusion_of(len(models)), MergeOptions(**options)))
+
+
+def run_plan(plan: MergePlan) -> dict[str, Any]:
+    """Match, fuse and write what was planned; the report."""
+    options, key = plan.options, plan.key()
+    if plan.matches:  # which takes its time
+        tell_ahead(plan.expected())
+    apart = apart_names(plan.heads, plan.donor)
+    with StreamWriter(plan.template, plan.output, key, others=plan.read, apart=apart) as stream:
+        used, how = _matched(plan, stream)
+        if plan.runs:
+            results = fuse_forward(
+                stream,
+                plan.solvers,
+                plan.fuser,
+                options.matching,
+                key,
+                aligned=plan.matches,
+                repair=options.repair,
+            )
+            how |= {"forward": plan.fuser.report}
+        else:
+            fuse = partial(plan.fuser.fuse, form=stream.form)
+            pieces = plan.fusion.method.piecewise
+            results = stream_units(stream, used, plan.plan, fuse, plan.target, piecewise=pieces)
+            plan.fuser.take_notes(results)
+        aligned = options.onto and plan.matches
+        moved = plan.solvers[0].alignment(elements_of_results(results[0])) if aligned else None
+        if plan.gains is not None:
+            moved = plan.gains.written if moved is None else plan.gains.written @ moved
+        write_alone(stream, plan.plan, plan.donor, plan.dtype, moved)
+        described = plan.fuser.described(len(plan.models))
+        beside = [base for base in plan.bases if base is not None]
+        read = [plan.target, *plan.sources]
+        report = report_of("merge", read, results, beside, **described, **how)
+        found: list[Alignment] = []
+        if plan.aligns and options.matching.match not in SOFT:
+            found = [s.alignment(elements_of_results(r)) for s, r in zip(plan.solvers, results, strict=True)]
+            if plan.gains is not None:
+                found = [plan.gains.written @ g for g in found]
+        report["roles"] = roles_of(plan, report)
+        if report["weights"] is not None:  # of the models that are fused, in the order of ``models``
+            given = dict(zip(map(id, plan.models), weights_of(plan.fusion, len(plan.models)), strict=True))
+            report["weights"] = [w for model in read if (w := given[id(model)]) is not None]
+        report["verdict"] = plan.verdict(report, plan.pairs(report))
+        report["notes"] += noted(report["verdict"])
+        finish(plan, stream, report, found)
+    return report
+
+
+def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
+    """What brings the units together, once all passes over whole models are done, and what the report says of it."""
+    options, matching, solvers = plan.options, plan.options.matching, plan.solvers
+    used: Sequence[UnitSolver] = solvers
+    streams: list[dict[str, Any]] = []
+    mean = None
+    if not plan.matches:
+        pass
+    elif options.anchor == "none":
+        mean = prepare_mean(stream, solvers, matching, plan.fusion.weights(len(plan.models)))
+    elif matching.match in SOFT:
+        used, streams = prepare_transport(stream, solvers, matching)
+    else:
+        streams = prepare_solutions(stream, solvers, matching)
+    if not streams and mean is None:
+        prepare_votes(stream, solvers)
+    _take_gains(plan, stream)
+    if any(plan.origins):
+        used = [
+            TransplantSolver(solver, source) if origin else solver
+            for solver, source, origin in zip(solvers, plan.sources, plan.origins, strict=True)
+        ]
+    ours = matching.match == OURS
+    how: dict[str, Any] = {"align": plan.aligns, "spaces": plan.spaces, "layers": options.layers}
+    how |= {"streams": streams if ours else []}
+    how |= {"heads": options.heads} if plan.heads.apart else {}
+    how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
+    how |= {"anchor": "none", "mean": mean} if mean is not None else {}
+    return used, how
+
+
+def _take_gains(plan: MergePlan, stream: StreamWriter) -> None:
+    """Where streams were turned: the gains that all models have in common, in which they are fused and written.
+
+    Methods that run the aligned models are given them with the anchor's.
+    """
+    if plan.runs or plan.options.matching.match != OURS:
+        return
+    plan.gains = plan.fuser.gains = prepare_gains(stream, plan.solvers)
+    for solver in plan.solvers:
+        solver.gains = plan.gains

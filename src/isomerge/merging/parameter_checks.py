@@ -1,0 +1,74 @@
+"""A fusion's parameters, looked at for every tensor before any is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError, is_overflow_error
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    from isomerge.merging.fusing import Fuser
+
+
+def check_parameters(fuser: Fuser) -> None:
+    """Refuse parameters that filters and gradients leave out for a tensor, that a method does not take together, or that
+    differ among tensors which it merges at once.
+
+    Raises:
+        IsomergeError: naming the tensor.
+    """
+    method, tried, together = fuser.fusion.method, set[str](), dict[Any, tuple[str, str]]()
+    for unit, block, number in _tensors(fuser):
+        name = fuser.name(block, number)
+        given, count = fuser.parameters(block, number), fuser.count(block, number)
+        what, key = _merged_at_once(fuser, unit, block, number)
+        first, theirs = together.setdefault(key, (name, repr(given)))
+        if theirs != repr(given):
+            raise IsomergeError(
+                f"tensor {name}: the method {method.name} merges {what} at once, but parameters differ from those of "
+                f"{first}: give one value for both"
+            )
+        if method.built_in and not method.forward and repr((given, count)) not in tried:
+            tried.add(repr((given, count)))
+            try:
+                _try(fuser, given, count)
+            except IsomergeError as error:
+                raise IsomergeError(f"tensor {name}: {error}") from None
+            except Exception as error:
+                if not is_overflow_error(error):
+                    raise
+                raise IsomergeError(
+                    f"tensor {name}: parameters of {method.name} leave the range of numbers of its dtype; give smaller ones"
+                ) from None
+
+
+def _tensors(fuser: Fuser) -> Iterator[tuple[Unit, Block, int]]:
+    for unit in fuser.plan.units:
+        for block in unit.blocks:
+            for number in range(len(block.canonical)):
+                yield unit, block, number
+
+
+def _merged_at_once(fuser: Fuser, unit: Unit, block: Block, number: int) -> tuple[str, Any]:
+    """What a tensor is merged together with, in words, and a key of it."""
+    method = fuser.fusion.method
+    if method.forward:
+        return "whole models", None
+    if method.unit:
+        return "what shares heads or neurons", unit.key
+    if method.statistics is not None:
+        return "all experts of a layer", block.key
+    return "single tensors", (block.key, number)
+
+
+def _try(fuser: Fuser, given: dict[str, Any], count: int) -> None:
+    """Merge a few random numbers by one of isomerge's own methods: it says so where it does not take its parameters."""
+    import torch
+
+    first = fuser.fusion.first
+    drawn = torch.randn(count + 1, 8, generator=torch.Generator().manual_seed(0), dtype=fuser.dtype)
+    base, *tensors = drawn.unbind()
+    fuser.apply(tensors, given, base=base if first == "base" else None, statistics=[None] * count, name="")

@@ -1,0 +1,1 @@
+"""Recipes: mergekit's YAML, read, checked and written."""

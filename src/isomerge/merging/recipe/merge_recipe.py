@@ -1,0 +1,181 @@
+"""The recipe that repeats a merge, in one normal form, by whatever door it was asked for: defaults are left out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
+from isomerge.checkpoint.chat_template import is_file_name
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.fusion.parameters import Settings, SliceParameters
+from isomerge.fusion.registry import Method, Option
+from isomerge.merging.merge_job import MergeJob
+from isomerge.merging.recipe.align_block import DATA
+from isomerge.merging.recipe.schema import AlignBlock
+from isomerge.observe.data.records import may_be_function
+from isomerge.run.absolute_names import absolute_data, absolute_path, absolute_ref
+from isomerge.solve.match_checks import matching_of
+
+FUNCTIONS = "# Data were given by Python functions, and a recipe runs no code: run this one with {}.\n"
+OBJECTS = "# Models or data were given as Python objects: name folders or files of them to run this recipe.\n"
+
+
+def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, Any]) -> str:
+    """The YAML of a merge.
+
+    Args:
+        job: what is merged.
+        refs: what the run's models are called, in its order.
+        how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces`` (None: by default), ``layers``, ``untie``,
+            ``repair``, ``heads``, ``spec`` and ``dtype``, as `isomerge.merge` takes them.
+        matching: what `isomerge.solve.match_checks.matching_of` was given.
+    """
+    import yaml
+
+    method, common = job.fusion.method, job.fusion.parameters.common
+    full = {str(model): ref for model, ref in zip(job.models, refs, strict=True)}
+    how = {**how, "heads": _renamed_head(how["heads"], full)}
+    content: dict[str, Any] = {**_parts(job, refs), "merge_method": method.name}
+    if parameters := _settings(method, common):
+        content["parameters"] = parameters
+    if how.get("dtype"):
+        content["dtype"] = how["dtype"]
+    content |= _tokenizer(job.tokenizer, full)
+    if job.chat_template is not None:  # a file's text is written beside the recipe
+        template = job.chat_template[0]
+        content["chat_template"] = CHAT_TEMPLATE if is_file_name(template) else template
+    align, complete = _align(refs, how, matching)
+    if job.fusion.first == "donor" and not job.stacks:
+        align = {**(align or {"enabled": False}), "merge_base": False}
+    if align:
+        content["align"] = align["enabled"] if set(align) == {"enabled"} else align
+    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=116)
+    named = all(isinstance(model, (str, Path, Checkpoint)) for model in job.models)
+    text = text if complete and named else OBJECTS + text
+    functions = {name: how.get(name) or matching.get(name) for name in DATA}
+    said = [f"--{name} {ref}" for name, ref in functions.items() if isinstance(ref, str) and may_be_function(ref)]
+    return FUNCTIONS.format(" ".join(said)) + text if said else text
+
+
+def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
+    """``models`` or ``slices``, and the base."""
+    fusion, parts = job.fusion, job.fusion.parameters.slices
+    found: dict[str, Any] = {}
+    if fusion.first != "model" or job.base_named:
+        found["base_model"] = refs[0]
+    if not job.stacks:
+        models = refs[fusion.start :]
+        entries = [{"model": ref, **_under(job, parts[0], k)} for k, ref in enumerate(models)]
+        for entry, file in zip(entries, job.stats, strict=False):
+            entry["stats"] = absolute_path(file)
+        for entry, base in zip(entries, job.source_bases, strict=False):
+            if base is not None:
+                entry["base_model"] = absolute_ref(str(base))
+        return {"models": entries, **found}
+    slices = []
+    for number, part in enumerate(parts):
+        column = [stack[number] for stack in job.stacks]
+        sources = [
+            {"model": absolute_ref(str(ref)), "layer_range": list(layers), **_under(job, part, k)}
+            for k, (ref, layers) in enumerate(column[fusion.start :][: len(part.sources)])
+        ]
+        base: dict[str, Any] = {}
+        if fusion.start:
+            name, layers = absolute_ref(str(column[0][0])), column[0][1]
+            base = {} if name == refs[0] else {"base_model": name}
+            if fusion.first == "base":
+                sources.insert(0, {"model": name, "layer_range": list(layers)})
+        own = _settings(fusion.method, part.own, fusion.parameters.common)
+        slices.append({"sources": sources, **base, **({"parameters": own} if own else {})})
+    return {"slices": slices, **found}
+
+
+def _under(job: MergeJob, part: SliceParameters, source: int) -> dict[str, Any]:
+    found = _settings(job.fusion.method, part.sources[source], part.own, job.fusion.parameters.common)
+    return {"parameters": found} if found else {}
+
+
+def _settings(method: Method, given: Settings, *wider: Settings) -> dict[str, Any]:
+    """Settings without those of other methods, and without defaults that no wider setting would replace."""
+    found = {}
+    for name, option in method.options.items():
+        if name not in given:
+            continue
+        value = _plain(option, given[name])
+        if value != option.default or any(name in settings for settings in wider):
+            found[name] = value
+    return found
+
+
+def _plain(option: Option, value: Any) -> Any:
+    """A setting in plain YAML values, numbers of the option's kind."""
+    if isinstance(value, Mapping):
+        return {k: _plain(option, v) if k == "value" else v for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(option, v) for v in value]
+    if option.kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return value.item() if hasattr(value, "item") else value  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _renamed_head(heads: str, full: Mapping[str, str]) -> str:
+    """Whose heads are kept, by the name that the recipe has for the model."""
+    how, colon, model = heads.partition(":")
+    return f"{how}{colon}{full.get(model, model)}"
+
+
+def _renamed(value: Any, full: Mapping[str, str]) -> Any:
+    """A value of a tokenizer's settings with models by the names that the recipe has for them."""
+    if isinstance(value, Mapping):
+        return {key: _renamed(part, full) for key, part in value.items()}
+    return full.get(value, value) if isinstance(value, str) and value not in ("union", "base", "first") else value
+
+
+def _tokenizer(given: Mapping[str, Any] | None, full: Mapping[str, str]) -> dict[str, Any]:
+    if given is None:
+        return {}
+    given = {name: _renamed(value, full) for name, value in given.items()}
+    tokens = {name: {k: v for k, v in token.items() if v} for name, token in (given.get("tokens") or {}).items()}
+    more = {"tokens": tokens or None, "pad_to_multiple_of": given.get("pad_to_multiple_of")}
+    more = {name: value for name, value in more.items() if value is not None}
+    return {"tokenizer": {"source": given["source"], **more}} if more else {"tokenizer_source": given["source"]}
+
+
+def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The block ``align``, and whether it says all: data that are objects have no name."""
+    defaults = {name: p.default for name, p in inspect.signature(matching_of).parameters.items()}
+    files = (
+        [matching["stats_anchor"], *_listed(matching.get("stats_src"))] if matching.get("stats_anchor") else None
+    )
+    given = {**{n: v for n, v in matching.items() if v != defaults.get(n)}, "stats": files}
+    given |= {"anchor": how["anchor"] if how["anchor"] != "first" else None, "spaces": how["spaces"]}
+    given |= {"onto": refs[how["onto"]] if how.get("onto") else None, "layers": how["layers"]}
+    given |= {"untie": how["untie"] or None, "repair": how["repair"]}
+    given |= {"spec": None if how.get("spec") is None else absolute_path(how["spec"])}
+    given |= {"heads": how["heads"] if how["heads"] != "average" else None}
+    found: dict[str, Any] = {"enabled": how["align"]}
+    complete = True
+    for name in AlignBlock.model_fields:
+        value = given.get(name)
+        if value is None or name == "enabled":
+            continue
+        if name in DATA and isinstance(value, str) and may_be_function(value):
+            continue
+        if isinstance(value, list):
+            value = [absolute_path(v) for v in value]
+        elif name in DATA and isinstance(value, (str, Path)):
+            value = absolute_data(value)
+        if isinstance(value, (str, int, float, list)):
+            found[name] = float(value) if name == "search" and not isinstance(value, list) else value
+        else:
+            complete = False
+    if found["enabled"] == "auto" and len(found) > 1:
+        del found["enabled"]  # a block says so
+    return ({} if found == {"enabled": False} else found), complete
+
+
+def _listed(value: Any) -> list[Any]:
+    return [value] if isinstance(value, (str, Path)) else list(value or ())

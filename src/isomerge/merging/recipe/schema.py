@@ -1,0 +1,261 @@
+"""Merge recipes: mergekit's YAML, checked to the last key, with one block of our own, ``align``.
+
+A recipe without that block is mergekit's and gives what mergekit gives: nothing is aligned.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+
+from isomerge.errors import IsomergeError
+from isomerge.merging.recipe.mistakes import explained
+from isomerge.merging.recipe.recipe_modules import of_one_module
+from isomerge.merging.recipe.yaml_text import read_yaml
+
+Dtype = Literal["float32", "float16", "bfloat16", "float64"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_keys(cls, value: Any) -> Any:
+        """A key with nothing behind it says nothing, as in mergekit; but an empty ``align`` would leave open what it wants."""
+        if not isinstance(value, dict):
+            return value
+        return {k: v for k, v in value.items() if v is not None or k not in cls.model_fields or k == "align"}
+
+
+def _reference(value: Any) -> Any:
+    """mergekit's long form of a reference, ``{model: {path, revision}, lora: {path, revision}}``, in one string."""
+    if not isinstance(value, dict):
+        return value
+    parts = []
+    for key in ("model", "lora"):
+        part = value.get(key)
+        if part is None:
+            continue
+        if isinstance(part, str):
+            parts.append(part)
+        elif isinstance(part, dict) and isinstance(part.get("path"), str) and set(part) <= {"path", "revision"}:
+            parts.append(part["path"] + (f"@{part['revision']}" if part.get("revision") else ""))
+    if not parts or not set(value) <= {"model", "lora", "override_architecture"} or "model" not in value:
+        raise ValueError("a model is a name such as org/name@revision+lora, or {model: {path: ..., revision: ...}}")
+    return "+".join(parts)
+
+
+class _Referring(_Strict):
+    @field_validator("model", "base_model", mode="before", check_fields=False)
+    @classmethod
+    def _one_string(cls, value: Any) -> Any:
+        return _reference(value)
+
+
+class ModelEntry(_Referring):
+    """One model of a recipe; ``stats`` is its file of `isomerge stats`, for methods that need one; ``base_model`` is what it was
+    tuned from, where that is not the recipe's base, onto which its task vector is then moved."""
+
+    model: str
+    base_model: str | None = None
+    parameters: dict[str, Any] = {}
+    stats: str | None = None
+
+
+class SourceEntry(_Referring):
+    """Some layers of one model: ``[first, last)``."""
+
+    model: str
+    layer_range: tuple[int, int]
+    parameters: dict[str, Any] = {}
+
+
+class SliceEntry(_Referring):
+    """Layers of the output, made of as many layers of every source; ``residual_weight`` is left out with a note (mergekit reads
+    it and does nothing with it)."""
+
+    sources: list[SourceEntry]
+    base_model: str | None = None
+    residual_weight: float | None = None
+    parameters: dict[str, Any] = {}
+
+
+class TokenEntry(_Strict):
+    """Where one token's embedding comes from."""
+
+    source: Any = None
+    force: bool = False
+
+
+class TokenizerEntry(_Strict):
+    """The output's vocabulary: ``base``, ``union`` or a model's."""
+
+    source: str = "union"
+    tokens: dict[str, TokenEntry] = {}
+    pad_to_multiple_of: int | None = None
+
+
+class AlignBlock(_Strict):
+    """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``,
+    ``enabled: true`` is ``--align``; ``auto``, the default of a block, leaves models alone that are aligned already.
+
+    The keys are the options of the command line. ``onto`` is a model of the recipe, by its name there; ``stats`` has one
+    file per model, in their order, the base first where there is one; ``permutations`` is ``--learn-permutations``. ``data``, ``learn``
+    and ``repair`` are no Python functions: a recipe runs no code. With ``merge_base: false`` a ``base_model`` that is not among
+    ``models`` is not merged with them, by methods that know no base: it gives config and tokenizer alone.
+    """
+
+    enabled: bool | Literal["auto"] = "auto"
+    anchor: Literal["first", "none"] = "first"
+    onto: str | None = None
+    match: str | None = None
+    repair: str | None = None
+    heads: str = "average"
+    merge_base: bool = True
+    spaces: str | None = None
+    layers: str | None = None
+    untie: bool = False
+    spec: str | None = None
+    data: str | None = None
+    stats: list[str] | None = None
+    evidence: str | None = None
+    functional: bool | None = None
+    input_metric: bool | None = None
+    search: float | None = None
+    learn: str | None = None
+    learn_effort: str | None = None
+    learn_target: str | None = None
+    steps: int | None = None
+    permutations: bool | None = None
+    batch_size: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    gradient_checkpointing: bool | None = None
+    limit: int | None = None
+    length: int | None = None
+    rows: int | None = None
+    seed: int | None = None
+
+    def matching(self) -> dict[str, Any]:
+        """What is set of the evidence, by the names of `isomerge.align`'s arguments."""
+        own = {
+            "enabled",
+            "anchor",
+            "onto",
+            "repair",
+            "heads",
+            "merge_base",
+            "spaces",
+            "layers",
+            "untie",
+            "spec",
+            "stats",
+        }
+        found = self.model_dump(exclude=own, exclude_none=True)
+        if self.stats:
+            found |= {"stats_anchor": self.stats[0], "stats_src": self.stats[1:]}
+        return found
+
+    @field_validator("enabled", mode="wrap")
+    @classmethod
+    def _switch(cls, value: Any, check: ValidatorFunctionWrapHandler) -> bool | str:
+        """One mistake, at the key: not one for every kind of value that it may have."""
+        try:
+            checked: bool | str = check(value)
+        except ValidationError:
+            raise ValueError("input should be a valid boolean, or auto") from None
+        return checked
+
+
+class Recipe(_Referring):
+    """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by; nothing depends on
+    it."""
+
+    models: list[ModelEntry] | None = None
+    slices: list[SliceEntry] | None = None
+    merge_method: str
+    base_model: str | None = None
+    parameters: dict[str, Any] = {}
+    dtype: Dtype | None = None
+    out_dtype: Dtype | None = None
+    tokenizer_source: str | None = None
+    tokenizer: TokenizerEntry | None = None
+    chat_template: str | None = None
+    name: str | None = None
+    align: AlignBlock = AlignBlock(enabled=False)
+
+    @field_validator("dtype", "out_dtype", mode="before")
+    @classmethod
+    def _torchs(cls, value: Any) -> Any:
+        return value.removeprefix("torch.") if isinstance(value, str) else value
+
+    @field_validator("align", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
+
+    @property
+    def written_dtype(self) -> str | None:
+        """The dtype of the output: mergekit's ``dtype`` where ``out_dtype`` does not say another. Sums are always float32
+        or float64."""
+        return self.out_dtype or self.dtype
+
+    def model_names(self) -> list[str]:
+        """The models, in the order of their first mention; the base where it stands among them."""
+        entries = self.models or [source for part in self.slices or () for source in part.sources]
+        return list(dict.fromkeys(entry.model for entry in entries))
+
+
+OTHER_TOOLS = {"experts": "mergekit-moe", "genome": "mergekit-evolve"}
+"""Keys that tell a recipe of another tool of mergekit's."""
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """Read and check a recipe.
+
+    Raises:
+        IsomergeError: the file cannot be read (see `isomerge.merging.recipe.yaml_text`), or has an unknown or misspelt key (with a
+            suggestion).
+    """
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise IsomergeError(f"{path}: a recipe is a mapping with `models` and `merge_method`")
+    if tool := next((OTHER_TOOLS[key] for key in content if key in OTHER_TOOLS), None):
+        raise IsomergeError(
+            f"{path}: a recipe of {tool}, which isomerge does not read; give one with `models` or `slices`"
+        )
+    content = of_one_module(path, content)
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        raise IsomergeError(f"{path}: {explained(error, Recipe)}") from None
+    _check_shape(path, recipe)
+    return recipe
+
+
+def _check_shape(path: str | Path, recipe: Recipe) -> None:
+    """Refuse recipes whose parts contradict each other."""
+    if (recipe.models is None) == (recipe.slices is None):
+        raise IsomergeError(f"{path}: a recipe has either `models` or `slices`: give one of them")
+    if recipe.tokenizer is not None and recipe.tokenizer_source is not None:
+        raise IsomergeError(f"{path}: `tokenizer` and `tokenizer_source` say the same: give one of them")
+    if not recipe.model_names():
+        raise IsomergeError(
+            f"{path}: no model is named: list them under `{'models' if recipe.slices is None else 'slices'}`"
+        )
+    for k, part in enumerate(recipe.slices or ()):
+        lengths = {source.layer_range[1] - source.layer_range[0] for source in part.sources}
+        if len(lengths) != 1 or min(lengths) < 1:
+            raise IsomergeError(
+                f"{path}: `slices.{k}`: every source needs a `layer_range` [first, last) of the same number of layers, at least one"
+            )

@@ -1,0 +1,130 @@
+"""What the modules of an adapter are called in a checkpoint, and what its spec, if it has one, knows of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.adapter import Adapter
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.errors import IsomergeError
+from isomerge.models.tied_head import is_tied
+
+if TYPE_CHECKING:
+    from isomerge.symmetry.language.spec import Line, Spec
+
+
+class AdapterNames:
+    """From the names of an adapter's modules to those of the base: equal, or with another prefix for the whole body.
+
+    A checkpoint of a body lacks the prefix that the class with a head gives it (``model.``, ``transformer.``). A spec
+    knows such prefixes, and other names that versions of transformers have for one tensor.
+    """
+
+    def __init__(self, base: Checkpoint, adapter: Adapter, spec: Spec | None) -> None:
+        self.base, self.adapter, self.spec = base, adapter, spec
+        self.canonical = {x: name for name in base.tensors if (x := _canonical(spec, name))}
+        wanted = [f"{module}.weight" for module in adapter.updates] or list(adapter.saved)
+        absent = sorted((n for n in wanted if self._known(n) is None), key=lambda n: (-n.count("."), n))
+        self.swap = ("", "")
+        if absent:
+            # a head may be absent for another reason: the prefix that suits most names is the body's
+            ranks = {swap: (-self._count(absent, swap), len("".join(swap))) for swap in self._swaps(absent[0])}
+            best = sorted(ranks, key=lambda swap: (ranks[swap], swap))[:2]
+            if len(best) == 2 and ranks[best[0]] == ranks[best[1]]:
+                raise IsomergeError(
+                    f"{adapter.file}: module {absent[0].removesuffix('.weight')} fits several tensors of {base.ref} "
+                    f"({best[0][1]!r} or {best[1][1]!r} before its name); train it on the class of the base"
+                )
+            self.swap = best[0] if best else self.swap
+
+    def _swaps(self, first: str) -> set[tuple[str, str]]:
+        """Prefixes to drop and to add that make a name one of the base's."""
+        dots = [at + 1 for at, c in enumerate(first) if c == "."]
+        dropped = [(first[:at], first[at:]) for at in (0, *dots[:2])]
+        return {
+            (drop, name.removesuffix(rest))
+            for drop, rest in dropped
+            for name in self.base.tensors
+            if (name == rest and "." in rest)
+            # only what has a layer's number is known well enough to have both prefixes changed
+            or (name.endswith(f".{rest}") and (not drop or any(part.isdigit() for part in rest.split("."))))
+        }
+
+    def _count(self, wanted: list[str], swap: tuple[str, str]) -> int:
+        return sum(self._swapped(name, swap) in self.base.tensors for name in wanted)
+
+    @staticmethod
+    def _swapped(name: str, swap: tuple[str, str]) -> str:
+        return swap[1] + name.removeprefix(swap[0]) if name.startswith(swap[0]) else name
+
+    def find(self, name: str) -> str | None:
+        """The base's name of a tensor; None when it has none."""
+        swapped = self._swapped(name, self.swap)
+        return self._known(name) or (swapped if swapped in self.base.tensors else None)
+
+    def _known(self, name: str) -> str | None:
+        if name in self.base.tensors:
+            return name
+        canonical = _canonical(self.spec, name)
+        return self.canonical.get(canonical) if canonical else None
+
+    def missing(self, name: str, key: str) -> IsomergeError:
+        """The error of a tensor ``name`` that the base lacks and that ``key`` of the adapter changes."""
+        near = difflib.get_close_matches(name, self.base.tensors, n=1)
+        hint = f" (the nearest is {near[0]!r})" if near else ""
+        return IsomergeError(
+            f"{self.adapter.file}: tensor {key!r} changes {name!r}, which {self.base.ref} does not have{hint}; "
+            "check that the adapter is for this model"
+        )
+
+
+def known_spec(config: Mapping[str, Any]) -> Spec | None:
+    """What is known of the architecture; an adapter can be merged into one that is not."""
+    from isomerge.archs import spec_for
+
+    try:
+        return spec_for(config)
+    except IsomergeError:
+        return None
+
+
+def line_of(spec: Spec | None, name: str) -> Line | None:
+    """The line of a tensor; None when the spec has none for it."""
+    try:
+        return spec.match(name).line if spec is not None else None
+    except IsomergeError:
+        return None
+
+
+def stand_in(base: Checkpoint, spec: Spec | None, name: str) -> str | None:
+    """The base's tensor that serves as ``name``, which it does not store, while its config ties the two; or None."""
+    line = line_of(spec, name)
+    if line is None or not line.tied or not is_tied(base.config, stored=False):
+        return None
+    return next((n for n in base.tensors if _canonical(spec, n) == line.tied), None)
+
+
+def _canonical(spec: Spec | None, name: str) -> str | None:
+    try:
+        return spec.match(name).canonical if spec is not None else None
+    except IsomergeError:
+        return None
+
+
+def input_axis(line: Line | None) -> int | None:
+    """Which of the two axes of a linear layer's weight it reads by, 1 for Linear and 0 for Conv1D; None for others.
+
+    It is the dual one. Keys are dual on their output side as well, but there only within heads.
+    """
+    from isomerge.symmetry.axes import atoms
+
+    if line is None or line.axes is None or len(line.axes) != 2:
+        return None
+    marks = [[atom.dual for atom in atoms((axis,))] for axis in line.axes]
+    for test in (all, any):
+        found = [at for at, mark in enumerate(marks) if test(mark)]
+        if len(found) == 1:
+            return found[0]
+    return None

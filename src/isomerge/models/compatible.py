@@ -1,0 +1,144 @@
+"""What models must share to become one: checked before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from isomerge.checkpoint.agreement import Difference, disagreements
+from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
+from isomerge.models.tied_head import is_tied
+from isomerge.models.ties import has_language_head
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import stacks_of
+
+ANY_MODEL = ("tie_word_embeddings", "is_encoder_decoder", "is_decoder", "add_cross_attention")
+"""Keys that change what a model of any architecture computes."""
+LABELS = "labels"
+"""The axis of a classifier's classes."""
+
+
+def check_compatible(
+    anchor: Model, others: Sequence[Model], *, apart: Collection[str] = (), stored: bool = False
+) -> list[str]:
+    """Refuse models that cannot become one, before anything is computed.
+
+    Args:
+        anchor: whose config the result has.
+        others: what is compared with it.
+        apart: the names of lines that are not compared: heads that are not merged, of any number of labels.
+        stored: whether weights are merged as they are stored, as mergekit does: what fine-tunes set anew
+            (`isomerge.checkpoint.agreement.RETUNED`) may then differ.
+
+    Returns:
+        A note for every setting that differs all the same.
+
+    Raises:
+        IsomergeError: different architectures, sizes, vocabularies, rotary positions, activation functions, or a
+            tensor that one lacks.
+    """
+    notes: list[str] = []
+    for model in (anchor, *others):
+        _check_tie(model)
+    for other in others:
+        pair = f"{anchor.ref} and {other.ref}"
+        if anchor.spec.origin != other.spec.origin:
+            raise IsomergeError(
+                f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
+                "only models of one architecture can be aligned"
+            )
+        for size, value in anchor.spec.sizes.items():
+            theirs = other.spec.sizes[size]
+            if theirs != value and not (apart and size == LABELS):
+                what = "vocabularies" if size == "vocab" else "shapes"
+                hint = "; merge makes them so with --tokenizer-source union" if size == "vocab" else ""
+                raise IsomergeError(
+                    f"{pair} have different {what} ({size} is {value} and {theirs}): they must be equal{hint}"
+                )
+        for found in disagreements(anchor.config, other.config, compared_keys(anchor)):
+            said = f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}"
+            if not (stored and found.retuned):
+                raise IsomergeError(
+                    f"{said}; models that compute different functions of equal weights cannot be averaged{_way_out(found)}"
+                )
+            notes.append(f"{said}: what is written has that of {anchor.ref}")
+        _check_tensors(anchor, other, apart)
+    return notes
+
+
+def compared_keys(model: Model) -> tuple[str, ...]:
+    """The keys of config.json in which models must agree: those that the spec declares, and those of any architecture."""
+    return (*model.spec.config_keys, *ANY_MODEL)
+
+
+def _check_tie(model: Model) -> None:
+    """Refuse a head that the config ties to the embeddings and that is stored with other values: transformers reads it from version 5
+    on, and reads the embeddings before that."""
+    import torch
+
+    stored = {
+        name: match.line for name, match in model.matches.items() if match.line.tied and not match.line.indices
+    }
+    if not stored or not has_language_head(model.config) or not is_tied(model.config, stored=True):
+        return
+    for name, line in stored.items():
+        home = model.names.get(str(line.tied), name)
+        one, two = (model.checkpoint.tensors[n] for n in (name, home))
+        if len(one.shape) < 2 or (one.shape, one.dtype) != (two.shape, two.dtype):
+            continue
+        if not torch.equal(model.read(name, None, mapped=True), model.read(home, None, mapped=True)):
+            raise IsomergeError(
+                f"{model.ref}: config.json ties {name} to {home}, but it is stored with other values, which some versions of "
+                "transformers read and others do not: set tie_word_embeddings to false, or save the model without this tensor"
+            )
+
+
+def _way_out(found: Difference) -> str:
+    """What to do about a setting in which models differ, where there is something."""
+    if found.key == "tie_word_embeddings":
+        return "; --untie gives a tied head weights of its own"
+    if found.retuned:
+        return "; where nothing is aligned (--no-align), merge takes them as they are stored, with the first one's"
+    return ""
+
+
+def _lacking(one: Model, two: Model, canonical: str) -> str:
+    """Why one model has a tensor that the other lacks: more layers, or a lost file."""
+    mine, theirs = stacks_of(one.blocks), stacks_of(two.blocks)
+    for stack, depth in mine.items():
+        if theirs.get(stack, depth) < depth:
+            return (
+                f"{one.ref} and {two.ref} have different numbers of layers ({stack.rstrip('.')}: {depth} and {theirs[stack]}): is a shard lost? "
+                "Models of different depth are merged with the `slices` of a recipe"
+            )
+    return f"{two.ref}: tensor {canonical} is missing, but {one.ref} has it: is a shard lost?"
+
+
+def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
+    for one, two in ((anchor, other), (other, anchor)):
+        for name, match in one.matches.items():
+            if match.line.name in apart:
+                continue
+            theirs = two.source_of(match.canonical, match)
+            if theirs is None and not match.line.optional:
+                raise IsomergeError(_lacking(one, two, match.canonical))
+            if theirs is not None:
+                a, b = one.checkpoint.tensors[name].shape, two.checkpoint.tensors[theirs].shape
+                if tuple(a) != tuple(b):
+                    labels = LABELS in {atom.name for atom in atoms(match.line.axes or ())}
+                    hint = "; merge with --heads copy, or keep:MODEL, where labels are other ones" if labels else ""
+                    raise IsomergeError(
+                        f"tensor {match.canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: "
+                        f"models must have equal shapes{hint}"
+                    )
+                if match.line.infinite:
+                    _check_infinities(one, name, two, theirs)
+
+
+def _check_infinities(one: Model, name: str, two: Model, theirs: str) -> None:
+    """Refuses infinities of one model where the other has none, or those of the other sign: there is nothing between them."""
+    a, b = one.read(name, None).double(), two.read(theirs, None).double()
+    if not bool((a == b)[a.isinf() | b.isinf()].all()):
+        raise IsomergeError(
+            f"tensor {name} has other infinities in {one.ref} than in {two.ref}, and nothing lies between: give both the same"
+        )

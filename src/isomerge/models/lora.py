@@ -1,0 +1,270 @@
+"""Checkpoints with a LoRA adapter merged in: ``W + s B A``, computed when a tensor is read.
+
+The result is what peft's ``merge_and_unload`` gives. Products and sums are float32 (float64 for float64 bases) and the
+result is rounded once, to the base tensor's dtype, as peft does for the float32 halves that it loads (its
+``safe_merge`` rounds the product before the sum as well).
+
+LoRA: Hu et al. 2021. DoRA: Liu et al. 2024, eq. 5, ``m (W + s B A) / ||W + s B A||`` with a norm for every output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from isomerge.checkpoint.adapter import Adapter, Update, open_adapter
+from isomerge.checkpoint.companions import companion_files
+from isomerge.checkpoint.dtypes import byte_size, torch_dtype
+from isomerge.checkpoint.header import TensorInfo
+from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.vocabulary_config import KeyPath, counts, with_values
+from isomerge.errors import IsomergeError
+from isomerge.models.adapter_names import AdapterNames, input_axis, known_spec, line_of, stand_in
+from isomerge.models.untie import untie
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Layout = Literal["rows", "columns", "kernel"]
+"""How a weight stores its outputs: as rows (Linear), as columns (Conv1D, embeddings), or a convolution's kernel."""
+
+_FLOATS = ("F32", "F16", "BF16", "F64")
+
+
+def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = False) -> Checkpoint:
+    """The checkpoint ``base`` with the adapter ``ref`` (a folder or hub id) merged in; nothing is read yet.
+
+    A tensor of ``modules_to_save`` or a trained bias replaces the base's, in the base's dtype; a head that the base
+    does not have is added. A head that is tied to the embeddings and that the adapter changes becomes a tensor of its
+    own, and ``tie_word_embeddings`` false. Where the adapter changes the embeddings of a tied model, their stored
+    tensor changes, so the head does too. Saved embeddings may have another number of rows: ``vocab_size`` and the
+    tokenizer are then the adapter's.
+
+    Raises:
+        IsomergeError: the adapter cannot be opened (see `open_adapter`), changes modules that the base does not have,
+            or has tensors of shapes that do not fit; nothing of the weights is read for this.
+    """
+    adapter = open_adapter(ref, allow_pickle=allow_pickle)
+    return _Merger(base, adapter).view()
+
+
+class _Merger:
+    """Finds for every tensor of an adapter the tensor of the base that it changes."""
+
+    def __init__(self, base: Checkpoint, adapter: Adapter) -> None:
+        self.base, self.adapter = base, adapter
+        self.spec = known_spec(base.config)
+        self.names = AdapterNames(base, adapter, self.spec)
+        self.config: dict[str, Any] = dict(base.config)
+        self.found: dict[str, Derived] = {}
+        self.copies: dict[str, str] = {}
+        self.grown = False
+        """Whether there are more tokens than the base has."""
+
+    def view(self) -> Checkpoint:
+        for name, key in self.adapter.saved.items():
+            self.replace(name, key)
+        for update in self.adapter.updates.values():
+            self.update(update)
+        companions = None
+        if self.grown:
+            companions = {**self.base.companions(), **companion_files(self.adapter.tensors.folder)}
+        base = self.copied()
+        return base.derive(
+            self.found,
+            sources=(self.adapter.tensors,),
+            origin=f"lora {self.adapter.tensors.folder.resolve()}",
+            ref=f"{self.base.ref}+{self.adapter.ref}",
+            config=self.config,
+            companions=companions,
+        )
+
+    def replace(self, name: str, key: str) -> None:
+        """A whole tensor of the adapter takes the place of the base's, or is new."""
+        given = self.adapter.tensors.tensors[key]
+        target = self.names.find(name)
+        if target is None:
+            twin = stand_in(self.base, self.spec, name)
+            if twin is None and not self.adapter.wraps(name):
+                raise self.names.missing(name, key)
+            self.untie(name)
+            target, stored = name, given if twin is None else self.base.tensors[twin]
+        else:
+            stored = self.base.tensors[target]
+        if given.shape != stored.shape and not self.resized(given, stored):
+            raise self.misfit(key, given, target, stored)
+        info = self.described(given.shape, stored, name=target)
+        self.found[target] = Derived(info, lambda: _cast(self.adapter.tensors.read(key), info, self.adapter))
+
+    def resized(self, given: TensorInfo, stored: TensorInfo) -> bool:
+        """Whether a table of all tokens got another number of rows; the config follows."""
+        if not given.shape or not stored.shape or given.shape[1:] != stored.shape[1:]:
+            return False
+        said = self.counts(stored.shape[0])
+        self.config = with_values(self.config, dict.fromkeys(said, given.shape[0]))
+        self.grown |= bool(said)
+        return bool(said)
+
+    def counts(self, rows: int) -> list[KeyPath]:
+        """Where the config says that there are so many tokens."""
+        if self.spec is None:
+            return [("vocab_size",)] if self.base.config.get("vocab_size") == rows else []
+
+        def bound(config: Mapping[str, Any]) -> int | None:
+            found = known_spec(config)
+            return None if found is None else found.sizes.get("vocab")
+
+        return counts(self.base.config, rows, bound) if self.spec.sizes.get("vocab") == rows else []
+
+    def update(self, update: Update) -> None:
+        """The product of two halves is added to a weight; a bias of the second half to the bias."""
+        name = f"{update.module}.weight"
+        target = self.names.find(name)
+        if target is None and name in self.found:
+            target = name
+        source = target or stand_in(self.base, self.spec, name)
+        if source is None:
+            raise self.names.missing(name, update.parts["A"])
+        if target is None:
+            self.untie(name)
+            target = name
+        before = self.found.get(target)
+        if before is None:
+            before = Derived(self.base.tensors[source], partial(self.base.read, source))
+        read, stored = before.read, before.info
+        if stored.dtype not in _FLOATS:
+            raise IsomergeError(
+                f"{stored.file}: tensor {target!r} is {stored.dtype} (quantised), so {self.adapter.ref} cannot be "
+                "merged into it; give the base model in floating point"
+            )
+        layout = self.layout(update, target, stored)
+        info = self.described(stored.shape, stored, name=target)
+        self.found[target] = Derived(info, lambda: _merged(read(), update, layout, info, self.adapter))
+        if "bias" in update.parts:
+            self.update_bias(update, target)
+
+    def update_bias(self, update: Update, weight: str) -> None:
+        target, key = weight.removesuffix("weight") + "bias", update.parts["bias"]
+        if target not in self.base.tensors:
+            raise self.names.missing(f"{update.module}.bias", key)
+        before = self.found.get(target)
+        read = before.read if before else partial(self.base.read, target)
+        given, stored = self.adapter.tensors.tensors[key], self.base.tensors[target]
+        if given.shape != stored.shape:
+            raise self.misfit(key, given, target, stored)
+        info = self.described(stored.shape, stored)
+
+        def moved() -> Tensor:
+            work = _working(info)
+            return _cast(
+                read().to(work) + update.scaling * self.adapter.tensors.read(key).to(work), info, self.adapter
+            )
+
+        self.found[target] = Derived(info, moved)
+
+    def layout(self, update: Update, target: str, stored: TensorInfo) -> Layout:
+        """How the base stores the weight, from the shapes; for square ones from the spec, else the adapter's config.
+
+        The file's ``fan_in_fan_out`` is that of the module which peft saw last, so it is asked last.
+        """
+        infos = self.adapter.tensors.tensors
+        key, other = update.parts["A"], update.parts["B"]
+        a, b = infos[key].shape, infos[other].shape
+        out, into = b[0], a[1]
+        shapes: dict[Layout, tuple[int, ...]] = {
+            "rows": (out, into),
+            "columns": (into, out),
+            "kernel": (out, *a[1:]),
+        }
+        if len(a) == len(b) == 2:
+            kinds: tuple[Layout, ...] = ("columns",) if update.embedding else ("rows", "columns")
+        else:
+            kinds = ("kernel",) if set(b[2:]) <= {1} else ()
+        fits: list[Layout] = [kind for kind in kinds if stored.shape == shapes[kind]]
+        if not fits:
+            raise IsomergeError(
+                f"{self.adapter.file}: tensors {key!r} {list(a)} and {other!r} {list(b)} do not fit tensor {target!r} "
+                f"of {self.base.ref}, whose shape is {list(stored.shape)}; check that the adapter is for this model"
+            )
+        if "magnitude" in update.parts:
+            size = infos[update.parts["magnitude"]]
+            if byte_size("U8", size.shape) != out:
+                raise self.misfit(update.parts["magnitude"], size, target, stored)
+        if len(fits) == 1:
+            return fits[0]
+        known = input_axis(line_of(self.spec, target))
+        if known is not None:
+            return "rows" if known == 1 else "columns"
+        return "columns" if self.adapter.config.get("fan_in_fan_out") else "rows"
+
+    def untie(self, name: str) -> None:
+        """A new tensor that the config would ignore makes it say so."""
+        line = line_of(self.spec, name)
+        if self.spec is None or line is None or stand_in(self.base, self.spec, name) is None:
+            return
+        try:
+            found = untie(self.spec, self.names.canonical, self.base.config, [line])
+        except IsomergeError as error:
+            raise IsomergeError(f"{self.adapter.file} changes {name!r} of {self.base.ref}: {error}") from None
+        self.copies |= {new: stored for new, stored in found.copies.items() if found.lines[new] != line}
+        self.config |= found.config
+
+    def copied(self) -> Checkpoint:
+        """The base, with what else is no longer tied; where the adapter changes what that was tied to, as it is then."""
+        plain = {}
+        for name, stored in self.copies.items():
+            if stored in self.found:
+                before = self.found[stored]
+                self.found.setdefault(name, Derived(replace(before.info, name=name), before.read))
+            else:
+                plain[name] = stored
+        return self.base.with_copies(plain)
+
+    def described(self, shape: tuple[int, ...], stored: TensorInfo, name: str | None = None) -> TensorInfo:
+        """A tensor of the base as it will be: its dtype, and the adapter's file."""
+        size = byte_size(stored.dtype, shape)
+        assert size is not None
+        return replace(
+            stored, name=name or stored.name, shape=shape, nbytes=size, file=self.adapter.file, offset=-1
+        )
+
+    def misfit(self, key: str, given: TensorInfo, target: str, stored: TensorInfo) -> IsomergeError:
+        return IsomergeError(
+            f"{given.file}: tensor {key!r} has shape {list(given.shape)}, but tensor {target!r} of {self.base.ref} has "
+            f"{list(stored.shape)}; check that the adapter is for this model"
+        )
+
+
+def _merged(weight: Tensor, update: Update, layout: Layout, info: TensorInfo, adapter: Adapter) -> Tensor:
+    """``W + s B A``, and with a magnitude the DoRA form of it; ``weight`` as stored, result like ``info``."""
+    import torch
+
+    work = _working(info)
+    a, b = (adapter.tensors.read(update.parts[part]).to(work) for part in "AB")
+    moved = weight.to(work)  # memory of its own or the caller's own: either may be written to
+    flat = {"rows": moved, "columns": moved.mT, "kernel": moved.flatten(1)}[layout]
+    flat.addmm_(b.flatten(1), a.flatten(1), alpha=update.scaling)
+    if "magnitude" in update.parts:
+        magnitude = adapter.tensors.read(update.parts["magnitude"]).to(work).reshape(-1, 1)
+        flat.mul_(magnitude / torch.linalg.vector_norm(flat, dim=1, keepdim=True))
+    return _cast(moved, info, adapter)
+
+
+def _working(info: TensorInfo) -> Any:
+    import torch
+
+    return torch.float64 if info.dtype == "F64" else torch.float32
+
+
+def _cast(tensor: Tensor, info: TensorInfo, adapter: Adapter) -> Tensor:
+    found = tensor.to(torch_dtype(info.dtype))
+    if found.is_floating_point() and not bool(found.isfinite().all()):
+        raise IsomergeError(
+            f"{adapter.file}: merged with this adapter, tensor {info.name} has values that {info.dtype} cannot hold; "
+            "check the adapter, or give the base in float32"
+        )
+    return found

@@ -1,0 +1,255 @@
+"""Recognised models: a checkpoint with its spec, every tensor matched to a line before a weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.archs import infer_model_types, spec_for, without_spec
+from isomerge.archs.as_stored import spec_as_stored
+from isomerge.checkpoint.agreement import as_transformers_reads
+from isomerge.checkpoint.dtypes import BITS
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.errors import IsomergeError
+from isomerge.models.peak_memory import map_large_blocks
+from isomerge.models.quantised import dequantised
+from isomerge.models.references import open_model_ref
+from isomerge.models.tied_head import is_tied
+from isomerge.models.ties import broken_ties, without_broken_ties
+from isomerge.models.transformers_reading import check_read
+from isomerge.models.untie import untie as untied
+from isomerge.pieces import all_finite
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block, gather_blocks
+from isomerge.symmetry.completeness import check_complete
+from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from isomerge.models.opened_gains import OpenedGains
+
+
+@dataclass(eq=False)
+class Model:
+    """A checkpoint whose every tensor is understood."""
+
+    checkpoint: Checkpoint
+    spec: Spec
+    matches: dict[str, Match]
+    declared: Spec
+    """The spec before ties have taken spaces from it."""
+    spec_file: str | Path | None = None
+    """The spec text of the user's own that it was recognised by: what is made of the model needs it again."""
+    unties: bool = False
+    """Whether its head was untied when it was opened."""
+    opened: OpenedGains | None = None
+    """How it is read without gains of zero, where it is (`isomerge.models.zero_gains`)."""
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """From canonical tensor names to the checkpoint's own."""
+        return by_canonical(self.matches)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """The blocks, in the order of the checkpoint."""
+        return gather_blocks(self.spec, self.matches)
+
+    @cached_property
+    def has_own_head(self) -> bool:
+        """Whether it stores a head that is not the embeddings, or one was untied in memory."""
+        return any(m.line.tied for m in self.matches.values()) and not is_tied(self.config, stored=True)
+
+    @property
+    def ref(self) -> str:
+        """What the user called it."""
+        return self.checkpoint.ref
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The parsed config.json."""
+        return self.checkpoint.config
+
+    def source_of(self, canonical: str, match: Match | None = None) -> str | None:
+        """The stored tensor behind a canonical name: its own, or the one that it is tied to; None if absent."""
+        if canonical in self.names:
+            return self.names[canonical]
+        if match is not None and match.line.tied and is_tied(self.config, stored=False):
+            return self.names.get(match.line.tied)
+        return None
+
+    def read(self, name: str, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
+        """One stored tensor; floating point is converted to ``dtype`` (None: in its stored dtype) and must be finite. With
+        ``mapped``, or without a dtype, in pages of its file where that can be (see `Checkpoint.read`).
+
+        Raises:
+            IsomergeError: NaN or infinite values (but for infinities that the spec says are meant), naming file and tensor.
+        """
+        tensor = self.checkpoint.read(name, mapped=mapped or dtype is None)
+        if not tensor.is_floating_point():
+            return tensor
+        if not all_finite(tensor) and not meant(self.spec, name, tensor):
+            raise self.damaged(name)
+        return tensor.to(dtype or tensor.dtype)
+
+    def damaged(self, name: str) -> IsomergeError:
+        """What is said of a stored tensor that is not finite."""
+        file = self.checkpoint.tensors[name].file
+        return IsomergeError(f"{file}: tensor {name} has NaN or infinite values: this checkpoint is damaged")
+
+    def expect(self, block: Block) -> None:
+        """Has the system begin to read a block that will be assembled soon."""
+        for name in self.stored_names(block):
+            self.checkpoint.expect(name)
+
+    def check_unchanged(self, block: Block) -> None:
+        """Raises IsomergeError when a file that the block was mapped from has changed."""
+        for name in self.stored_names(block):
+            self.checkpoint.check_unchanged(name)
+
+    def stored_names(self, block: Block) -> list[str]:
+        """The stored tensors behind a block, those that are there."""
+        found = (self.source_of(canonical, Match(block.line, {})) for canonical in block.canonical)
+        return [name for name in found if name is not None]
+
+    def assemble(self, block: Block, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
+        """A block as one contiguous tensor in the working dtype; see `read`.
+
+        Infinities that are meant are zero in it, for nothing can be computed with them: they are equal in all models of a run
+        (`check_compatible`), and are there again in what is written (`with_infinities`). Of a model whose gains of zero are opened
+        it is a block of the same function without them.
+        """
+
+        def read(canonical: str) -> Tensor:
+            name = self.source_of(canonical, Match(block.line, {}))
+            if name is None:
+                raise IsomergeError(f"{self.ref}: tensor {canonical} is missing")
+            return self.read(name, dtype, mapped=mapped)
+
+        whole = block.assemble(read).contiguous()
+        if block.line.infinite:
+            whole = whole.masked_fill(whole.isinf(), 0)
+        return whole if self.opened is None else self.opened.applied(block, whole)
+
+
+def meant(spec: Spec, name: str, tensor: Tensor) -> bool:
+    """Whether what is not finite in a stored tensor is an infinity that its line declares."""
+    return spec.match(name).line.infinite and not bool(tensor.isnan().any())
+
+
+def with_infinities(model: Model, name: str, tensor: Tensor) -> Tensor:
+    """A tensor with the infinities that the model has stored under this name."""
+    stored = model.read(name, None)
+    return tensor.where(~stored.isinf(), stored.to(tensor.dtype))
+
+
+def recognise(
+    model: str | Path | Checkpoint,
+    *,
+    spec_file: str | Path | None = None,
+    allow_pickle: bool = False,
+    untie: bool = False,
+    unmoved: bool = False,
+) -> Model:
+    """Open a checkpoint and match all of its tensors, names and shapes, to its spec; no weights are read.
+
+    With ``untie``, a head whose tie to the embeddings stands in the way of a symmetry becomes a tensor of its own
+    (equal until it is moved), and the config says so. With ``unmoved``, where nothing will be moved, an architecture without a
+    spec is taken as it is stored (`spec_as_stored`).
+
+    Raises:
+        IsomergeError: an unreadable checkpoint, one without tensors, an unknown architecture, a tensor that no line describes, one that is
+            missing, or one that config.json makes transformers leave out (see `isomerge.models.transformers_reading`).
+    """
+    map_large_blocks()  # every run that reads weights begins here
+    checkpoint = (
+        dequantised(model) if isinstance(model, Checkpoint) else open_model_ref(model, allow_pickle=allow_pickle)
+    )
+    shapes = checkpoint.shapes
+    if not shapes:
+        raise IsomergeError(f"{checkpoint.ref}: there is no tensor in it: name a checkpoint with weights")
+    named = checkpoint.config.get("model_type") or checkpoint.config.get("_class_name")
+    if not named and spec_file is None:
+        kinds = infer_model_types(checkpoint.config, shapes)
+        # BERT and RoBERTa bodies look alike without a prefix and have the same symmetries: the first will do
+        if (
+            kinds and "architecture" not in checkpoint.config
+        ):  # timm's key: its loaders want no model_type beside it
+            checkpoint = replace(checkpoint, config={**checkpoint.config, "model_type": kinds[0]})
+    spec, matches = _bound(checkpoint, spec_file, unmoved=unmoved)
+    _check_numbers(checkpoint, spec, matches)
+    if named and not unmoved:
+        check_read(checkpoint.ref, checkpoint.config, shapes, spec, matches)
+    names = by_canonical(matches)
+    if ties := broken_ties(spec, names, checkpoint.config) if untie else {}:
+        try:
+            found = untied(spec, names, checkpoint.config, list(ties))
+        except IsomergeError as error:
+            raise IsomergeError(f"{checkpoint.ref}: {error}") from None
+        checkpoint = checkpoint.with_copies(found.copies, **found.config)
+        matches |= {name: Match(line, {}) for name, line in found.lines.items()}
+    kept = without_broken_ties(spec, by_canonical(matches), checkpoint.config)
+    return Model(checkpoint, kept, matches, spec, spec_file, unties=bool(untie and ties))
+
+
+def _check_numbers(checkpoint: Checkpoint, spec: Spec, matches: Mapping[str, Match]) -> None:
+    """Refuse weights that symmetries move and that are no floating-point numbers: nothing could be computed with them.
+
+    Raises:
+        IsomergeError: naming the tensor and its dtype.
+    """
+    moved = {*spec.spaces, *spec.residual_names}
+    for name, match in matches.items():
+        code = checkpoint.tensors[name].dtype
+        if not code.startswith(("F", "BF")) and moved.intersection(a.name for a in atoms(match.line.axes or ())):
+            raise IsomergeError(
+                f"{checkpoint.ref}: tensor {name} is stored as {code}, and weights are floating-point numbers: name the checkpoint "
+                "that it was made from, or store it as float16, bfloat16 or float32"
+            )
+
+
+def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: bool) -> tuple[Spec, dict[str, Match]]:
+    """The spec of a checkpoint and its tensors' lines; where the config as it stands does not fit, by what transformers reads in it.
+
+    Parts of composites were saved without what is a default of their classes, which a spec knows of the most common alone.
+    """
+
+    def bound(config: Mapping[str, Any]) -> tuple[Spec, dict[str, Match]]:
+        spec = spec_for(config, spec_file, checkpoint.shapes)
+        matches = coverage(spec, checkpoint.shapes)
+        check_complete(spec, matches)
+        return spec, matches
+
+    try:
+        return bound(checkpoint.config)
+    except IsomergeError as error:
+        if (full := as_transformers_reads(checkpoint.config)) is not None:
+            with suppress(IsomergeError):
+                return bound(full)
+        unknown = spec_file is None and without_spec(checkpoint.config)
+        if unknown and unmoved:
+            spec = spec_as_stored(checkpoint.config, checkpoint.shapes)
+            return spec, coverage(spec, checkpoint.shapes)
+        hint = "; merge --no-align needs none" if unknown else ""
+        raise IsomergeError(f"{checkpoint.ref}: {error}{hint}") from None
+
+
+def working_dtype(models: Sequence[Model]) -> torch.dtype:
+    """float64 when a model is stored in it, else float32: never half."""
+    import torch
+
+    double = any(info.dtype == "F64" for m in models for info in m.checkpoint.tensors.values())
+    return torch.float64 if double else torch.float32
+
+
+def coarsest_dtype(model: Model) -> str:
+    """The stored float dtype with the largest rounding, as safetensors names it; F32 where nothing is float."""
+    codes = {info.dtype for info in model.checkpoint.tensors.values()}
+    floats = [code for code in codes if code.startswith(("F", "BF"))]
+    return min(floats, key=lambda code: (BITS[code], code), default="F32")

@@ -1,0 +1,123 @@
+"""What the user calls a model: ``model``, ``model@revision``, ``model+adapter@revision``, or an adapter alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, is_adapter
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.hub import local_folder
+from isomerge.checkpoint.opening import CONFIG, open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.checkpoint.weights import PICKLE, PICKLE_INDEX, SAFETENSORS, SAFETENSORS_INDEX
+from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors
+from isomerge.models.lora import with_adapter
+from isomerge.models.quantised import dequantised
+
+_WHOLE = (SAFETENSORS, SAFETENSORS_INDEX, PICKLE, PICKLE_INDEX)
+"""What says that a folder holds the weights of a whole model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model and the adapters that are merged into it, in their order; each a path or a hub id with its revision."""
+
+    model: str
+    adapters: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As the user writes it."""
+        return "+".join((self.model, *self.adapters))
+
+
+def parse_model_ref(text: str) -> ModelRef:
+    """``model+adapter+...`` taken apart: ``org/name@rev+org/lora@rev2`` are two parts, each with its revision.
+
+    A path that exists wins: of ``a+b/c+d``, the longest beginning that is a file or folder is the first part, and so on.
+
+    Raises:
+        IsomergeError: a part is empty.
+    """
+    parts, rest = [], text
+    while rest is not None:
+        cut = [at for at, c in enumerate(rest) if c == "+"] + [len(rest)]
+        there = [at for at in cut if at and os.path.exists(os.path.expanduser(rest[:at]))]
+        at = max(there, default=cut[0])
+        parts.append(rest[:at])
+        rest = rest[at + 1 :] if at < len(rest) else None
+    if not all(parts):
+        raise IsomergeError(f"{text or 'the empty reference'}: write a model, or model+adapter, with both names")
+    return ModelRef(parts[0], tuple(parts[1:]))
+
+
+def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) -> Checkpoint:
+    """Opens what a reference names: a checkpoint, or one with LoRA adapters merged in as its tensors are read.
+
+    An adapter alone stands for its ``base_model_name_or_path`` (and ``revision``) with the adapter merged in.
+
+    Raises:
+        IsomergeError: see `open_checkpoint` and `isomerge.models.lora.with_adapter`.
+    """
+    if isinstance(ref, Path) and (ref.exists() or "+" not in str(ref)):
+        found = ModelRef(str(ref))
+        checkpoint = _open_model(ref, allow_pickle)
+    else:
+        found = ref if isinstance(ref, ModelRef) else parse_model_ref(str(ref))
+        checkpoint = _open_model(found.model, allow_pickle)
+    for adapter in found.adapters:
+        checkpoint = with_adapter(checkpoint, adapter, allow_pickle=allow_pickle)
+    return checkpoint
+
+
+def with_base(ref: ModelRef) -> ModelRef:
+    """An adapter alone with the base that it names, where both are on this machine; every other reference as it is."""
+    folder = Path(os.path.expanduser(ref.model))
+    if not folder.is_dir() or not is_adapter(folder) or any(map(Path.is_file, map(folder.joinpath, _WHOLE))):
+        return ref
+    base = read_object(folder / ADAPTER_CONFIG, remedy="", unique=False).get("base_model_name_or_path")
+    there = isinstance(base, str) and base and os.path.exists(os.path.expanduser(base))
+    return ModelRef(str(base), (ref.model, *ref.adapters)) if there else ref
+
+
+def _is_alone(folder: Path, ref: str | Path) -> bool:
+    """Whether a folder holds an adapter and no model, though perhaps its config.
+
+    Raises:
+        IsomergeError: it holds both: transformers reads the adapter over the base that it names, and not the weights beside it.
+    """
+    with disk_errors(folder, "looking into"):
+        if not is_adapter(folder):
+            return False
+        beside = next((name for name in _WHOLE if (folder / name).is_file()), None)
+        if beside is not None and (folder / CONFIG).is_file():
+            raise IsomergeError(
+                f"{ref} holds a model ({beside}) and an adapter ({ADAPTER_CONFIG}): put the adapter into a folder of its own, and "
+                "name the model alone, or MODEL+ADAPTER for both"
+            )
+        return beside is None
+
+
+def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
+    folder = local_folder(ref, allow_pickle=allow_pickle)
+    if not _is_alone(folder, ref):
+        return dequantised(open_checkpoint(ref, allow_pickle=allow_pickle))
+    path = folder / ADAPTER_CONFIG
+    config = read_object(path, remedy="an adapter folder is what peft's save_pretrained writes", unique=False)
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not isinstance(base, str) or not base:
+        raise IsomergeError(
+            f"{path} names no base_model_name_or_path; write model+{ref} to say what it is merged into"
+        )
+    if revision and not os.path.exists(base):
+        base = f"{base}@{revision}"
+    try:
+        opened = open_checkpoint(base, allow_pickle=allow_pickle)
+    except IsomergeError as error:
+        raise IsomergeError(
+            f"{path} names a base_model_name_or_path that cannot be opened: write model+{ref} to say what it is merged into "
+            f"({error.sentence})"
+        ) from error
+    return with_adapter(dequantised(opened), ref, allow_pickle=allow_pickle)

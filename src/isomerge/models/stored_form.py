@@ -1,0 +1,86 @@
+"""How tensors are stored in an output: under which names, in which dtypes, and where their pieces go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from isomerge.checkpoint.dtypes import FLOATS, STORED_FLOATS, torch_dtype
+from isomerge.checkpoint.place import TensorPlace
+from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
+from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model, with_infinities
+from isomerge.pieces import all_finite
+from isomerge.symmetry.blocks import Block
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def out_code(stored: str, dtype: str | None) -> str:
+    """The safetensors dtype that a tensor is written in; integers are kept."""
+    return FLOATS[dtype] if dtype and stored in STORED_FLOATS else stored
+
+
+def planned_tensors(donor: Model, dtype: str | None) -> list[OutTensor]:
+    """The donor's tensors, as they will be written."""
+    if dtype is not None and dtype not in FLOATS:
+        raise IsomergeError(f"--dtype {dtype}: choose from {', '.join(FLOATS)}")
+    return [OutTensor(i.name, out_code(i.dtype, dtype), tuple(i.shape)) for i in donor.checkpoint.tensors.values()]
+
+
+@dataclass(frozen=True)
+class StoredForm:
+    """How blocks are named and stored in the output."""
+
+    donor: Model
+    dtype: str | None
+    writer: CheckpointWriter | None = field(default=None, compare=False, repr=False)
+    """Into whose files blocks may go piece by piece; stays on the machine that has it."""
+
+    def __reduce__(self) -> tuple[type[StoredForm], tuple[Model, str | None]]:
+        return StoredForm, (self.donor, self.dtype)
+
+    def written_dtype(self, block: Block) -> torch.dtype | None:
+        """What a block of the donor is written in, where that is one dtype that weights are converted to."""
+        donor = self.donor
+        stored = {donor.checkpoint.tensors[donor.names[name]].dtype for name in block.canonical}
+        first, *others = {out_code(code, self.dtype) for code in stored}
+        return torch_dtype(first) if not others and first in FLOATS.values() else None
+
+    def place(self, block: Block, *, finite: bool) -> TensorPlace | None:
+        """Where a block of the donor goes, to be filled piece by piece, where it is one tensor of the output as it is."""
+        if self.writer is None or block.lead or block.line.infinite or self.written_dtype(block) is None:
+            return None
+        return self.writer.place(self.donor.names[block.canonical[0]], finite=finite)
+
+    def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
+        """Blocks under a model's names, in the output dtype, or in that in which the model stores them."""
+        found = {}
+        for block, tensor in blocks.items():
+            for canonical, part in block.split(tensor):
+                name = model.names[canonical]
+                code = out_code(model.checkpoint.tensors[name].dtype, self.dtype)
+                found[name] = cast(part, code, name)
+                if block.line.infinite:
+                    found[name] = with_infinities(model, name, found[name])
+                elif part.dtype == found[name].dtype and part.is_floating_point() and not all_finite(part):
+                    raise IsomergeError(
+                        f"tensor {name} has NaN or infinite values once it is computed: the weights or the parameters of this merge "
+                        "are too large; choose smaller ones"
+                    )
+        return found
+
+
+def cast(tensor: Tensor, code: str, name: str) -> Tensor:
+    """Convert to a stored dtype; a value that does not fit is an error, never an infinity."""
+    if code not in STORED_FLOATS or tensor.dtype == torch_dtype(code):
+        return tensor
+    found = tensor.to(torch_dtype(code))
+    if not all_finite(found):
+        raise IsomergeError(
+            f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use --dtype float32"
+        )
+    return found

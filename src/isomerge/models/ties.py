@@ -1,0 +1,71 @@
+"""Tied tensors: one storage in two places of the model, which must be moved alike.
+
+A head that is tied to the embeddings reads the stream through the weights that write it. What acts on one place must
+act on the other: a permutation or a rotation of the stream does (it is its own dual), the final norm's gain folded
+into the head does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from isomerge.models.tied_head import is_tied
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.language.spec import Line, Spec
+
+# Groups whose elements are their own inverse transpose.
+SELF_DUAL = {"Perm", "SignedPerm", "Sign", "O", "OFixingOnes", "Fixed"}
+# Classes of Hugging Face whose names have "For" but which have a language-modelling head all the same.
+LANGUAGE_HEADS = ("LM", "ConditionalGeneration", "PreTraining", "CausalImageModeling")
+
+
+def has_language_head(config: Mapping[str, Any]) -> bool:
+    """Whether the model's class has a head that a config may tie to the embeddings; True when the config is silent."""
+    names = config.get("architectures") or [""]
+    name = str(names[0])
+    return "For" not in name or any(mark in name for mark in LANGUAGE_HEADS)
+
+
+def tied_lines(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
+    """The lines that are absent because another stands in, with that line.
+
+    Args:
+        spec: the bound spec.
+        present: canonical names of the checkpoint's tensors.
+        config: its parsed ``config.json``.
+    """
+    stored = set(present)
+    return [pair for pair in _declared_ties(spec, stored, config) if pair[0].canonical({}) not in stored]
+
+
+def _declared_ties(spec: Spec, stored: set[str], config: Mapping[str, Any]) -> list[tuple[Line, Line]]:
+    """The lines that the config ties to a stored one, also where both are stored (as torch's pickles do)."""
+    if not has_language_head(config):
+        return []
+    by_name = {line.canonical({}): line for line in spec.lines if not line.indices}
+    lines = [line for line in spec.lines if line.tied in stored and not line.indices]
+    # a head may have several names, of which one is stored
+    apart = {(line.tied, line.axes) for line in lines if line.canonical({}) in stored}
+    return [
+        (line, by_name[str(line.tied)]) for line in lines if is_tied(config, stored=(line.tied, line.axes) in apart)
+    ]
+
+
+def broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> dict[Line, tuple[Line, set[str]]]:
+    """The tied lines that some space would move in one place only: with the line that stands in, and these spaces."""
+    found = {}
+    for line, stand_in in _declared_ties(spec, set(present), config):
+        here, there = ({a.name for a in atoms(x.axes or ())} & spec.spaces.keys() for x in (line, stand_in))
+        broken = (here ^ there) | {n for n in here & there if spec.spaces[n].group_name not in SELF_DUAL}
+        if broken:
+            found[line] = (stand_in, broken)
+    return found
+
+
+def without_broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> Spec:
+    """The spec without the spaces that would move a tied tensor in one of its places only."""
+    broken = {name for _, names in broken_ties(spec, present, config).values() for name in names}
+    if not broken:
+        return spec
+    return spec.restrict([*(n for n in spec.spaces if n not in broken), *(s.name for s in spec.shifts)])

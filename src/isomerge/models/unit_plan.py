@@ -1,0 +1,94 @@
+"""The plan of a run: which units are matched, in which spaces and layers, known before a weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from isomerge.matching.selection import Selection, select_layers, select_spaces
+from isomerge.models.free_streams import with_free_streams
+from isomerge.models.quantised import quantisation_note
+from isomerge.models.recognised import Model
+from isomerge.options import unused
+from isomerge.symmetry.blocks import Block, layer_of, stacks_of
+from isomerge.symmetry.units import Unit, plan_units, voted
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done, unit by unit."""
+
+    selection: Selection
+    units: tuple[Unit, ...]
+    """Units of the blocks that all models share."""
+    skipped: frozenset[str]
+    """Keys of units whose layer was not chosen: they are not matched."""
+    votes: tuple[str, ...]
+    """Spaces that are decided once for a whole stack."""
+    alone: tuple[Block, ...]
+    """The donor's blocks that another model lacks (task heads, poolers)."""
+
+    def is_matched(self, unit: Unit) -> bool:
+        """Whether a unit has elements to find, and its layer was chosen."""
+        return unit.key not in self.skipped and bool(unit.elements or unit.votes)
+
+    @property
+    def framed(self) -> tuple[Unit, ...]:
+        """The units whose gains are folded: all where a stream is turned, which belongs to all layers, else those of the chosen layers."""
+        return self.units if self.selection.streams else tuple(u for u in self.units if u.key not in self.skipped)
+
+
+def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", layers: str | None = None) -> Plan:
+    """Plan a run over the donor's tensors.
+
+    Raises:
+        IsomergeError: spaces or layers that do not exist.
+    """
+    selection = with_free_streams(select_spaces(donor.spec, spaces), [donor, *others], spaces)
+    told = [note for model in (donor, *others) if (note := quantisation_note(model.checkpoint))]
+    selection = replace(selection, notes=(*selection.notes, *told))
+    if layers is not None:  # heads shared by a whole stack can only move with all of its layers
+        spec = selection.spec
+        mobile = [n for n in spec.spaces if n not in voted(spec)]
+        selection = replace(selection, spec=spec.restrict([*mobile, *(s.name for s in spec.shifts)]))
+    matches = {m.canonical: m for m in donor.matches.values()}
+    shared, alone = [], []
+    for block in donor.blocks:
+        everywhere = all(o.source_of(c, matches[c]) is not None for o in others for c in block.canonical)
+        (shared if everywhere else alone).append(block)
+    units = plan_units(selection.spec, shared)
+    skipped: set[str] = set()
+    stacks = stacks_of(shared)
+    if layers is not None:
+        chosen = {stack: select_layers(layers, count) for stack, count in stacks.items()}
+        for unit in units:
+            for block in unit.blocks:
+                wanted = chosen.get(layer_of(block)[0])
+                if not block.layers or (wanted is not None and not wanted.issuperset(block.layers)):
+                    skipped.add(unit.key)
+    plan = Plan(selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone))
+    if layers is not None and spaces != "none" and not any(map(plan.is_matched, units)):
+        unused.note("layers", f"nothing in layers {layers} moves by --spaces {spaces}")
+    return plan
+
+
+def unit_layer(unit: Unit) -> int | None:
+    """The layer of a unit, None outside the stacks."""
+    return layer_of(unit.blocks[0])[1]
+
+
+def unit_bytes(model: Model, unit: Unit) -> int:
+    """The stored bytes of a unit's tensors."""
+    return sum(
+        model.checkpoint.tensors[name].nbytes
+        for block in unit.blocks
+        for c in block.canonical
+        if (name := model.names.get(c)) is not None
+    )
+
+
+def block_size(model: Model, block: Block) -> int:
+    """The entries of a block."""
+    stored = (model.checkpoint.tensors[name] for name in model.stored_names(block))
+    return sum(prod(info.shape) for info in stored)

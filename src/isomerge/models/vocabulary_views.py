@@ -1,0 +1,261 @@
+"""Checkpoints whose embeddings, heads and output biases are in the order of another vocabulary, gathered when read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.companions import is_tokenizer_file
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.dtypes import byte_size, torch_dtype
+from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.checkpoint.vocabulary import AVERAGE, Row, Vocabulary, decide_vocabulary, digest
+from isomerge.checkpoint.vocabulary_config import KeyPath, counts, renumbered, with_values
+from isomerge.errors import IsomergeError
+from isomerge.models.tied_head import is_tied
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.symmetry.language.spec import Match, Spec
+
+AXIS = "vocab"
+"""What specs call an axis, and a size, over tokens."""
+OTHERS = ("talk_vocab", "vision_vocab")
+"""Axes over what is no token of the tokenizer: sounds, and pieces of images."""
+_GENERATION = "generation_config.json"
+
+
+def with_vocabulary(
+    models: Sequence[Checkpoint],
+    *,
+    source: str = "union",
+    base: int | None = None,
+    tokens: Mapping[str, Any] | None = None,
+    pad_to_multiple_of: int | None = None,
+    spec_file: str | Path | None = None,
+) -> tuple[list[Checkpoint], Vocabulary]:
+    """Views of all models with one vocabulary, whose tokenizer is among their companion files; reads no weights.
+
+    A model that needs no change is returned as it is. For the arguments see `decide_vocabulary`; ``spec_file`` is a spec
+    text of the user's own.
+
+    Raises:
+        IsomergeError: see `decide_vocabulary`; or models whose tables of tokens are not alike but for their rows.
+    """
+    tables = [_Tables(model, spec_file) for model in models]
+    vocabulary = decide_vocabulary(
+        models,
+        [table.size for table in tables],
+        source=source,
+        base=base,
+        tokens=tokens,
+        pad_to_multiple_of=pad_to_multiple_of,
+    )
+    views = [_view(k, tables, vocabulary, vocabulary.owner == k) for k in range(len(tables))]
+    return views, vocabulary
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One tensor with an axis over tokens."""
+
+    name: str
+    axis: int
+    canonical: str
+
+
+class _Tables:
+    """All tensors of a checkpoint with an axis over tokens."""
+
+    def __init__(self, checkpoint: Checkpoint, spec_file: str | Path | None) -> None:
+        from isomerge.archs import spec_for
+        from isomerge.symmetry.language.spec import coverage
+
+        self.checkpoint, self.spec_file = checkpoint, spec_file
+        try:
+            shapes = checkpoint.shapes
+            self.spec: Spec = spec_for(checkpoint.config, spec_file, shapes)
+            self.matches = coverage(self.spec, shapes)
+        except IsomergeError as error:
+            raise IsomergeError(f"{checkpoint.ref}: {error}") from None
+        if AXIS not in self.spec.sizes:
+            raise IsomergeError(
+                f"{checkpoint.ref}: the spec for {self.spec.model_type} has no tokens (size {AXIS})"
+            )
+        self.size = self.spec.sizes[AXIS]
+        found = [self._table(name, match) for name, match in self.matches.items()]
+        self.tables = {table.canonical: table for table in found if table is not None}
+
+    def check_others(self) -> None:
+        """Refuse tables whose rows are for tokens, too, and would stay where they are while ids change."""
+        from isomerge.symmetry.axes import atoms
+
+        read = False
+        for name, match in self.matches.items():
+            axes, info = match.line.axes, self.checkpoint.tensors[name]
+            every = list(atoms(axes or ()))
+            read |= len(every) > 1 and any(x.name == AXIS for x in every) and not any(x.dual for x in every)
+            second = any(AXIS in x.name and x.name not in (AXIS, *OTHERS) for x in every)
+            # what no symmetry moves: integers, such as the experts of every token
+            hashed = axes is None and tuple(info.shape[:1]) == (self.size,) and info.dtype.startswith(("I", "U"))
+            if second or hashed:
+                raise IsomergeError(
+                    f"{self.checkpoint.ref}: tensor {name} is a second table of tokens, which cannot be changed together with "
+                    "the first: give models of one vocabulary"
+                )
+        if not read:
+            raise IsomergeError(
+                f"{self.checkpoint.ref}: the embeddings of {self.spec.model_type} have other rows than one for every token, so "
+                "its vocabulary cannot be changed: give models of one vocabulary"
+            )
+
+    @cached_property
+    def counts(self) -> list[KeyPath]:
+        """Where the config says how many tokens there are."""
+        from isomerge.archs import spec_for
+
+        def bound(config: Mapping[str, Any]) -> int | None:
+            try:
+                return spec_for(config, self.spec_file, self.checkpoint.shapes).sizes.get(AXIS)
+            except IsomergeError:
+                return None
+
+        return counts(self.checkpoint.config, self.size, bound)
+
+    def _table(self, name: str, match: Match) -> _Table | None:
+        from isomerge.symmetry.axes import Atom, atoms
+
+        axes = match.line.axes or ()
+        at = [k for k, axis in enumerate(axes) if any(atom.name == AXIS for atom in atoms((axis,)))]
+        if not at:
+            return None
+        if len(at) > 1 or not isinstance(axes[at[0]], Atom):
+            raise IsomergeError(f"{self.checkpoint.ref}: tensor {name} has no single axis over tokens to gather")
+        info = self.checkpoint.tensors[name]
+        if info.dtype not in ("F32", "F16", "BF16", "F64"):
+            raise IsomergeError(f"{info.file}: tensor {name!r} is {info.dtype} (quantised): rows cannot be mixed")
+        return _Table(name, at[0], match.canonical)
+
+    def find(self, canonical: str) -> _Table | None:
+        """A table, or the one that stands in for it while the config ties the two."""
+        if canonical in self.tables or not is_tied(self.checkpoint.config, stored=False):
+            return self.tables.get(canonical)
+        line = next(line for line in self.spec.lines if line.canonical(dict.fromkeys(line.indices, 0)) == canonical)
+        return self.tables.get(line.tied or "")
+
+
+def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_files: bool) -> Checkpoint:
+    tables, checkpoint, rows = every[model], every[model].checkpoint, vocabulary.rows[model]
+    stays = vocabulary.unchanged(model) and len(rows) == tables.size
+    if stays and own_files:
+        return checkpoint
+    moved, config = _places(model, vocabulary), dict(checkpoint.config)
+    fallback = {} if vocabulary.owner is None else every[vocabulary.owner].checkpoint.config
+    if not stays:
+        tables.check_others()
+        counted = tables.counts
+        config = renumbered(with_values(config, dict.fromkeys(counted, vocabulary.size)), moved, fallback, counted)
+    companions = {name: x for name, x in checkpoint.companions().items() if not is_tokenizer_file(name)}
+    generation = companions.get(_GENERATION)
+    if generation is not None and not stays:
+        given = (
+            read_object(generation, remedy="save it again", unique=False)
+            if isinstance(generation, Path)
+            else json.loads(generation)
+        )
+        companions[_GENERATION] = (json.dumps(renumbered(given, moved, fallback, ()), indent=2) + "\n").encode()
+    derived = {} if stays else {t.name: _derived(model, t, every, rows) for t in tables.tables.values()}
+    return checkpoint.derive(
+        derived,
+        sources=[other.checkpoint for other in every],
+        origin=f"vocabulary {digest(rows)} of {[other.checkpoint.identity() for other in every]}",
+        config=config,
+        companions={**companions, **vocabulary.files},
+    )
+
+
+def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:
+    """The output's ids of a model's tokens, by their own: that a rule gives a token another row does not move its id.
+
+    Of a model's rows without a token in the output, the first place that has the row.
+    """
+    rows = enumerate(vocabulary.rows[model])
+    found = {at[0][1]: k for k, at in reversed(list(rows)) if len(at) == 1 and at[0][0] == model}
+    ids = {
+        at: vocabulary.tokens[token] for token, at in vocabulary.models[model].items() if token in vocabulary.tokens
+    }
+    return found | {at: k for at, k in ids.items() if k < vocabulary.size}
+
+
+def _derived(model: int, table: _Table, every: Sequence[_Tables], rows: list[list[Row]]) -> Derived:
+    """The recipe of one table; the shapes of all tables that it reads from are compared here, before any is read."""
+    checkpoint = every[model].checkpoint
+    stored = checkpoint.tensors[table.name]
+    sources: dict[int, _Table] = {}
+    for other in sorted({m for found in rows for m, _ in found} - {model, AVERAGE[0]}):
+        theirs = every[other].find(table.canonical)
+        if theirs is None:
+            raise IsomergeError(
+                f"{every[other].checkpoint.ref} has no tensor {table.canonical}, but tokens of {checkpoint.ref} would get "
+                "rows of it; choose a vocabulary whose tokens both have"
+            )
+        shape = every[other].checkpoint.tensors[theirs.name].shape
+        if _across(shape, theirs.axis) != _across(stored.shape, table.axis):
+            raise IsomergeError(
+                f"tensor {table.canonical} has shape {list(stored.shape)} in {checkpoint.ref} and {list(shape)} in "
+                f"{every[other].checkpoint.ref}: only their numbers of tokens may differ"
+            )
+        sources[other] = theirs
+    shape = (*stored.shape[: table.axis], len(rows), *stored.shape[table.axis + 1 :])
+    size = byte_size(stored.dtype, shape)
+    assert size is not None
+    info = replace(stored, shape=shape, nbytes=size, offset=-1)
+    reads = {m: (every[m].checkpoint, t) for m, t in {**sources, model: table}.items()}
+    return Derived(info, partial(_gathered, reads, rows, table.axis, info.dtype, _across(shape, table.axis)))
+
+
+def _across(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _gathered(
+    reads: Mapping[int, tuple[Checkpoint, _Table]],
+    rows: list[list[Row]],
+    axis: int,
+    code: str,
+    across: tuple[int, ...],
+) -> Tensor:
+    """Rows of several tables in a new order, tables one by one; means in float32 (float64 where that is stored).
+
+    ``across`` is the shape of one row.
+    """
+    import torch
+
+    dtype = torch_dtype(code)
+    work = torch.float64 if dtype == torch.float64 else torch.float32
+    shared = [len(found) > 1 for found in rows]  # rows that are a mean of several
+    place = {at: k for k, at in enumerate(k for k, mean in enumerate(shared) if mean)}
+    found, sums = torch.zeros(len(rows), *across, dtype=dtype), torch.zeros(len(place), *across, dtype=work)
+    for model, (checkpoint, table) in sorted(reads.items()):
+        tensor = checkpoint.read(table.name).movedim(table.axis, 0)
+        single = [(k, at[0][1]) for k, at in enumerate(rows) if len(at) == 1 and at[0][0] == model]
+        if single:
+            to, take = torch.tensor(single).T
+            found[to] = tensor[take].to(dtype)
+        several = [(place[k], row) for k, at in enumerate(rows) if shared[k] for m, row in at if m == model]
+        if several:
+            to, take = torch.tensor(several).T
+            sums.index_add_(0, to, tensor[take].to(work))
+    if place:
+        counts = torch.tensor([len(rows[k]) for k in place], dtype=work)
+        found[list(place)] = (sums / counts.reshape(-1, *[1] * (sums.ndim - 1))).to(dtype)
+    padding = [k for k, at in enumerate(rows) if at == [AVERAGE]]
+    if padding:
+        # they are zero so far
+        found[padding] = (found.sum(0, dtype=work) / (len(rows) - len(padding))).to(dtype)
+    return found.movedim(0, axis)

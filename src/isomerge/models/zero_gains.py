@@ -1,0 +1,98 @@
+"""Gains of zero, which nothing can divide by: the same function has a gain of one there, and what read the channel reads nothing.
+
+A norm multiplies channel j by g_j and a linear map W reads it: W (g x). Where g_j is zero, column j of W tells nothing. So with g_j = 1 and
+column j zero the model is the same function, on the edge of its symmetry orbit, and its gains can be folded. A layer scale, which
+multiplies what a map writes, has rows in place of columns. Where a norm adds a bias behind a gain of zero, the column tells how the
+bias is read: such a gain stays, and what needs it folded is refused (`isomerge.matching.frame.check_folded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from isomerge.matching.frame import gains_over_streams, lonely_gains, whole_gain
+from isomerge.models.opened_gains import OpenedGains
+from isomerge.models.recognised import Model
+from isomerge.symmetry.axes import leaf_atoms
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.stage import Stage
+from isomerge.symmetry.units import elements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def open_zero_gains(models: Iterable[Model], scales: Collection[str]) -> None:
+    """Have models read without gains of zero from now on.
+
+    Args:
+        models: those of a run, all that will be moved or compared with their gains folded.
+        scales: the spaces of the gains that are folded (``gains`` of the spec of a frame); no others are opened, for what they norm may
+            be what a model gives out.
+    """
+    for model in models:
+        known = frozenset() if model.opened is None else model.opened.scales
+        if not known.issuperset(scales):
+            model.opened = None
+            model.opened = _opened(model, known.union(scales))
+
+
+def _opened(model: Model, scales: frozenset[str]) -> OpenedGains:
+    """What opens a model's gains."""
+    zeros = {key: gain for key, gain in _zeros(model, scales).items() if not _adds(model, key, gain)}
+    # on the side of the gain itself nothing is left to act on but biases of zero
+    unread = {key: _factor(gain.zero, 0.0 if gain.dual else inf) for key, gain in zeros.items()}
+    return OpenedGains(scales, Stage(model.spec, unread), frozenset(gain.block for gain in zeros.values()))
+
+
+@dataclass(frozen=True)
+class _Gain:
+    block: Block
+    zero: Tensor
+    """Where it is zero, of the shape of its scale's element [*batch, 1]."""
+    dual: bool
+    """Whether it is a layer scale, which multiplies what is written."""
+
+
+def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
+    """The gains that have zeros and are read, by the element key of their scale."""
+    import torch
+
+    spec, found = model.spec, dict[str, list[_Gain]]()
+    lonely = lonely_gains(spec, model.blocks)
+    for key, block, scale in gains_over_streams(spec, model.blocks):
+        if scale.name in scales:
+            gain = whole_gain(spec, block, scale, model.assemble(block, torch.float64))
+            found.setdefault(key, []).append(_Gain(block, gain == 0, scale.dual))
+    # a scale of two gains says less of each
+    return {
+        key: gains[0]
+        for key, gains in found.items()
+        if len(gains) == 1 and key not in lonely and gains[0].zero.any()
+    }
+
+
+def _adds(model: Model, key: str, gain: _Gain) -> bool:
+    """Whether something is added behind a gain where it is zero: the bias of a norm."""
+    import torch
+
+    spec = model.spec
+    name = key.partition("[")[0]
+    hidden = Stage(spec, {key: _factor(~gain.zero, 0.0)})
+    for block in model.blocks:
+        if block == gain.block or key not in elements_of(spec, block):
+            continue
+        for leaf in leaf_atoms(block.axes or ()):
+            if any(atom.name == name and atom.dual == gain.dual and not atom.diag for atom in leaf):
+                return bool(hidden.applied({block: model.assemble(block, torch.float64)})[block].any())
+    return False
+
+
+def _factor(where: Tensor, value: float) -> Tensor:
+    """A factor in some places, one elsewhere, float64."""
+    import torch
+
+    return torch.where(where, value, 1.0).double()

@@ -1,0 +1,1 @@
+"""Models run on data: examples, live modules, statistics, losses."""

@@ -1,0 +1,148 @@
+"""Checkpoints as live modules, and the names by which a spec knows their parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.arithmetic import aligned
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
+from isomerge.models.transformers_classes import class_of, silent
+from isomerge.observe.live.accelerator import check_device
+from isomerge.symmetry.language.spec import Spec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Module:
+    """The Hugging Face module of a checkpoint, in eval mode, without code from the checkpoint.
+
+    Its class is the one that ``architectures`` in config.json names; where there is none, the auto class for the
+    head that is stored, or the bare body.
+
+    Args:
+        model: a recognised model, a folder or a hub id.
+        dtype: of the parameters; float32 when None.
+        device: where they are put, such as ``cuda``.
+
+    Raises:
+        IsomergeError: transformers cannot load it, no such device, or weights of the module are not stored.
+    """
+    import torch
+
+    checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
+    config, where, kind = (
+        checkpoint.config,
+        check_device(device),
+        class_of(checkpoint.config, tuple(checkpoint.tensors), checkpoint.folder),
+    )
+    with silent(), on_disk(checkpoint) as folder:
+        # pickles were opened, so the user has allowed them; what is written for transformers to read is none
+        files = [info.file for info in checkpoint.tensors.values()] if checkpoint.in_folder else []
+        pickled = any(file.suffix != ".safetensors" for file in files)
+        try:
+            module, info = kind.from_pretrained(
+                folder,
+                dtype=dtype or torch.float32,
+                output_loading_info=True,
+                trust_remote_code=False,
+                use_safetensors=not pickled,
+                **eager_experts(config),
+            )
+        except Exception as error:  # OSError, ValueError, RuntimeError, KeyError: whatever does not fit
+            raise IsomergeError(
+                f"{folder}: transformers cannot load this checkpoint ({_first_line(error)}); "
+                "check config.json and the weights"
+            ) from error
+    _check_complete(checkpoint.folder, kind.__name__, info)
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = aligned(tensor.data)
+    return module.eval().to(where)
+
+
+def eager_experts(config: dict[str, Any]) -> dict[str, str]:
+    """How a model with experts is to be loaded: products of matrices in groups have no gradients on every device, and want strides of
+    16 bytes, which small experts do not have."""
+    return {"experts_implementation": "eager"} if _has_experts(config) else {}
+
+
+def _has_experts(config: dict[str, Any]) -> bool:
+    """Whether a config, or a part of it, tells a number of experts."""
+    return any(
+        _has_experts(value) if isinstance(value, dict) else "expert" in str(key) and isinstance(value, int)
+        for key, value in config.items()
+    )
+
+
+@contextlib.contextmanager
+def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
+    """A folder that transformers can load: the checkpoint's own, or a temporary one for a view (adapters merged in, layers
+    stacked or left out) or for tensors in memory."""
+    from isomerge.models.materialise import materialise
+
+    if checkpoint.in_folder:
+        yield checkpoint.folder
+        return
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
+        yield materialise(checkpoint, Path(folder) / "model")
+
+
+def _check_complete(folder: Path, kind: str, info: dict[str, Any]) -> None:
+    """Refuse a module with weights drawn at random."""
+    missing = sorted(info.get("missing_keys") or ())
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise IsomergeError(
+            f"{folder}: {kind} needs {', '.join(missing[:3])}{more}, which the checkpoint does not have: correct "
+            "architectures in config.json, or train and save the whole model"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200].rstrip(".") if lines else type(error).__name__
+
+
+def parameter_names(module: nn.Module, spec: Spec) -> dict[str, str]:
+    """From canonical tensor names to the names of a module's parameters, by the spec alone: no file is there.
+
+    Where there is one, `isomerge.observe.live.parameter_places.places_of` also finds what transformers renames and fuses.
+
+    A parameter that the module uses in several places (tied embeddings) appears once, under the canonical name that
+    is not tied to another; buffers do not appear.
+
+    Args:
+        module: a module from `load_module`.
+        spec: the spec of the same checkpoint.
+
+    Raises:
+        IsomergeError: the module stores a tensor that the spec does not describe, such as experts that transformers
+            keeps fused while the checkpoint has them one by one.
+    """
+    places: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name)
+    found: dict[str, str] = {}
+    for names in places.values():
+        matches = [(name, _match(module, spec, name)) for name in names]
+        name, match = next((pair for pair in matches if pair[1].line.tied is None), matches[0])
+        found[match.canonical] = name
+    return found
+
+
+def _match(module: nn.Module, spec: Spec, name: str) -> Any:
+    try:
+        return spec.match(name)
+    except IsomergeError:
+        raise IsomergeError(
+            f"{type(module).__name__} of this version of transformers stores {name}, which the spec for "
+            f"{spec.model_type} ({spec.origin}) does not describe: its weights cannot be set one by one"
+        ) from None

@@ -1,0 +1,118 @@
+"""A live module with other weights for a while, with a head of its own, or with activations that are recomputed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.observe.live.modules import load_module
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from isomerge.models.recognised import Model
+
+
+@contextmanager
+def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """While it lasts, weights of a module are these tensors (by their names, see `weights_of`; tied places follow).
+
+    Unlike torch's functional call it may outlive the forward pass: recomputed activations see the same tensors.
+    """
+    places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+    for part in module.modules():
+        for owner in (part._parameters, part._buffers):
+            for name, old in owner.items():
+                if old is not None:
+                    places.setdefault(id(old), []).append((owner, name))
+    by_name = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+    kept = []
+    try:
+        for name, tensor in tensors.items():
+            old = by_name[name]
+            for owner, attribute in places[id(old)]:
+                kept.append((owner, attribute, old))
+                owner[attribute] = tensor
+        yield
+    finally:
+        for owner, attribute, old in kept:
+            owner[attribute] = old
+
+
+def module_as_told(model: Model, device: str, dtype: torch.dtype | None = None) -> nn.Module:
+    """The module of a model, its parameters in ``dtype`` (float32 when None), with a head of its own where the model has one, stored or in memory: of a model that was untied, the
+    config in its folder says otherwise.
+
+    Raises:
+        IsomergeError: see `untied_module`.
+    """
+    return untied_module(model, device, dtype) if model.has_own_head else load_module(model, dtype, device)
+
+
+def untied_module(model: Model, device: str, dtype: torch.dtype | None = None) -> nn.Module:
+    """The module of a model, its parameters in ``dtype`` (float32 when None); where the model was untied, the module's head has weights of its own.
+
+    Raises:
+        IsomergeError: transformers cannot load it, or the module has no place for a head that is stored.
+    """
+    import torch
+
+    module = load_module(model, dtype, device)
+    for line in model.spec.lines:
+        if line.tied is None or (canonical := line.canonical({})) not in model.names:
+            continue
+        for name in _live_names(module, model, canonical):
+            owner, _, attribute = name.rpartition(".")
+            place: Any = module.get_submodule(owner)
+            setattr(place, attribute, torch.nn.Parameter(getattr(place, attribute).detach().clone()))
+    return module
+
+
+def _live_names(module: nn.Module, model: Model, canonical: str) -> list[str]:
+    """The module's names of a head that is stored; none where its class has no head.
+
+    Raises:
+        IsomergeError: it has a head, but not this one.
+    """
+    found = []
+    for name, _ in module.named_parameters(remove_duplicate=False):
+        with suppress(IsomergeError):  # what transformers keeps fused is no head
+            found += [name] if model.spec.match(name).canonical == canonical else []
+    head: Any = getattr(module, "get_output_embeddings", lambda: None)()
+    if not found and head is not None:
+        raise IsomergeError(
+            f"{model.ref} stores {model.names[canonical]}, but {type(module).__name__} of this version of transformers has "
+            "its head under a name that the spec does not know: update isomerge, or match without data"
+        )
+    return found
+
+
+def enable_checkpointing(module: nn.Module) -> None:
+    """Have a module recompute its activations when gradients are taken, without dropout or anything else that is drawn.
+
+    Raises:
+        IsomergeError: its class cannot.
+    """
+    from torch import nn
+
+    # of the two names the older one is on its way out
+    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    enable: Any = next((found for name in names if (found := getattr(module, name, None)) is not None), None)
+    if enable is None or not getattr(module, "supports_gradient_checkpointing", True):
+        raise IsomergeError(
+            f"{type(module).__name__} cannot recompute its activations: leave --gradient-checkpointing out"
+        )
+    enable()
+    config: Any = getattr(module, "config", None)
+    if hasattr(config, "use_cache"):
+        config.use_cache = False  # nothing is generated; layers that recompute cannot keep a cache
+    module.train()  # transformers recomputes in training mode only; nothing may be drawn there
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        for name, value in vars(part).items():  # drop_prob, attention_dropout, layerdrop, router_jitter_noise, ...
+            if isinstance(value, float) and any(word in name for word in ("drop", "jitter")):
+                setattr(part, name, 0.0)

@@ -1,0 +1,235 @@
+"""Losses of a module on examples: classes, labels, values, next tokens, masked tokens, what a decoder writes.
+
+What the outputs mean is decided by `isomerge.observe.predictions.prediction_of`; what they shall be, by the keys of the
+batch and the shape of the logits, never by the architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from math import exp, isfinite
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import IGNORED
+from isomerge.observe.data.inputs import DISCRIMINATORS
+from isomerge.observe.predictions import CLASSES, Prediction, prediction_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.observe.data.examples import Examples
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How well a module predicts."""
+
+    loss: float
+    """Mean negative log-likelihood in nats, per example, label or predicted token; of values the mean squared error."""
+    accuracy: float | None
+    """The share of classes, labels or predicted tokens that are the likeliest one; None for values."""
+    perplexity: float | None
+    """The exponential of the loss of a language model; None for others. Infinite when it is beyond floats."""
+    examples: int
+    unit: str = "nats"
+    """Of the loss: ``nats``, ``nats per token``, ``nats per label``, ``squared units``, ``squared units per token``."""
+
+
+def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """The logits of a batch: [n, classes] or [n, length, vocabulary], at least float32, on the module's device.
+
+    Of a head with one logit per token they are [n, length, 1]. ``labels`` are not given to the module. Gradients are kept when they are on.
+
+    Raises:
+        IsomergeError: the module cannot read this batch, or has no head that predicts.
+    """
+    import torch
+
+    found = outputs_of(module, batch)
+    logits = getattr(found, "logits", None)
+    logits = getattr(found, "prediction_logits", None) if logits is None else logits
+    if logits is None and getattr(found, "start_logits", None) is not None:
+        raise IsomergeError(
+            f"{type(module).__name__} tells where an answer starts and ends, and its head has no loss here: match it by its "
+            "weights, or by activations with --data"
+        )
+    if logits is None:
+        raise IsomergeError(
+            f"{type(module).__name__} predicts nothing, so it has no loss: give a checkpoint with a head"
+        )
+    return by_position(module, logits.to(torch.promote_types(logits.dtype, torch.float32)))
+
+
+def by_position(module: nn.Module, logits: Tensor) -> Tensor:
+    """A module's logits with an axis of outputs: those of one logit per token become [n, length, 1]."""
+    return logits.unsqueeze(-1) if type(module).__name__ in DISCRIMINATORS and logits.ndim == 2 else logits
+
+
+def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
+    """What a module gives for a batch, with a head or without; ``labels`` are not given to it.
+
+    Raises:
+        IsomergeError: the module cannot read this batch, or the device has too little memory.
+    """
+    import torch
+
+    first = next(module.parameters())
+    double = first.dtype == torch.float64  # examples are float32
+    _check_reads(module, batch)
+    given = {
+        name: tensor.to(first.device, torch.float64 if double and tensor.is_floating_point() else None)
+        for name, tensor in batch.items()
+        if name != "labels"
+    }
+    try:
+        return module(**given)
+    except (IndexError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise IsomergeError("the device has too little memory: give a smaller --batch-size") from error
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise IsomergeError(
+            f"{type(module).__name__} cannot read these examples ({line[:160].rstrip('.')}): "
+            "check that they are made for this checkpoint, or give shorter ones"
+        ) from error
+
+
+def _check_reads(module: nn.Module, batch: Mapping[str, Tensor]) -> None:
+    """Raise an IsomergeError where a batch lacks what a module reads first."""
+    needed = getattr(module, "main_input_name", None)
+    if needed and needed not in batch and needed in signature(module.forward).parameters:
+        names = ", ".join(name for name in batch if name != "labels")
+        raise IsomergeError(
+            f"{type(module).__name__} reads {needed}, and the examples have {names}: give data that are made for this checkpoint"
+        )
+
+
+def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = CLASSES) -> Tensor:
+    """What logits shall predict: class ids [n], or tokens [n, length] with -100 where nothing is predicted.
+
+    Of several labels and of values: floats of the shape of the logits, with -100 where a token is padding.
+
+    Logits [n, length, vocabulary] without labels are those of a causal model: position i predicts token i + 1, where
+    both are tokens and no padding.
+
+    Raises:
+        IsomergeError: there are no targets, or they do not fit the logits.
+    """
+    import torch
+
+    labels = batch.get("labels")
+    if labels is None and kind is CLASSES and logits.ndim == 3 and "input_ids" in batch:
+        ids = batch["input_ids"]
+        seen = batch.get("attention_mask", torch.ones_like(ids)) == 1
+        labels = torch.full_like(ids, IGNORED)
+        labels[:, :-1] = torch.where(seen[:, :-1] & seen[:, 1:], ids[:, 1:], IGNORED)
+    if kind is not CLASSES and labels is not None:
+        return _numbers_of(batch, labels, logits)
+    if labels is None:
+        raise IsomergeError("the data have no labels, so there is no loss: give a label with every example")
+    if labels.shape != logits.shape[:-1]:
+        raise _unfit(labels, logits)
+    outside = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
+    if bool(outside.any()):
+        raise IsomergeError(
+            f"label {int(labels[outside][0])} is none of the {logits.shape[-1]} classes that the model predicts (0 to "
+            f"{logits.shape[-1] - 1}): check that the data are made for this checkpoint"
+        )
+    return labels.to(logits.device)
+
+
+def _numbers_of(batch: Mapping[str, Tensor], labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels as floats of the shape of the logits."""
+    if logits.shape[-1] == 1 and labels.shape == logits.shape[:-1]:
+        labels = labels.unsqueeze(-1)
+    if labels.shape != logits.shape:
+        raise _unfit(labels, logits)
+    mask = batch.get("attention_mask")
+    if logits.ndim == 3 and mask is not None and mask.shape == logits.shape[:-1]:
+        labels = labels.masked_fill(mask.unsqueeze(-1) == 0, IGNORED)
+    return labels.to(logits)
+
+
+def _unfit(labels: Tensor, logits: Tensor) -> IsomergeError:
+    return IsomergeError(
+        f"labels of shape {list(labels.shape)} do not fit logits of shape {list(logits.shape)}: "
+        "check that the data are made for this checkpoint"
+    )
+
+
+@dataclass
+class Tally:
+    """Sums over batches."""
+
+    kind: Prediction
+    total: float = 0.0
+    count: int = 0
+    right: list[int] = field(default_factory=list)
+    tokens: bool = False
+
+    def add(self, logits: Tensor, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch.
+
+        Raises:
+            IsomergeError: see `targets_of`.
+        """
+        loss, seen, right = self.kind.loss(logits, targets_of(batch, logits, self.kind))
+        self.total, self.count, self.tokens = self.total + float(loss), self.count + seen, logits.ndim == 3
+        self.right += [] if right is None else [right]
+
+    def measure(self, examples: int) -> Measure:
+        """The means, of so many examples.
+
+        Raises:
+            IsomergeError: nothing was predicted, or the loss is no number.
+        """
+        if self.count == 0:
+            raise IsomergeError("the data leave nothing to predict: give longer texts, or labels")
+        loss = self.total / self.count
+        if not isfinite(loss):
+            raise IsomergeError(f"the loss is {loss}: the model's outputs are no numbers in this dtype")
+        accuracy = sum(self.right) / self.count if self.right else None
+        language = self.tokens and self.kind is CLASSES
+        perplexity = (exp(loss) if loss < 700 else float("inf")) if language else None
+        return Measure(loss, accuracy, perplexity, examples, self.kind.unit(tokens=self.tokens))
+
+
+def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Measure:
+    """The loss of a module on all examples, without gradients; batches do not change it but for rounding.
+
+    Raises:
+        IsomergeError: examples without labels, or a module that does not give numbers.
+    """
+    import torch
+
+    tally = Tally(prediction_of(module, examples.tensors.get("labels")))
+    with torch.no_grad():
+        for batch in examples.batches(batch_size):
+            tally.add(logits_of(module, batch), batch)
+    return tally.measure(len(examples))
+
+
+def divergence(
+    ends: Sequence[Tensor], logits: Tensor, kept: Tensor | None = None, kind: Prediction = CLASSES
+) -> Tensor:
+    """How far a model is from its parents, without labels: KL(mean of the ends' distributions || the model's) in nats, or
+    the squared difference of values.
+
+    Args:
+        ends: logits of the parents on a batch, each of the shape of ``logits``.
+        logits: the model's, [n, k] or [n, length, k]; gradients flow into them.
+        kept: bool [n, length], the positions that count (no padding); all by default.
+        kind: what the logits mean.
+
+    Returns:
+        [n]: per example, averaged over its positions.
+    """
+    import torch
+
+    terms = kind.divergence(kind.mean(ends), logits)
+    if terms.ndim == 1:
+        return terms
+    weights = torch.ones_like(terms) if kept is None else kept.to(terms.dtype)
+    return (terms * weights).sum(-1) / weights.sum(-1).clamp_min(1)

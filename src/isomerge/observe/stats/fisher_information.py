@@ -1,0 +1,193 @@
+"""The Fisher information of a model on data: its diagonal, and its Kronecker factors for linear layers.
+
+A sample is one example, with the log-likelihood l that `isomerge.observe.stats.likelihoods` gives it. Every tensor is read
+once per sample: ``F = E (dl/dW)^2`` (Matena & Raffel 2022, Eq. 3), and for y = W x
+``G = E sum_t g_t g_t^T`` with g_t = dl/dy_t, which with ``A = E x x^T`` over tokens is the factored Fisher
+``F_W ~ G (x) A`` (Martens & Grosse 2015; for weights shared over tokens "K-FAC expand", Eschenhagen et al. 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.observe.live.parameter_places import places_of, tied_names
+from isomerge.observe.stats.likelihoods import labels_for, log_likelihoods
+from isomerge.observe.stats.linear_layers import is_mobile, plan_linears
+from isomerge.progress import Observer, quiet
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.models.recognised import Model
+    from isomerge.observe.data.examples import Examples
+
+# Outputs that no space moves (classes, vocabularies) have a full factor up to this width (128 MB), a diagonal above.
+WIDE = 4096
+
+
+@dataclass(frozen=True)
+class FisherInformation:
+    """What was gathered of one model, float64, in its own coordinates."""
+
+    fishers: Mapping[str, Tensor] = field(default_factory=dict)
+    """The diagonal, in the shape of the block, by block key; a tied tensor is there once."""
+    factors: Mapping[str, Tensor] = field(default_factory=dict)
+    """G [out, out] of linear layers by block key; its diagonal [out] for wide outputs that nothing moves."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """From tensors that are tied to the one whose Fisher stands for both, canonical names."""
+    labels: str = ""
+    samples: int = 0
+
+
+def gather_fisher(
+    model: Model,
+    module: nn.Module,
+    examples: Examples,
+    *,
+    diagonal: bool = True,
+    factors: bool = True,
+    labels: str | None = None,
+    seed: int = 0,
+    observer: Observer = quiet,
+) -> FisherInformation:
+    """Run a module forwards and backwards over examples, one at a time: gradients of batches cannot be told apart.
+
+    (``torch.func.vmap`` cannot trace the attention masks of most text models of transformers 5, and position tables that
+    a batch shares have no gradient per example.)
+
+    Args:
+        model: the checkpoint that the module was loaded from.
+        module: see `isomerge.observe.live.modules.load_module`; float32.
+        examples: every one is a sample; those with nothing to predict are left out.
+        diagonal, factors: what is gathered.
+        labels: see `labels_for`.
+        seed: of the labels that are drawn; every example has its own, whatever comes before it.
+
+    Raises:
+        IsomergeError: no head, no distribution over classes, labels that do not fit, nothing to predict, or gradients that are no finite numbers.
+    """
+    import torch
+
+    from isomerge.observe.losses import logits_of
+    from isomerge.observe.predictions import CLASSES, prediction_of
+
+    labels = labels_for(examples, labels)
+    if prediction_of(module, examples.tensors.get("labels")) is not CLASSES:
+        raise IsomergeError(
+            f"{model.ref} predicts values, or several labels at once, and Fisher information is gathered of distributions "
+            "over classes or tokens only: leave fisher and kfac out of --kinds"
+        )
+    sums = _Sums(model, module, diagonal=diagonal, factors=factors)
+    samples = 0
+    for index, example in enumerate(examples.batches(1)):
+        observer(f"reading gradients of {model.ref}", index, len(examples))
+        with torch.enable_grad(), sums.watching() as probes:
+            logits = logits_of(module, example)
+            terms = list(log_likelihoods(logits, example, examples.labelled, labels, seed * 1_000_003 + index))
+            for number, (share, likelihood) in enumerate(terms):
+                sums.add(share, likelihood, probes, last=number == len(terms) - 1)
+        samples += bool(terms)
+    if samples == 0:
+        raise IsomergeError("the data leave nothing to predict: give longer texts, or labels")
+    return sums.found(samples, labels, model.ref)
+
+
+class _Sums:
+    """Sums of squared gradients over samples, float64 on the module's device."""
+
+    def __init__(self, model: Model, module: nn.Module, *, diagonal: bool, factors: bool) -> None:
+        self.model, self.module = model, module
+        self.places = places_of(module, model)
+        known, own = (
+            {*self.places.names.values(), *self.places.fused},
+            dict(module.named_parameters(remove_duplicate=False)),
+        )
+        floating = {name: p for name, p in own.items() if name in known and p.is_floating_point()}
+        self.parameters = {name: p.requires_grad_() for name, p in floating.items()} if diagonal else {}
+        self.layers = plan_linears(model, module) if factors else []
+        self.squares: dict[str, Tensor] = {}
+        self.factors: dict[str, Tensor] = {}
+        blocks = {block.key: block for block in model.blocks}
+        self.full = {
+            tap.block: is_mobile(model.spec, axes[1 - axis])
+            or module.get_parameter(f"{path}.weight").shape[1 - axis] <= WIDE
+            for tap, path, axis in self.layers
+            if (axes := blocks[tap.block].axes) is not None
+        }
+
+    @contextmanager
+    def watching(self) -> Iterator[dict[str, list[Tensor]]]:
+        """While it lasts, zeros are added to what every layer gives: their gradients are those of the outputs.
+
+        (An output itself may be overwritten by what follows.)
+        """
+        import torch
+
+        probes: dict[str, list[Tensor]] = {}
+
+        def add(key: str, _module: Any, _given: Any, found: Tensor) -> Tensor:
+            probe = torch.zeros_like(found, requires_grad=True)
+            probes.setdefault(key, []).append(probe)
+            return found + probe
+
+        hooks = []
+        try:
+            for tap, path, _ in self.layers:
+                hooks.append(self.module.get_submodule(path).register_forward_hook(partial(add, tap.block)))
+            yield probes
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def add(self, share: float, likelihood: Tensor, probes: Mapping[str, list[Tensor]], *, last: bool) -> None:
+        """Add the squared gradients of one log-likelihood."""
+        import torch
+
+        outputs = [(key, probe) for key, found in probes.items() for probe in found]
+        inputs = [*self.parameters.values(), *(probe for _, probe in outputs)]
+        grads = torch.autograd.grad(likelihood, inputs, retain_graph=not last, allow_unused=True)
+        for name, grad in zip(self.parameters, grads, strict=False):
+            if grad is not None:
+                _accumulate(self.squares, name, grad.double().square_(), share)
+        for (key, _), grad in zip(outputs, grads[len(self.parameters) :], strict=True):
+            if grad is not None:
+                g = grad.reshape(-1, grad.shape[-1]).double()
+                _accumulate(self.factors, key, g.mT @ g if self.full[key] else g.square().sum(0), share)
+
+    def found(self, samples: int, labels: str, ref: str) -> FisherInformation:
+        """The means over samples, on the CPU; parameters without a gradient have zeros."""
+        import torch
+
+        def mean(name: str) -> Tensor:
+            total = self.squares.get(name)
+            if total is None:
+                return torch.zeros(self.parameters[name].shape, dtype=torch.float64)
+            return total.cpu() / samples
+
+        means, places = {name: mean(name) for name in self.parameters}, self.places
+        known = {c for c, name in places.names.items() if name in means}
+        known |= {c for c, parts in places.parts.items() if all(name in means for name, _ in parts)}
+        fishers = {
+            block.key: block.assemble(lambda canonical: places.read(means, canonical))
+            for block in self.model.blocks
+            if known.issuperset(block.canonical)
+        }
+        factors = {key: total.cpu() / samples for key, total in self.factors.items()}
+        for key, x in (*fishers.items(), *factors.items()):
+            if not bool(x.isfinite().all()):
+                raise IsomergeError(
+                    f"{ref}: gradients of {key} are not finite: this model cannot be read in float32"
+                )
+        return FisherInformation(fishers, factors, tied_names(self.model, self.module), labels, samples)
+
+
+def _accumulate(sums: dict[str, Tensor], key: str, x: Tensor, share: float) -> None:
+    if key in sums:
+        sums[key].add_(x, alpha=share)
+    else:
+        sums[key] = x * share

@@ -1,0 +1,182 @@
+"""The order in which a module runs its linear layers: what changes a merged model from its inputs to its outputs.
+
+The order is found by running one example, not from an architecture: which layers read the same tensor, which add what
+they give to a stream that a norm reads next, and which are the last ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.observe.stats.forward import Place, SeenEnough, watch
+from isomerge.observe.stats.linear_modules import Layer, Order, Shape, linear_modules, shape_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.observe.data.examples import Examples
+
+# What is added to a layer's output arrives at a norm up to rounding: a sum's other terms may be a thousand times larger.
+ARRIVED = 1e-3
+# Inputs that differ by less than this fraction of their largest number differ by the order of sums on an accelerator.
+ROUNDING = 1e-6
+
+
+def find_order(module: nn.Module, examples: Examples) -> Order:
+    """The order of a module's linear layers, from runs over the first example.
+
+    Args:
+        module: in eval mode.
+        examples: what it reads; of the others, one of every shape is run to count rows.
+
+    Raises:
+        IsomergeError: the module cannot read them, or has no linear layer that runs.
+    """
+    import torch
+
+    with torch.no_grad():
+        finder = _Finder(module, next(examples.head(1).without_padding(1)))
+        groups = finder.groups()
+        counted = finder.rows_of(examples)
+    if not groups:
+        raise IsomergeError(f"{type(module).__name__} runs no linear layer of its own: there is nothing to change")
+    groups = tuple(tuple(replace(layer, rows={**layer.rows, **counted[layer.path]}) for layer in g) for g in groups)
+    return Order(groups, finder.kept)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a layer or a norm was given in one call."""
+
+    path: str
+    tensor: Tensor
+    """Kept so that its memory is not given to another one."""
+    identity: tuple[Any, ...]
+    value: Tensor
+    """A copy: a module may write into what it has read."""
+
+
+class _Finder:
+    """What one example shows of a module."""
+
+    def __init__(self, module: nn.Module, batch: Mapping[str, Tensor]) -> None:
+        self.module, self.batch = module, batch
+        self.linear = linear_modules(module)
+        self.norms = {path: part for path, part in module.named_modules() if _is_norm(part)}
+        self.seen: list[_Given] = []
+        """What every layer and norm was given, call by call."""
+        self._run(lambda place, x: self.seen.append(_Given(place[0], x, _identity(x), x.clone())))
+        self.kept = self._unusable()
+
+    def _run(self, see: Callable[[Place, Tensor], Any], changed: tuple[str, Any] | None = None) -> None:
+        from isomerge.observe.losses import outputs_of
+
+        with ExitStack() as hooks:
+            for path, part in {**self.linear, **self.norms}.items():
+                watch(hooks, part, (path, "in"), see)
+            if changed is not None:
+                watch(hooks, self.linear[changed[0]], (changed[0], "out"), changed[1])
+            with suppress(SeenEnough):
+                outputs_of(self.module, self.batch)
+
+    def _unusable(self) -> dict[str, str]:
+        """The layers that do not run, or whose weights are used elsewhere too."""
+        owners: dict[int, int] = {}
+        for part in self.module.modules():
+            for parameter in part._parameters.values():
+                owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+        ran, found = {given.path for given in self.seen}, {}
+        for path, part in self.linear.items():
+            if owners[id(part.weight)] > 1:
+                found[path] = "its weights are also used elsewhere"
+            elif path not in ran:
+                found[path] = "the first example does not reach it"
+        return found
+
+    def groups(self) -> tuple[tuple[Layer, ...], ...]:
+        """The layers, grouped by the tensors that they read, each group where its first layer runs."""
+        given: dict[str, list[_Given]] = {}
+        for call in self.seen:
+            if call.path in self.linear and call.path not in self.kept:
+                given.setdefault(call.path, []).append(call)
+        layers = {path: self._layer(path, xs) for path, xs in given.items()}
+        last = {layer.adds_to: path for path, layer in layers.items()}
+        for path, layer in layers.items():
+            if layer.adds_to is not None and last[layer.adds_to] == path:
+                layers[path] = replace(layer, completes=True)
+        first: dict[tuple[Any, ...], int] = {}
+        number = {p: first.setdefault(tuple(x.identity for x in xs), len(first)) for p, xs in given.items()}
+        ordered = sorted(layers.values(), key=lambda layer: number[layer.path])
+        return tuple(tuple(group) for _, group in groupby(ordered, key=lambda layer: number[layer.path]))
+
+    def _layer(self, path: str, given: Sequence[_Given]) -> Layer:
+        rows = tuple(call.value.numel() // call.value.shape[-1] for call in given)
+        if len(given) > 1:
+            return Layer(path, {shape_of(self.batch): rows})
+        target = self._target(path)
+        runs = sum(call.path == target for call in self.seen)
+        return Layer(path, {shape_of(self.batch): rows}, target if runs == 1 else None, head=target == "")
+
+    def rows_of(self, examples: Examples) -> dict[str, dict[Shape, tuple[int, ...]]]:
+        """The rows of every layer for the first example of each shape but the batch's own."""
+        found: dict[str, dict[Shape, tuple[int, ...]]] = {path: {} for path in self.linear}
+        known = {shape_of(self.batch)}
+        for batch in examples.without_padding(1):
+            if (shape := shape_of(batch)) in known:
+                continue
+            known.add(shape)
+            self.batch, calls = batch, {path: [] for path in self.linear}
+            self._run(lambda place, x, calls=calls: calls.get(place[0], []).append(x.numel() // x.shape[-1]))
+            for path, rows in calls.items():
+                found[path][shape] = tuple(rows)
+        return found
+
+    def _target(self, path: str) -> str | None:
+        """The norm at which something added to a layer's output arrives unchanged; empty when it arrives nowhere."""
+        import torch
+
+        noise: list[Tensor] = []
+        found: list[str | None] = []
+        number = -1
+
+        def disturb(_place: Place, x: Tensor) -> Tensor:
+            # a constant would be lost in a softmax, so every number gets another one
+            drawn = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+            noise.append(drawn.to(x.device, x.dtype) * x.square().mean().sqrt().clamp_min(1e-6))
+            return x + noise[0]
+
+        def compare(place: Place, x: Tensor) -> None:
+            nonlocal number
+            number += 1
+            if not noise:
+                return
+            old = self.seen[number].value if number < len(self.seen) else x[:0]
+            same = number < len(self.seen) and self.seen[number].path == place[0] and old.shape == x.shape
+            if same and (x.numel() == 0 or float((x - old).abs().max()) <= ROUNDING * float(old.abs().max())):
+                return
+            whole = same and place[0] in self.norms and x.shape == noise[0].shape
+            found.append(place[0] if whole and _near(x - old, noise[0]) else None)
+            raise SeenEnough
+
+        self._run(compare, (path, disturb))
+        return found[0] if found else ""
+
+
+def _near(change: Tensor, noise: Tensor) -> bool:
+    return float((change - noise).abs().max()) <= ARRIVED * float(noise.abs().max())
+
+
+def _identity(x: Tensor) -> tuple[Any, ...]:
+    """Equal for two views of the same numbers, such as tokens in rows of one or two dimensions."""
+    return x.data_ptr(), x._version, x.numel(), x.shape[-1], x.stride(-1)
+
+
+def _is_norm(part: nn.Module) -> bool:
+    """A module that scales units one by one: its parameters are vectors, and it has no parts."""
+    own = list(part.parameters(recurse=False))
+    return bool(own) and not list(part.children()) and all(p.ndim <= 1 for p in own)

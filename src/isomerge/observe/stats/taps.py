@@ -1,0 +1,262 @@
+"""Taps: where activations are read, and which axes they have.
+
+What comes out of a linear layer has the axis of its weight's rows, what goes into one has the axis of its columns, and
+what comes out of a norm lies in the residual stream. So an activation matrix [samples, width] is one more tensor with
+typed axes: a change of basis moves it as it moves weights, and matching needs its cross-Gram and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from isomerge.models.recognised import Model
+from isomerge.observe.live.parameter_places import places_of
+from isomerge.observe.stats.forward import watch
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import Atom, Axis, Concat, Product, atoms, views
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isomerge.observe.data.examples import Examples
+
+SAMPLE = Atom("sample")
+# Rows that are kept of every tap: neuron matching needs about a thousand (docs/experiments.md).
+ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One place of a model: the weight it belongs to, its side, and the axis of what is read there."""
+
+    key: str
+    block: str
+    """The canonical name of the weight (or gain)."""
+    axis: Axis
+    scope: tuple[tuple[str, int], ...]
+    side: str
+    """``in`` or ``out`` of the module."""
+
+    def leaves(self, spec: Spec, *tensors: Tensor) -> Iterator[tuple[tuple[Tensor, ...], tuple[Atom, ...]]]:
+        """The atom views of activation matrices [samples, width] of this tap."""
+        yield from views(tensors, (SAMPLE, self.axis), spec.sizes)
+
+
+def plain(axis: Axis, *, flip: bool = False) -> Axis:
+    """An axis without marks of diagonals; ``flip`` exchanges plain and dual sides."""
+    if isinstance(axis, Atom):
+        return axis if axis.name.isdigit() else Atom(axis.name, axis.dual != flip)
+    return type(axis)(tuple(plain(part, flip=flip) for part in axis.parts))
+
+
+def plan_taps(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
+    """The taps of a module, with the names of its submodules, in the order of the spec.
+
+    Norms are read at their outputs, linear layers at outputs and inputs that do not lie in a residual stream (what does
+    is read at the norms; sums of many writers say less).
+    """
+    return [
+        (_tap(block, side, axis), path)
+        for block, axes, path in whole_weights(model, module)
+        for side, axis in _sides(model.spec, module.get_submodule(path), axes)
+    ]
+
+
+def plan_inputs(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
+    """What the linear layers that read a residual stream are given: taps for Grams, not for matching.
+
+    Layers that read the same tensor have a tap each; `plan_taps` has the norms that feed most of them.
+    """
+    spec, found = model.spec, []
+    for block, axes, path in whole_weights(model, module):
+        linear = _out_and_in(module.get_submodule(path), axes)
+        if (
+            linear is not None
+            and any(a.name in spec.streams for a in atoms(linear[1:]))
+            and _sized(linear[1], spec)
+        ):
+            found.append((_tap(block, "in", plain(linear[1], flip=True)), path))
+    return found
+
+
+def whole_weights(model: Model, module: nn.Module) -> Iterator[tuple[Block, tuple[Axis, ...], str]]:
+    """The blocks that are the whole weight of a submodule, with their axes and the submodule's name."""
+    names = places_of(module, model).names
+    for block in model.blocks:
+        place = names.get(block.canonical[0], "")
+        if not block.lead and block.axes is not None and place.endswith(".weight"):
+            yield block, block.axes, place.removesuffix(".weight")
+
+
+def _tap(block: Block, side: str, axis: Axis) -> Tap:
+    return Tap(f"{block.key}:{side}", block.key, axis, block.scope, side)
+
+
+def input_axis(module: nn.Module) -> int | None:
+    """The axis of a linear layer's weight that reads its input; None for modules that give anything but ``W x + b``.
+
+    Routers of experts may be linear layers by class, and give scores and choices.
+    """
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    forward = type(module).forward
+    return {nn.Linear.forward: 1, Conv1D.forward: 0}.get(forward)
+
+
+def _out_and_in(module: nn.Module, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
+    """The axes of what a linear layer gives and of what it is given; None for other modules."""
+    axis = input_axis(module)
+    return None if axis is None or len(axes) != 2 else (axes[1 - axis], axes[axis])
+
+
+def _sides(spec: Spec, module: nn.Module, axes: tuple[Axis, ...]) -> Iterator[tuple[str, Axis]]:
+    if len(axes) == 1:
+        if any(a.name in spec.streams for a in atoms(tuple(axes))):
+            yield "out", plain(axes[0])
+        return
+    linear = _out_and_in(module, axes)
+    if linear is None:
+        return
+    for side, axis in (("out", plain(linear[0])), ("in", plain(linear[1], flip=True))):
+        here = list(atoms((axis,)))
+        mobile = any(a.name in spec.spaces for a in here)
+        if mobile and _sized(axis, spec) and not any(a.name in spec.streams for a in here):
+            yield side, axis
+
+
+def _sized(axis: Axis, spec: Spec) -> bool:
+    if isinstance(axis, (Product, Concat)):
+        return all(_sized(part, spec) for part in axis.parts)
+    return axis.name.isdigit() or axis.name in spec.sizes
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Activation matrices float32 [rows, width] by tap, of one model in its own coordinates."""
+
+    taps: Mapping[str, Tap]
+    values: Mapping[str, Tensor]
+    fingerprint: str
+    """Of the examples and of how rows were chosen: rows of two models belong together when theirs are equal."""
+
+    def only(self, blocks: set[str]) -> Activations:
+        """The taps of some blocks."""
+        kept = {key: tap for key, tap in self.taps.items() if tap.block in blocks}
+        return Activations(kept, {key: self.values[key] for key in kept}, self.fingerprint)
+
+    def centred(self) -> Activations:
+        """Every column with mean zero: additive gauges of biases are gone."""
+        return Activations(self.taps, {k: x - x.mean(0) for k, x in self.values.items()}, self.fingerprint)
+
+    def moved(self, alignment: Alignment) -> Activations:
+        """The activations of the moved model, exactly, from those of the model that it moves (centred ones: biases'
+        shifts are left out)."""
+        found = {}
+        for key, x in self.values.items():
+            tap, x = self.taps[key], x.clone()
+            for (view,), here in tap.leaves(alignment.spec, x):
+                alignment.act_on_view(view, here, dict(tap.scope))
+            found[key] = x
+        return Activations(self.taps, found, self.fingerprint)
+
+
+@contextmanager
+def listening(
+    module: nn.Module, places: Sequence[tuple[str, str, str]], tell: Callable[[str, Tensor], None]
+) -> Iterator[None]:
+    """While it lasts, every run of the module tells what it has at some places, [..., width], as it gets there.
+
+    Args:
+        module: a live module.
+        places: keys, submodules by name, and their sides (``in`` or ``out``).
+        tell: is given keys and tensors.
+    """
+    with ExitStack() as hooks:
+        for key, path, side in places:
+            watch(hooks, module.get_submodule(path), (key, side), lambda place, x: tell(place[0], x))
+        yield
+
+
+def reading(
+    module: nn.Module, places: Sequence[tuple[Tap, str]], into: dict[str, list[Any]]
+) -> AbstractContextManager[None]:
+    """While it lasts, every run of the module appends what its taps see ([..., width]) to ``into``."""
+
+    def keep(key: str, x: Tensor) -> None:
+        into.setdefault(key, []).append(x)
+
+    return listening(module, [(tap.key, path, tap.side) for tap, path in places], keep)
+
+
+def capture(
+    model: Model, module: nn.Module, examples: Examples, *, rows: int = ROWS, batch_size: int = 16
+) -> Activations:
+    """Run a module over examples and keep up to ``rows`` rows of every tap, evenly spread over examples and positions.
+
+    Padding is left out. Equal examples give equal rows for every model of one architecture.
+    """
+    return captured(module, plan_taps(model, module), examples, rows, batch_size)
+
+
+def captured(
+    module: nn.Module,
+    places: Sequence[tuple[Tap, str]],
+    examples: Examples,
+    rows: int,
+    batch_size: int,
+    images: Collection[str] = (),
+) -> Activations:
+    """See `capture`, at some places of a module; ``images`` are the keys of taps that see [n, channels, height, width]."""
+    import torch
+
+    from isomerge.observe.losses import outputs_of
+
+    found: dict[str, list[Tensor]] = {}
+    with torch.no_grad():
+        for batch, share in shared_out(examples, rows, batch_size):
+            seen: dict[str, list[Tensor]] = {}
+            with reading(module, places, seen):
+                outputs_of(module, batch)
+            for key, parts in seen.items():
+                for part in parts:
+                    x = part.movedim(1, -1) if key in images else part
+                    found.setdefault(key, []).append(spread_rows(x, batch.get("attention_mask"), share))
+    taps = {tap.key: tap for tap, _ in places if tap.key in found}
+    values = {key: torch.cat(found.pop(key))[:rows] for key in taps}  # parts are let go
+    return Activations(taps, values, pairing(examples, rows, batch_size))
+
+
+def shared_out(examples: Examples, rows: int, batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Batches without padding, and how many of ``rows`` rows are kept of each: as many as its share of the examples."""
+    done = 0
+    for batch in examples.without_padding(batch_size):
+        first, done = done, done + len(next(iter(batch.values())))
+        yield batch, rows * done // len(examples) - rows * first // len(examples)
+
+
+def pairing(examples: Examples, rows: int, batch_size: int) -> str:
+    """What decides which rows `capture` keeps; equal for two models whose rows belong together."""
+    return f"{examples.fingerprint} {rows} {batch_size} unpadded"
+
+
+def unpadded(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Activations [..., width] as [tokens, width], without padding."""
+    if mask is not None and x.shape[:-1] == mask.shape:
+        return x[mask.to(x.device) == 1]
+    return x.reshape(-1, x.shape[-1])
+
+
+def spread_rows(x: Tensor, mask: Tensor | None, count: int) -> Tensor:
+    """Up to ``count`` rows [count, width] of activations [..., width], float32 on the CPU, without padding."""
+    import torch
+
+    flat = unpadded(x, mask)
+    if len(flat) > count:
+        flat = flat[torch.linspace(0, len(flat) - 1, count, device=flat.device).round().long()]
+    return flat.float().cpu().contiguous()

@@ -1,0 +1,39 @@
+"""Names of models, files and data that mean the same from every working directory, for records that outlive the run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from isomerge.errors import IsomergeError
+from isomerge.models.references import parse_model_ref, with_base
+
+
+def absolute_path(path: str | Path) -> str:
+    """What is on this machine by its full path; everything else, such as a hub id with its revision, as it is."""
+    text = os.path.expanduser(os.fspath(path))
+    if not text or not os.path.exists(text):
+        return os.fspath(path)
+    # `x/..` behind a link is not what the names say
+    return os.path.realpath(text) if ".." in Path(text).parts else os.path.abspath(text)
+
+
+def absolute_ref(ref: str | Path) -> str:
+    """A reference to a model: every part of ``model+adapter`` by its full path, and an adapter alone with the base that it names,
+    where that is on this machine (its name there may be relative)."""
+    if isinstance(ref, Path) and ref.exists():
+        return absolute_path(ref)
+    try:
+        found = with_base(parse_model_ref(os.fspath(ref)))
+    except IsomergeError:
+        return os.fspath(ref)
+    return "+".join(map(absolute_path, (found.model, *found.adapters)))
+
+
+def absolute_data(ref: str | Path) -> str:
+    """Data: a file or folder by its full path, with the split that is named behind it; data sets and functions as they are."""
+    from isomerge.observe.data.splits import saved_split
+
+    text = os.path.expanduser(os.fspath(ref))
+    folder, split = ("", "") if os.path.exists(text) else saved_split(text)
+    return f"{absolute_path(folder)}:{split}" if split else absolute_path(ref)

@@ -1,0 +1,264 @@
+"""What the commands do, on recognised models: align and apply (`isomerge.merging.merging` has merge)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.evidence.card import model_card
+from isomerge.evidence.distance import summarise
+from isomerge.evidence.relation import Pair
+from isomerge.matching.distances import squared_distance, squared_norm
+from isomerge.models.compatible import check_compatible
+from isomerge.models.free_streams import given_out, has_no_head, turned_outputs
+from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.unit_plan import make_plan, unit_layer
+from isomerge.models.zero_gains import open_zero_gains
+from isomerge.run.cost import room_for_units
+from isomerge.run.run_report import report_of
+from isomerge.run.run_verdict import (
+    measured,
+    noted,
+    pairs_of,
+    planned_report,
+    verdict_document,
+)
+from isomerge.run.streaming import elements_of_results, prepare_votes, stream_units, write_alone
+from isomerge.run.writing_run import Output, StreamWriter, run_key
+from isomerge.solve.baselines.baselines import SOFT
+from isomerge.solve.match_checks import check_matching, check_statistics_files
+from isomerge.solve.match_inputs import inputs_key
+from isomerge.solve.match_options import OURS, WEIGHTS, Matching
+from isomerge.solve.pairs.pair import PairSolver, rows_of
+from isomerge.solve.pairs.solutions import prepare_solutions
+from isomerge.solve.rounding import RoundingOf, check_rounding, told_rounding
+from isomerge.solve.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.stage import find_shifts
+from isomerge.symmetry.units import Unit, elements_of, plan_units
+
+
+@dataclass
+class AlignPlan:
+    """One alignment, checked and planned: what solves it, and what is known of the two models."""
+
+    solver: PairSolver
+    spaces: str
+    standing: Standing
+
+    @property
+    def matches(self) -> bool:
+        """Whether anything is matched: a source that is aligned already is left as it is."""
+        return not self.solver.left
+
+    def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
+        """The two models, with the distances of a report."""
+        models = [self.solver.anchor, self.solver.source]
+        found = pairs_of([self.standing], models, left=[self.solver.left])
+        return found if report is None else measured(found, report)
+
+    def verdict(self, report: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """What came out, or will, without a report: see `verdict_document`."""
+        models = [self.solver.anchor, self.solver.source]
+        told = planned_report("align", [m.ref for m in models]) if report is None else report
+        return verdict_document(self.pairs(report), told, models)
+
+
+def plan_align(
+    source: Model,
+    anchor: Model,
+    output: Output,
+    *,
+    spaces: str | None,
+    layers: str | None,
+    matching: Matching,
+    align: bool | str = True,
+    kinship: Kinship | None = None,
+) -> AlignPlan:
+    """What will align a source: all that can be checked and planned before a byte is written.
+
+    Args:
+        spaces: what may move; None: what the models need (`isomerge.solve.standing`).
+        align: True, or ``auto``: a source that is aligned already is left as it is.
+        kinship: asked whether models in other coordinates have a common base.
+
+    Raises:
+        IsomergeError: models or options that do not fit together.
+    """
+    check_compatible(anchor, [source])
+    check_matching(matching, 1, spaces or "")
+    if matching.match in SOFT:
+        raise IsomergeError(
+            f"--match {matching.match} does not preserve the function, so that it aligns nothing: merge with it"
+        )
+    check_statistics_files(matching, [anchor, source])
+    dtype = working_dtype([anchor, source])
+    plain = matching.match == OURS and not matching.needs_models
+    asked = spaces if spaces is not None or plain else matching.spaces(None)
+    if asked is not None:  # a choice that does not exist is told before a weight is read
+        make_plan(source, [anchor], asked, layers)
+    found = standings(anchor, [source], dtype, kinship=kinship, observer=output.observer)
+    fixed = "only some layers are matched" if layers is not None else ""
+    chosen, notes = chosen_spaces(asked, found, source, [anchor], fixed=fixed)
+    (left,) = leaves_alone(align, found, plain=plain)
+    plan = make_plan(source, [anchor], chosen, layers)
+    plan = replace(plan, selection=replace(plan.selection, notes=(*plan.selection.notes, *notes)))
+    plan = none_matched(plan) if left else plan
+    room = room_for_units(plan, [source, anchor], output.max_memory, guard=True, matching=matching)
+    solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
+    solver.left = left
+    return AlignPlan(solver, chosen, found[0])
+
+
+def run_align(
+    source: Model,
+    anchor: Model,
+    output: Output,
+    *,
+    spaces: str | None = "default",
+    layers: str | None = None,
+    matching: Matching = WEIGHTS,
+    align: bool | str = True,
+    kinship: Kinship | None = None,
+) -> tuple[Alignment, dict[str, Any]]:
+    """Write the source in the weights closest to the anchor's; returns the alignment and the report. Arguments as of `plan_align`."""
+    how: dict[str, Any] = {"layers": layers, "matching": matching, "align": align, "kinship": kinship}
+    planned = plan_align(source, anchor, output, spaces=spaces, **how)
+    solver, spaces = planned.solver, planned.spaces
+    plan, dtype = solver.plan, solver.dtype
+    key = run_key(
+        "align",
+        [source, anchor],
+        spaces,
+        layers,
+        output.dtype,
+        output.shard_size,
+        plan.selection.spec.origin,
+        inputs_key(matching, anchor),
+        solver.left,
+    )
+    with StreamWriter(source, output, key, others=[anchor]) as stream:
+        solver.rounding = RoundingOf(source, stream.form, dtype)
+        streams = prepare_solutions(stream, [solver], matching)
+        if not streams:
+            prepare_votes(stream, [solver])
+        results = stream_units(
+            stream, [solver], plan, lambda unit, blocks, by, first: blocks[1], anchor, guard=True
+        )
+        write_alone(stream, plan, source, dtype, solver.given)
+        alignment = solver.alignment(elements_of_results(results[0]))
+        more: dict[str, Any] = {"streams": streams}
+        if matching.match != OURS:
+            more = {"streams": [], "match": {"name": matching.match, "sources": streams}}
+        more |= {"spaces": spaces, "layers": layers, "notes": list(plan.selection.notes)}
+        more |= {"rounding": told_rounding(rows_of(results[0]))}
+        report = report_of("align", [anchor, source], results, **more)
+        report["verdict"] = planned.verdict(report)
+        report["notes"] += noted(report["verdict"])
+        if not output.dropped:
+            check_rounding(report["rounding"], source.ref)
+        text = (
+            "The same function as the second model, in other weights: moved along its symmetry orbit to the point "
+            "closest to the first. Made by isomerge."
+        )
+        card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report)
+        stream.finish(report, {"alignment.safetensors": alignment}, card)
+    return alignment, report
+
+
+REPLAYED = "The same function as the model below, in other weights: an alignment was replayed. Made by isomerge."
+
+
+def run_apply(
+    alignment: Alignment,
+    model: Model,
+    output: Output,
+    *,
+    name: str = "given",
+    command: str = "apply",
+    card: tuple[str, str] = ("Moved checkpoint", REPLAYED),
+    more: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Replay an alignment on a model and write it.
+
+    Args:
+        name: what messages call the alignment.
+        command, more: of the report.
+        card: title and text of the model card.
+    """
+    spec = alignment.spec
+    here = {key for block in model.blocks for key in elements_of(spec, block)}
+    here |= {key for _, key, _ in find_shifts(spec, model.blocks)}
+    if strange := sorted({key.rpartition(":")[2] for key in alignment} - here):
+        raise IsomergeError(
+            f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made for another one"
+        )
+    notes = _check_moves(alignment, model, name)
+    for stage in alignment.stages:
+        open_zero_gains([model], {key.partition("[")[0] for key in stage} & {*stage.spec.gains})
+    rows: list[dict[str, Any]] = []
+    units = plan_units(spec, model.blocks)
+    total = model.checkpoint.nbytes
+    key = run_key(command, [model], output.dtype, output.shard_size, alignment.digest())
+    with StreamWriter(model, output, key) as stream:
+        rounding = RoundingOf(model, stream.form, working_dtype([model]))
+        for number, unit in enumerate(units):
+            output.observer(unit.key, number * total // len(units), total)
+            record = stream.done(unit.key)
+            if record is None:
+                record = {"rows": _apply_unit(alignment, model, unit, stream, rounding, name)}
+                stream.writer.commit(unit.key, record)
+            rows += record["rows"]
+        told = told_rounding(rows)
+        if not output.dropped:
+            check_rounding(told, model.ref)
+        moved = {"distance": summarise(rows), "rounding": told, "notes": notes}
+        report = {**report_of(command, [model], []), **moved, **(more or {})}
+        title, text = card
+        stream.finish(report, {"alignment.safetensors": alignment}, model_card(title, [model.ref], text, report))
+    return report
+
+
+def _check_moves(alignment: Alignment, model: Model, name: str) -> list[str]:
+    """Refuse an alignment that would change the function: of a tied head, or of the stream that is all that a model gives out.
+
+    Returns what is to be said of streams that it gives out beside its predictions.
+    """
+    moved = {key.rpartition(":")[2].partition("[")[0] for key in alignment}
+    if lost := sorted((moved & model.declared.spaces.keys()) - model.spec.spaces.keys()):
+        raise IsomergeError(
+            f"{model.ref}: the alignment {name} moves {lost[0]}, which the head's tie to the embeddings does not allow: "
+            "apply it with --untie"
+        )
+    if moved & given_out(model) and has_no_head(model):
+        raise IsomergeError(
+            f"{model.ref}: the alignment {name} turns the residual stream, which this model has no head to read: its "
+            "outputs would change; apply it to a model with a head"
+        )
+    return [f"{model.ref}: {turned_outputs(model, stream)}" for stream in sorted(moved & given_out(model))]
+
+
+def _apply_unit(
+    alignment: Alignment, model: Model, unit: Unit, stream: StreamWriter, rounding: RoundingOf, name: str
+) -> list[dict[str, Any]]:
+    """Move and write one unit; returns its rows of the report: how far every tensor moved."""
+    old = {block: model.assemble(block, rounding.dtype) for block in unit.blocks}
+    try:
+        moved = alignment.applied(old)
+    except IsomergeError as error:  # of a gain that its folds did not make constant
+        raise IsomergeError(
+            f"{model.ref}: the alignment {name} turns the residual stream between norms' gains of the model that it was made for, and "
+            f"this model has others ({error.sentence.partition(':')[0]}): align it by itself, or make an alignment that leaves the "
+            "stream alone (--spaces default)"
+        ) from None
+    rows = []
+    errors = rounding.errors(alignment, old, moved)
+    for block, tensor in moved.items():
+        stream.put(block, tensor)
+        figures = {"norm": squared_norm(tensor), "before": 0.0, "after": squared_distance(tensor, old[block])}
+        if block in errors:
+            figures |= {"rounding": errors[block], "tolerance": rounding.tolerance(block)}
+        rows.append({"tensor": block.key, "spaces": [], "layer": unit_layer(unit), **figures})
+    return rows

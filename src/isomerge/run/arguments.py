@@ -1,0 +1,265 @@
+"""Arguments of Python's functions, checked against their annotations: a wrong kind is one sentence, before anything is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import lru_cache, wraps
+from importlib import import_module
+from inspect import Parameter, Signature, signature
+from operator import index
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from isomerge.errors import IsomergeError
+from isomerge.options.unused import TABLE, defaults_of, is_noting, note_idle, noting, with_notes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SHOWN = 80
+"""How much of a wrong value a sentence shows."""
+
+
+def checked(rest: str | None = None, *, settled: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: arguments are checked against the function's annotations, and handed on in Python's own kinds.
+
+    Numbers of numpy and torch become Python's, iterables lists, and one text or path where a list is asked for a list of one.
+    What is annotated as ``Any``, or by a name that is there for type checkers only, is not looked at.
+
+    Args:
+        rest: ``module.function`` that takes the further keywords; it is imported when there are some.
+        settled: whether its arguments are all that is asked for, so that those which do nothing are noted
+            (`isomerge.options.unused`); else the function does that itself.
+
+    Raises:
+        IsomergeError: by the decorated function, of a wrong kind or of a keyword that does not exist.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **named: P.kwargs) -> R:
+            own, kinds = signature(function), _kinds(function)
+            if rest is not None and not named.keys() <= kinds.keys():
+                kinds = {**kinds, **_kinds(_function(rest))}
+            for name in named:
+                if name not in kinds:
+                    near = get_close_matches(name, kinds, n=1)
+                    hint = f"did you mean {near[0]}" if near else f"there are {', '.join(kinds)}"
+                    raise IsomergeError(f"{name}: {function.__name__} has no such argument; {hint}")
+            try:
+                bound = own.bind(*args, **named)
+            except TypeError:
+                raise IsomergeError(_call_text(function.__name__, own, args, named)) from None
+            for name, value in bound.arguments.items():
+                if own.parameters[name].kind is Parameter.VAR_KEYWORD:
+                    bound.arguments[name] = {n: _as_kind(n, v, kinds[n]) for n, v in value.items()}
+                else:
+                    bound.arguments[name] = _as_kind(name, value, kinds[name])
+            outermost = not is_noting()
+            with noting():
+                if settled and function.__name__ in TABLE:
+                    defaults = defaults_of(function, *([] if rest is None else [_function(rest)]))
+                    given = dict(bound.arguments)
+                    for parameter in own.parameters.values():
+                        if parameter.kind is Parameter.VAR_KEYWORD:
+                            given |= given.pop(parameter.name, {})
+                    note_idle(function.__name__, {**defaults, **given}, defaults)
+                return with_notes(function(*bound.args, **bound.kwargs), outermost=outermost)
+
+        return call
+
+    return decorate
+
+
+INSTEAD = {"fingerprint": "isomerge.similarity(ONE, TWO) compares two models"}
+"""What was probably meant by a function that is called with too much."""
+
+
+def _call_text(name: str, own: Signature, args: Sequence[Any], named: Mapping[str, Any]) -> str:
+    """What is wrong with a call that lacks arguments or has too many, and how it is written."""
+    parameters = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    plain = [p.name for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
+    needed = [p.name for p in parameters if p.default is Parameter.empty]
+    written = ", ".join([word for word in plain if word in needed] + [f"{w}=..." for w in needed if w not in plain])
+    twice = [word for word in plain[: len(args)] if word in named]
+    lacking = [word for word in needed if word not in named and word not in plain[: len(args)]]
+    hint = ""
+    if len(args) > len(plain):
+        what = f"takes {len(plain)} argument{'s' * (len(plain) != 1)} without a name ({', '.join(plain)}), and {len(args)} are given"
+        hint = (
+            "; put the models into one list"
+            if plain[:1] == ["models"]
+            else f"; {INSTEAD[name]}"
+            if name in INSTEAD
+            else ""
+        )
+    elif twice:
+        what = f"has {twice[0]} twice"
+    else:
+        what = f"needs {' and '.join(lacking)}"
+    return f"{name} {what}: call it as isomerge.{name}({written}){hint}"
+
+
+def _function(path: str) -> Callable[..., Any]:
+    """A function by ``module.function``, which is imported."""
+    home, _, name = path.rpartition(".")
+    return getattr(import_module(home), name)
+
+
+@lru_cache
+def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
+    """A function's annotations, evaluated one by one: those that only type checkers know are ``Any``."""
+    found = {}
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            continue
+        kind = parameter.annotation
+        try:
+            found[name] = eval(kind, function.__globals__) if isinstance(kind, str) else kind
+        except NameError:
+            found[name] = Any
+    return found
+
+
+def _as_kind(name: str, value: Any, kind: Any) -> Any:
+    """A value as an annotation wants it."""
+    kinds = _alternatives(kind)
+    if isinstance(value, Iterator) and any(get_origin(one) is Sequence for one in kinds):
+        value = list(value)  # it can be gone through only once, and more than one kind may be tried
+    for alone in (False, True):  # one text is a list of one only where nothing else takes texts
+        with suppress(TypeError):
+            return _converted(value, kinds, alone=alone)
+    shown = " ".join(repr(value).split())
+    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
+    example = _example(value, kinds)
+    tensors = "Examples" in _words(kinds) and (isinstance(value, Mapping) or _is_iterable(value))
+    made = "; isomerge.observe.data.examples.Examples(tensors, labelled) makes them of tensors by name, of all batches together"
+    raise IsomergeError(
+        f"{name}={shown}: give {_words(kinds)}{example and f', such as {example}'}{made if tensors else ''}"
+    )
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; another kind alone."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _converted(value: Any, kinds: Sequence[Any], *, alone: bool = False) -> Any:
+    """A value as the first kind that takes it.
+
+    Raises:
+        TypeError: none does.
+    """
+    if Path in kinds and isinstance(value, (str, Path)):  # no shell has read it, in a notebook
+        value = type(value)(os.path.expanduser(value))
+    for kind in kinds:
+        origin = get_origin(kind) or kind
+        with suppress(TypeError):
+            if origin is Sequence:
+                return _listed(value, _alternatives(get_args(kind)[0]), alone=alone)
+            if origin in _KINDS:
+                return _KINDS[origin][1](value)
+            return value if origin is Any else _instance(origin)(value)
+    raise TypeError
+
+
+def _listed(value: Any, kinds: Sequence[Any], *, alone: bool) -> Sequence[Any]:
+    """An iterable as a list, a tuple as one; sets and dicts have no order to go by, and of texts only one alone is a list."""
+    if isinstance(value, (str, os.PathLike)) and alone:
+        value = [value]
+    if isinstance(value, (str, bytes, os.PathLike, Mapping, Set)) or not _is_iterable(value):
+        raise TypeError
+    found = [_converted(item, kinds) for item in value]
+    return tuple(found) if isinstance(value, tuple) else found
+
+
+def _is_iterable(value: Any) -> bool:
+    """Whether it can be gone through; an array of no dimension cannot, though it has the method."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
+
+
+def _instance(kind: Any) -> Callable[[Any], Any]:
+    """What takes instances of a class as they are."""
+
+    def take(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError
+        return value
+
+    return take
+
+
+def _is_truth(value: Any) -> bool:
+    """Whether it is True or False, of Python, numpy (which has called the type by two names) or torch."""
+    return type(value).__name__ in ("bool", "bool_") or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
+
+
+def _truth(value: Any) -> bool:
+    if not _is_truth(value) or getattr(value, "ndim", 0):
+        raise TypeError
+    return bool(value)
+
+
+def _whole(value: Any) -> int:
+    if _is_truth(value):
+        raise TypeError
+    return index(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, int):
+        return _whole(value)
+    if _is_truth(value) or getattr(value, "ndim", 0) or not hasattr(value, "__float__"):
+        raise TypeError
+    return float(value)
+
+
+def _dict(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise TypeError
+    return value
+
+
+_KINDS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
+    str: ("a text", _instance(str)),
+    Path: ("a path", _instance(os.PathLike)),
+    bool: ("True or False", _truth),
+    int: ("a whole number", _whole),
+    float: ("a number", _number),
+    NoneType: ("None", _instance(NoneType)),
+    Mapping: ("a dict whose keys are texts", _dict),
+    Callable: ("a function", _instance(Callable)),
+}
+"""What a kind is called, and what takes its values and raises a TypeError for others."""
+
+
+def _words(kinds: Sequence[Any], *, many: bool = False) -> str:
+    *first, last = [_word(kind, many=many) for kind in kinds]
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _word(kind: Any, *, many: bool = False) -> str:
+    """What a kind is called, one of it or ``many``."""
+    origin = get_origin(kind) or kind
+    if origin is Sequence:
+        items = _alternatives(get_args(kind)[0])
+        return "a list" if items == (Any,) else f"a list of {_words(items, many=True)}"
+    word = _KINDS[origin][0] if origin in _KINDS else getattr(origin, "__name__", str(origin))
+    return f"{word.removeprefix('a ')}s" if many and word.startswith("a ") else word
+
+
+def _example(value: Any, kinds: Sequence[Any]) -> str:
+    """What was meant, where it can be told: the number of a text, one text of several, the list of one thing."""
+    if str in kinds and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return repr(",".join(value))
+    for kind in (int, float):
+        if kind in kinds and isinstance(value, str):
+            try:
+                return repr(kind(value))
+            except ValueError:
+                continue
+    numbers = [_alternatives(get_args(kind)[0]) for kind in kinds if get_origin(kind) is Sequence]
+    return f"[{value!r}]" if isinstance(value, (int, float)) and any(float in items for items in numbers) else ""

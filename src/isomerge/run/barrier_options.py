@@ -1,0 +1,89 @@
+"""How a barrier is measured: points, spaces, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from isomerge.errors import IsomergeError
+from isomerge.evidence.line import check_picture
+from isomerge.files import check_file
+from isomerge.models.compatible import check_compatible
+from isomerge.models.recognised import Model
+from isomerge.models.unit_plan import make_plan
+from isomerge.observe.live.accelerator import check_device
+from isomerge.progress import Observer, quiet
+from isomerge.solve.standing import Standing, chosen_spaces
+
+
+@dataclass(frozen=True)
+class BarrierOptions:
+    """How a barrier is measured."""
+
+    points: int = 25
+    """Along a line, both ends included; odd, so that the midpoint is one of them."""
+    grid: int = 21
+    """Points along each side of a plane."""
+    spaces: Sequence[str] | None = ("default",)
+    """Beside the models as stored: after alignment in each of these selections; None: in what the models need, see `chosen`."""
+    batch_size: int = 32
+    device: str = "cpu"
+    png: Path | None = None
+    max_memory: int | None = None
+    """Bytes that all of it may take, as `isomerge.run.forward_cost.barrier_cost` counts them."""
+    observer: Observer = quiet
+
+    def check(self, models: Sequence[Model], aligned: Sequence[Model]) -> None:
+        """Refuse what cannot be done before anything is run.
+
+        Raises:
+            IsomergeError: naming the option.
+        """
+        if self.points < 3 or self.points % 2 == 0:
+            raise IsomergeError(
+                f"--points {self.points}: give an odd number of at least 3, so that the midpoint is one of them"
+            )
+        if self.grid < 2:
+            raise IsomergeError(f"--grid {self.grid}: a plane needs at least 2 points along each side")
+        if len(models) == 2 and self.grid != BarrierOptions.grid:
+            raise IsomergeError(
+                f"--grid {self.grid} is of a plane: name a third model, or give --points for the line"
+            )
+        if len(models) > 2 and self.points != BarrierOptions.points:
+            raise IsomergeError(f"--points {self.points} is of a line: leave the third model out, or give --grid")
+        if self.batch_size < 1:
+            raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
+        if self.png is not None:
+            check_picture(self.png)
+            check_file(self.png, f"--png {self.png}", force=True)
+        if aligned and len(models) > 2:
+            raise IsomergeError("--aligned adds lines, and three models have a plane: leave one of them out")
+        check_device(self.device)
+        check_compatible(models[0], [*models[1:], *aligned])
+        for chosen in self.kinds:
+            for model in models[1:]:
+                make_plan(model, [models[0]], chosen)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The selections of spaces to align in, each once."""
+        return [chosen for chosen in dict.fromkeys(self.spaces or ()) if chosen != "none"]
+
+    def chosen(self, models: Sequence[Model], found: Sequence[Standing]) -> tuple[BarrierOptions, list[str]]:
+        """The same with spaces that the models need where none were asked for, and notes on them: models that are aligned already have
+        no other line than that of the models as stored.
+
+        Args:
+            models: the anchor first.
+            found: how the others stand to it.
+        """
+        if self.spaces is not None:
+            streams = any(make_plan(models[1], [models[0]], kind).selection.streams for kind in self.kinds)
+            told = self.kinds and not streams
+            notes = chosen_spaces(self.kinds[0], found, models[1], [models[0]])[1] if told else []
+            return self, notes
+        if all(standing.settled for standing in found):
+            return replace(self, spaces=("none",)), []
+        spaces, notes = chosen_spaces(None, found, models[1], [models[0]])
+        return replace(self, spaces=(spaces,)), notes

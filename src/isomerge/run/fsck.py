@@ -1,0 +1,235 @@
+"""Checking a finished output against its own report: files, checksums, headers, index, shapes, finite numbers,
+inputs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from zlib_ng.zlib_ng import crc32
+
+from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from isomerge.checkpoint.checksums import Checksum, file_checksum, open_regular
+from isomerge.checkpoint.disk import read_into
+from isomerge.checkpoint.document import read_object
+from isomerge.checkpoint.dtypes import torch_dtype
+from isomerge.checkpoint.header import TensorInfo, read_header
+from isomerge.checkpoint.opening import CONFIG
+from isomerge.checkpoint.weights import PICKLE, STEMS, is_plain_name
+from isomerge.errors import IsomergeError
+from isomerge.evidence.card import REPORT
+from isomerge.files import disk_errors
+from isomerge.models.recognised import recognise
+from isomerge.pieces import all_finite
+from isomerge.progress import Observer
+from isomerge.run.provenance import input_states
+from isomerge.run.report_file import report_state
+
+if TYPE_CHECKING:
+    import torch
+
+PIECE = 1 << 22
+"""Bytes that are in memory at a time; a multiple of every element size."""
+_REMEDY = "give a folder that isomerge merge, align, apply or canon wrote"
+_STEMS = "|".join(
+    (*STEMS, PICKLE.removesuffix(".bin"), ADAPTER_WEIGHTS.removesuffix(".safetensors"), "consolidated")
+)
+_LOADED = re.compile(rf"(.*/)?(({_STEMS}).*\.(safetensors|bin)|.*\.index\.json|{re.escape(ADAPTER_CONFIG)})")
+"""Files that change what is loaded from a folder, where they lie in it."""
+
+
+@dataclass
+class _Check:
+    """One output as it is looked through."""
+
+    folder: Path
+    observer: Observer
+    spec: str | Path | None
+    files: dict[str, Checksum]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+    seen: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(found.nbytes for found in self.files.values())
+
+    def problem(self, file: str, text: str) -> None:
+        self.problems.append({"file": file, "problem": text})
+
+    def file(self, name: str) -> None:
+        """One file of the report: there, of its size and checksum; of safetensors the header and the numbers as
+        well.
+        """
+        self.observer(name, self.seen, self.total)
+        wanted, path, before = self.files[name], self.folder / name, len(self.problems)
+        try:
+            if not os.path.lexists(path):
+                raise IsomergeError("it is missing")
+            found = self._weights(name, path) if name.endswith(".safetensors") else file_checksum(path)
+            if found.nbytes != wanted.nbytes:
+                self.problem(name, f"it has {found.nbytes} bytes, but {wanted.nbytes} were written")
+            elif found != wanted:
+                self.problem(name, "its checksum is not that of what was written: it has changed since")
+        except IsomergeError as error:
+            self.problem(name, str(error))
+        state = "ok" if len(self.problems) == before else "missing" if not os.path.lexists(path) else "damaged"
+        self.rows.append({"file": name, **wanted.document(), "state": state})
+        self.seen += wanted.nbytes
+
+    def _weights(self, name: str, path: Path) -> Checksum:
+        """Header and tensors of a file in one pass; its checksum."""
+        try:
+            infos = read_header(path)[0]
+        except IsomergeError as error:
+            if (found := file_checksum(path)) == self.files[name]:
+                raise
+            self.problem(name, f"its header is damaged: {error}")
+            return found
+        with disk_errors(path, "reading"):
+            fd = open_regular(path)
+            try:
+                crc, position = 0, 0
+                for info in [*infos.values(), None]:
+                    start, end = (info.offset, info.offset + info.nbytes) if info else (os.fstat(fd).st_size,) * 2
+                    for piece in _pieces(fd, position, start):  # the header, before the first tensor
+                        crc = crc32(piece, crc)
+                    finite = True
+                    for piece in _pieces(fd, start, end):
+                        crc = crc32(piece, crc)
+                        self.observer(name, self.seen + start, self.total)
+                        finite = finite and (info is None or _finite(piece, info))
+                    if not finite and info is not None and not self._meant(path, info.name):
+                        self.problem(name, f"tensor {info.name} has NaN or infinite values")
+                    position = end
+            finally:
+                os.close(fd)
+        return Checksum(position, crc)
+
+    def _meant(self, path: Path, tensor: str) -> bool:
+        """Whether a tensor's infinities are meant: the spec says so of bounds."""
+        try:
+            recognise(path.parent, spec_file=self.spec, unmoved=True).read(tensor, None)
+        except (IsomergeError, KeyError):
+            return False
+        return True
+
+    def structure(self) -> None:
+        """Config, index, shards and shapes of every model in the folder agree, and the weights loaded are those
+        written.
+        """
+        names = {PurePosixPath(name) for name in self.files}
+        homes = {name.parent for name in names if name.suffix == ".safetensors" and name.stem.startswith(STEMS)}
+        for home in sorted(homes):
+            if home / CONFIG not in names:
+                self.problem(str(home / CONFIG), "the report does not list it beside the weights")
+                continue
+            try:
+                found = recognise(self.folder / home, spec_file=self.spec, unmoved=True).checkpoint
+            except IsomergeError as error:
+                self.problem(str(home / CONFIG), str(error))
+                continue
+            strange = [f for f in found.files if PurePosixPath(f.relative_to(self.folder).as_posix()) not in names]
+            for file in strange:
+                self.problem(file.name, "it is loaded in place of the weights that were written: remove it")
+
+    def strangers(self) -> list[str]:
+        """Files beside those of the report, relative; one that changes what is loaded is a problem."""
+        found = []
+        for root, folders, files in os.walk(self.folder):
+            folders.sort()
+            found += [(Path(root) / file).relative_to(self.folder).as_posix() for file in sorted(files)]
+        found = [name for name in found if name not in self.files and name != REPORT]
+        told = {problem["file"] for problem in self.problems}
+        for name in found:
+            if _LOADED.fullmatch(name) and name not in told:
+                self.problem(name, "the run did not write it, and it may be loaded with the weights: remove it")
+        return found
+
+
+def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer) -> dict[str, Any]:
+    """Check a finished output against its report, in one pass over its files.
+
+    Args:
+        out: the folder.
+        spec: the spec file of an architecture that isomerge does not know.
+        observer: told of files and bytes.
+
+    Returns:
+        ``sound``; ``problems`` as ``{file, problem}``; ``files`` as ``{file, bytes, crc32, state}`` with the states
+        ok, missing and damaged; ``report``, which is ok, changed (a problem) or unknown, where an earlier version wrote it
+        without a digest; ``strangers``, files that the run did not write; and ``inputs`` as ``{model, file,
+        bytes, crc32, state}`` with the states unchanged, changed and absent. Changed inputs are no problem of the
+        output.
+
+    Raises:
+        IsomergeError: no folder, no readable report, or one without checksums: there is nothing to check against.
+    """
+    folder = Path(os.path.expanduser(out))
+    if not folder.is_dir():
+        raise IsomergeError(f"{out}: no such folder; {_REMEDY}")
+    report = read_object(folder / REPORT, remedy=_REMEDY)
+    told = report.get("spec")
+    if spec is None and isinstance(told, str) and os.path.isfile(told):
+        spec = told  # by which the output was written
+    check = _Check(folder, observer, spec, _written(report, folder / REPORT))
+    if (state := report_state((folder / REPORT).read_bytes())) == "changed":
+        check.problem(REPORT, "it is not the report that was written: it was edited since")
+    for name in sorted(check.files):
+        check.file(name)
+    check.structure()
+    strangers = check.strangers()
+    inputs = input_states(report, folder / REPORT)
+    observer("", check.total, check.total)
+    return {
+        "command": "fsck",
+        "out": str(out),
+        "sound": not check.problems,
+        "problems": check.problems,
+        "report": state,
+        "files": check.rows,
+        "strangers": strangers,
+        "inputs": inputs,
+    }
+
+
+def _written(report: Mapping[str, Any], path: Path) -> dict[str, Checksum]:
+    """The report's checksums by file. Raises IsomergeError unless they are of files within the folder."""
+    files = report.get("files")
+    if not isinstance(files, dict) or not files:
+        raise IsomergeError(f"{path} has no checksums: an earlier version of isomerge wrote it; write it again")
+    for name in files:
+        if not all(is_plain_name(part) for part in name.split("/")):
+            raise IsomergeError(f"{path}: {name!r} is no file name within the folder; this report is damaged")
+    return {name: Checksum.read(entry, f"{path}: {name!r}") for name, entry in files.items()}
+
+
+def _pieces(fd: int, start: int, end: int) -> Any:
+    """The bytes from ``start`` to ``end`` in one buffer, again and again. Raises IsomergeError where the file ends
+    early.
+    """
+    buffer = memoryview(bytearray(min(PIECE, max(end - start, 0))))
+    while start < end:
+        piece = buffer[: end - start]
+        if read_into(fd, piece, start) < len(piece):
+            raise IsomergeError("it became shorter while it was read")
+        yield piece
+        start += len(piece)
+
+
+def _finite(piece: memoryview, info: TensorInfo) -> bool:
+    """Whether some of a tensor's numbers are finite; integers are, and so is what torch has no type for."""
+    import torch
+
+    try:
+        dtype: torch.dtype = torch.float32 if info.dtype == "C64" else torch_dtype(info.dtype)
+    except IsomergeError:
+        return True
+    if not dtype.is_floating_point:
+        return True
+    return all_finite(torch.frombuffer(piece, dtype=dtype))

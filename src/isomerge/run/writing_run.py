@@ -1,0 +1,203 @@
+"""Runs that write a checkpoint: aligning, merging, replaying a patch. Units are read once and written once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.apart import check_apart
+from isomerge.checkpoint.checksums import Checksum
+from isomerge.checkpoint.companions import config_bytes
+from isomerge.checkpoint.dropping import DroppingWriter
+from isomerge.checkpoint.partial import check_out
+from isomerge.checkpoint.weights import weights_name
+from isomerge.checkpoint.writer import CheckpointWriter
+from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
+from isomerge.evidence.card import REPORT
+from isomerge.evidence.distances_figure import PICTURE, distances_picture
+from isomerge.files import disk_errors
+from isomerge.models.recognised import Model
+from isomerge.models.stored_form import StoredForm, planned_tensors
+from isomerge.progress import Observer, quiet
+from isomerge.run.local_engine import Engine, LocalEngine
+from isomerge.run.report_file import report_bytes
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass
+class Output:
+    """Where and how a checkpoint is written."""
+
+    out: Path
+    shard_size: int = 5_000_000_000
+    dtype: str | None = None
+    force: bool = False
+    observer: Observer = quiet
+    jobs: int | None = None
+    """Units that are worked on at once, each by one thread; see `isomerge.run.local_engine.LocalEngine`."""
+    max_memory: int | None = None
+    """Bytes that the run may take, by the estimate of a dry run; of a worker on a cluster."""
+    engine: Engine = field(default_factory=LocalEngine)
+    """What works on the units."""
+    reads: tuple[Path, ...] = ()
+    """Files and folders that are read beside the models: no folder that holds them is replaced."""
+    dropped: bool = False
+    """Whether the caller wants what the run finds, and no checkpoint: tensors are dropped, and ``out`` is not made."""
+
+    def files_read(self, models: Iterable[Model]) -> list[Path]:
+        """What must stay where it is while a run reads these models, and as it is: their folders as well."""
+        read = [model.checkpoint for model in models if model.checkpoint.files]  # tensors in memory have no folder
+        return [*self.reads, *(place for one in read for place in (*one.files, one.folder))]
+
+    def check_apart(self, models: Iterable[Model]) -> None:
+        """Refuse an output that would replace what is read of these models or beside them, or that would lie in it.
+
+        Raises:
+            IsomergeError: naming what is read.
+        """
+        if not self.dropped:
+            check_apart(self.out, self.files_read(models))
+
+    def check(self, models: Sequence[Model]) -> None:
+        """Refuse what a run would refuse to write of the first of these models, reading all of them.
+
+        Raises:
+            IsomergeError: a folder that is there and must not be replaced, or an unknown dtype.
+        """
+        check_out(self.out, force=self.force, reads=self.files_read(models))
+        planned_tensors(models[0], self.dtype)
+
+
+def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
+    """A digest of everything that determines an output: tool, inputs' files and dates, specs, settings."""
+    from isomerge import __version__
+
+    parts: list[Any] = [__version__, what, *settings]
+    for model in models:
+        parts += model.checkpoint.identity()
+        spec = model.spec
+        parts += [model.config, repr((spec.spaces, spec.lines, spec.shifts, spec.sizes, spec.prefixes))]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class StreamWriter:
+    """A checkpoint being written unit by unit, with its report and alignments."""
+
+    def __init__(
+        self,
+        donor: Model,
+        output: Output,
+        key: str,
+        *,
+        others: Iterable[Model] = (),
+        apart: frozenset[str] = frozenset(),
+    ) -> None:
+        """``others`` are the models that are read beside the ``donor``; ``apart`` as in `CheckpointWriter`."""
+        self.donor, self.output, self.apart = donor, output, apart
+        self.writer = (
+            DroppingWriter(output.out, key=key)
+            if output.dropped
+            else CheckpointWriter(
+                output.out,
+                planned_tensors(donor, output.dtype),
+                key=key,
+                shard_size=output.shard_size,
+                force=output.force,
+                apart=apart,
+                name=weights_name(donor.config),
+                reads=output.files_read((donor, *others)),
+                observer=output.observer,
+            )
+        )
+        self.form = StoredForm(donor, output.dtype, self.writer)
+
+    def __enter__(self) -> StreamWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if isinstance(error, KeyboardInterrupt) and self.writer.folder.exists():
+            error.add_note(RESUMABLE)
+        # bad input leaves nothing behind; a full disk, a lost machine or a kill leaves a folder to resume from
+        overflow = isinstance(error, Exception) and is_overflow_error(error)
+        if overflow or (isinstance(error, IsomergeError) and not isinstance(error, UnfinishedError)):
+            self.writer.discard()
+        self.writer.close()
+        if overflow:
+            raise IsomergeError(f"{self.output.out} was not made: {OVERFLOW}") from None
+        if isinstance(error, Exception) and not isinstance(error, IsomergeError):
+            with disk_errors(self.output.out):  # the disk may be full for files that libraries write, too
+                raise error
+
+    @property
+    def observer(self) -> Observer:
+        """Told of progress."""
+        return self.output.observer
+
+    def blob(self, name: str) -> Path:
+        """A file in the folder of the unfinished output, gone when the output is complete."""
+        return self.writer.blob(name)
+
+    def commit(self, unit: str, record: dict[str, Any]) -> None:
+        """Note that a step is complete, with its files."""
+        self.writer.commit(unit, record)
+
+    def done(self, unit: str) -> dict[str, Any] | None:
+        """The record of a unit that an earlier, interrupted run has written."""
+        return self.writer.done.get(unit)
+
+    def put(self, block: Block, tensor: Tensor) -> None:
+        """Write one block under the donor's names, in the output dtype."""
+        for name, part in self.named(self.donor, {block: tensor}).items():
+            self.writer.write(name, part)
+
+    def named(self, model: Model, blocks: Mapping[Block, Tensor]) -> dict[str, Tensor]:
+        """See `StoredForm.named`."""
+        return self.form.named(model, blocks)
+
+    def config(self) -> dict[str, Any]:
+        """The config that is written."""
+        changes: dict[str, Any] = {}
+        if self.output.dtype:
+            changes = {k: self.output.dtype for k in ("dtype", "torch_dtype") if k in self.donor.config} or {
+                "dtype": self.output.dtype
+            }
+        # `transformers_weights` names the donor's weights file, which the output does not have
+        config = {key: value for key, value in self.donor.config.items() if key != "transformers_weights"}
+        return {**config, **changes}
+
+    def finish(
+        self,
+        report: dict[str, Any],
+        alignments: Mapping[str, Alignment],
+        card: str,
+        *,
+        more: Mapping[str, bytes | Path] | None = None,
+        links: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Companion files, config, card, alignments and ``more`` files; the report with the checksums of all; then the rename.
+
+        ``links`` are further names for the weights files (see `CheckpointWriter.finish`).
+        """
+        files: dict[str, bytes | Path] = self.donor.checkpoint.companions()
+        files["config.json"] = config_bytes(self.config())
+        if (picture := distances_picture(report)) is not None:
+            files[PICTURE] = picture
+        files["README.md"] = card.encode()
+        for name, alignment in alignments.items():
+            path = self.writer.blob(name)
+            alignment.save(path)
+            files[name] = path
+
+        def completed(sums: Mapping[str, Checksum]) -> dict[str, bytes]:
+            report["files"] = {name: found.document() for name, found in sorted(sums.items())}
+            return {REPORT: report_bytes(report)}
+
+        return self.writer.finish({**files, **(more or {})}, links, completed)

@@ -1,0 +1,1 @@
+"""Searches over whole models: how models stand, and what brings them together."""

@@ -1,0 +1,1 @@
+"""Published ways to match, for comparison: Git Re-Basin and fusion by optimal transport."""

@@ -1,0 +1,113 @@
+"""From a stored model to its canonical frame, where gains are folded and gauges balanced, and back.
+
+All that is left to find there keeps lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.matching.frame import check_folded, folded_gains, lonely_gains
+from isomerge.models.free_streams import free_frame, given_out_by_any, without_streams
+from isomerge.models.recognised import Model
+from isomerge.models.zero_gains import open_zero_gains
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def folding(
+    model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype, unread: Collection[str] = ()
+) -> Alignment:
+    """The residual scales that make every gain of a model one, but for the elements of ``unread`` gains, which stay. Gains of zero are
+    opened.
+
+    Raises:
+        IsomergeError: a gain still has zeros, and a stream is to be turned by what acts on folded gains only.
+    """
+    open_zero_gains([model], frame.gains)
+    return _folding(model, frame, blocks, dtype, unread)
+
+
+def _folding(
+    model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype, unread: Collection[str] = ()
+) -> Alignment:
+    """`folding` of a model as it is read."""
+
+    def read(block: Block) -> Tensor:
+        return model.assemble(block, dtype)
+
+    if any(frame.spaces[s].group_name == frame.spaces[s].folded for s in frame.streams):
+        check_folded(frame, blocks, read, model.ref)
+    fold = folded_gains(frame, blocks, read)
+    return Alignment(frame, {key: gain for key, gain in fold.items() if key not in unread})
+
+
+def free_folding(model: Model, dtype: torch.dtype) -> Alignment:
+    """The residual scales that make every gain of a model one, for what no basis changes; zeros that no output shows are opened."""
+    frame = free_frame(model.spec, [model])
+    open_zero_gains([model], () if frame is None else frame.gains)
+    return folded_gains(model.spec, model.blocks, lambda block: model.assemble(block, dtype))
+
+
+def with_gains(local: Spec, models: Sequence[Model]) -> Spec:
+    """The spec of models whose streams keep their basis: the spaces inside layers, and the scales of gains that no output shows."""
+    spec = models[0].spec
+    gains = without_streams(spec, given_out_by_any(models)).gains
+    return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *gains])
+
+
+def inner_folding(model: Model, spec: Spec, blocks: Sequence[Block], dtype: torch.dtype) -> Alignment:
+    """What of a folding leaves alone what a model gives out.
+
+    Args:
+        model: the model whose gains are folded.
+        spec: see `with_gains`.
+        blocks: all that may read a gain; one that none of them reads stays.
+        dtype: of the work.
+    """
+    open_zero_gains([model], spec.gains)
+    fold, lonely = _folding(model, spec, blocks, dtype), lonely_gains(spec, blocks)
+    return Alignment(spec, {key: gain for key, gain in fold.items() if key not in lonely})
+
+
+def read_moved(
+    model: Model, block: Block, dtype: torch.dtype, g: Alignment | None, *, mapped: bool = False
+) -> Tensor:
+    """One block in the working dtype, moved by the spaces of an element; integers as they are. ``mapped``: see `Model.read`."""
+    tensor = model.assemble(block, dtype, mapped=mapped)
+    if g is not None and tensor.is_floating_point():
+        g.act_linearly(block, tensor)
+    return tensor
+
+
+def whole_alignment(
+    frame: Spec,
+    local: Spec,
+    units: Iterable[tuple[Unit, Alignment, Sequence[Alignment]]],
+    turn: Alignment,
+    folds: Sequence[Alignment],
+    learned: Mapping[str, Tensor] | None = None,
+) -> Alignment:
+    """The element of a whole model: fold, turn, match, and take on the anchor's gains and gauges.
+
+    Args:
+        frame, local: the specs of the streams and of the block-local spaces.
+        units: matched units, what was found inside them, and what brings the anchor and the source to their gauges.
+        turn: of the streams.
+        folds: of the anchor and of the source.
+        learned: elements that act after those that were found, in the same frame.
+    """
+    further = dict(learned or {})
+    turned = Alignment(frame, {k: further.pop(k) for k in frame.streams if k in further})
+    found: dict[str, Tensor] = {}
+    for unit, inner, (to_anchor, to_source) in units:
+        last = Alignment(local, {k: further[k] for k in unit.elements if k in further})
+        found |= (to_anchor.inverse() @ last @ inner @ to_source).elements
+    return folds[0].inverse() @ Alignment(local, found) @ turned @ turn @ folds[1]

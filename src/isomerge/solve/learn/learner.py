@@ -1,0 +1,284 @@
+"""Learned matching: all continuous spaces at once, by gradient on the loss between the models.
+
+The simplex (of two models, a line) lies between the first model and the others as they are moved, all in the canonical
+frame (gains folded, gauges balanced) of the first one's own architecture. A step draws a point of it, every second one
+the point that will be written, and a batch, and moves all models but the first along their orbits so that the loss there
+falls: labels where there are some, else the mean of the models' predictions. What is kept is the step whose worst
+judged point is lowest, on examples that are held out: one point alone can be bought by moving the barrier elsewhere.
+The result is an exact symmetry, whatever was learned.
+
+Sources: Theus et al. 2025 (learned matching of residual streams), Ainsworth et al. 2023 and Pena et al. 2023
+(straight-through and Sinkhorn permutations), Becigneul and Ganea 2019 (Riemannian Adam).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.observe.live.substitution import substituted
+from isomerge.progress import Observer
+from isomerge.solve.learn.elements import LearnedElements
+from isomerge.solve.learn.settings import backward, batch_size_of, counted, shifted, softened
+from isomerge.solve.learn.simplex import MatchedSimplex
+from isomerge.solve.parts_file import load_parts, save_parts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.observe.data.examples import Examples
+    from isomerge.symmetry.stage import Stage
+
+# Seconds between two saved states.
+SAVE_EVERY = 20.0
+# About as many held-out tokens judge a path: every look costs as much as a few steps, and candidates see the same tokens.
+JUDGED_TOKENS = 8192
+
+
+@dataclass
+class Learned:
+    """What was learned: elements that act after the solver's, and the record of the run."""
+
+    elements: list[dict[str, Tensor]]
+    """Of every model but the first."""
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+class Learner:
+    """Learns the elements that lower the loss inside a simplex or along a line.
+
+    Args:
+        simplex: what to start from.
+        examples: what it is learned from; a part is held out to judge.
+        state: where the state is kept for a run that is interrupted.
+        observer: told of steps done and of the current loss.
+
+    Raises:
+        IsomergeError: nothing continuous is matched, or the examples are too few, or without the labels asked for.
+    """
+
+    def __init__(self, simplex: MatchedSimplex, examples: Examples, state: Path, observer: Observer) -> None:
+        self.simplex, self.observer, self.state, self.settings = simplex, observer, state, simplex.settings
+        self.prepare(examples)
+        self.elements = LearnedElements(*simplex.learnable(), len(simplex.shares) - 1, self.settings)
+
+    def prepare(self, examples: Examples) -> None:
+        """Decide what is learned from, how it is judged, and how many examples a step takes.
+
+        Raises:
+            IsomergeError: labels are asked for and not there, or there are too few examples.
+        """
+        from isomerge.observe.predictions import prediction_of
+
+        settings = self.settings
+        self.kind = prediction_of(self.simplex.module, examples.tensors.get("labels"))
+        self.target = settings.target
+        if self.target == "auto":  # hard labels of a few images are learned by heart: predictions say more
+            own_text = examples.labelled and "labels" not in examples.tensors
+            self.target = "labels" if own_text else "distill"
+        if self.target == "labels" and not examples.labelled:
+            raise IsomergeError("the data have no labels: learn with --learn-target distill")
+        if len(examples) < 2:
+            raise IsomergeError(
+                "--learn: a single example is too few, as one is held out to judge by: give more data"
+            )
+        held, self.examples = examples.split(max(settings.held_out, 0.6 / len(examples)), seed=settings.seed)
+        self.held = held.head(min(settings.judged, batch_size_of(held, settings.judged, JUDGED_TOKENS)))
+        self.batch_size = settings.batch_size or batch_size_of(examples)
+        self.best: tuple[float, dict[str, Tensor]] | None = None
+        self.history: list[dict[str, float]] = []
+
+    # -------------------------------------------------------------------- loss
+
+    def loss(self, batch: Mapping[str, Tensor], wanted: Tensor | None, temperature: float = 1.0) -> Tensor:
+        """The mean loss of the weights that are substituted now: in nats, or in squared units of values.
+
+        Args:
+            batch: inputs, with labels where they are the target.
+            wanted: of `wanted`, at the same temperature; None for labels, which have none.
+            temperature: what logits of whole examples are divided by.
+        """
+        from isomerge.observe.losses import targets_of
+
+        logits = self.simplex.logits(batch)
+        if wanted is None:
+            total, count, _ = self.kind.loss(logits, targets_of(batch, logits, self.kind))
+            return total / max(count, 1)
+        kept = self.kind.gap(softened(logits, temperature), wanted)[counted(batch, logits)]
+        return kept.sum() / max(kept.numel(), 1)
+
+    def wanted(self, batch: Mapping[str, Tensor], temperature: float = 1.0) -> Tensor | None:
+        """The mean of the models' predictions, where these are the target; of examples softened by a temperature."""
+        import torch
+
+        if self.target == "labels":
+            return None
+        total: Tensor | None = None
+        with torch.no_grad():
+            for corner, share in zip(self._corners(), self.simplex.shares, strict=True):
+                with substituted(self.simplex.module, self.simplex.at(corner, None)):
+                    found = share * self.kind.outcome(softened(self.simplex.logits(batch), temperature))
+                total = found if total is None else total + found
+        return total
+
+    def _corners(self) -> list[list[float]]:
+        """The models themselves, as points."""
+        count = len(self.simplex.shares)
+        return [[float(k == m) for k in range(count)] for m in range(count)]
+
+    def judge(self) -> dict[str, Any]:
+        """The held-out loss at the judged points in excess of the models' own, its maximum, and it where is written."""
+        import torch
+
+        points = self.simplex.points()
+        with torch.no_grad():
+            stages = self.elements.stages()
+            excess = []
+            for point in points:
+                chord = sum(w * end for w, end in zip(point, self.ends, strict=True))
+                excess.append(self._loss_at(point, stages) - chord)
+        return {"excess": excess, "barrier": max(excess), "midpoint": excess[points.index(self.simplex.shares)]}
+
+    @cached_property
+    def ends(self) -> list[float]:
+        """The held-out losses of the models themselves, which nothing that is learned changes."""
+        return [self._loss_at(corner, None) for corner in self._corners()]
+
+    def _loss_at(self, point: Sequence[float], stages: Sequence[Stage] | None) -> float:
+        total, count = 0.0, 0
+        with substituted(self.simplex.module, self.simplex.at(point, stages)):
+            for batch, wanted in self.judged:
+                n = len(next(iter(batch.values())))
+                total, count = total + float(self.loss(batch, wanted)) * n, count + n
+        return total / count
+
+    @cached_property
+    def judged(self) -> list[tuple[dict[str, Tensor], Tensor | None]]:
+        """The held-out batches with their targets; images are shifted as those that are learned from."""
+        import torch
+
+        found = []
+        for number, batch in enumerate(self.held.batches(max(self.batch_size, 32))):
+            here = {name: x.to(self.settings.device) for name, x in batch.items()}
+            if self.settings.shifts:
+                here = shifted(here, torch.Generator().manual_seed(number))
+            found.append((here, self.wanted(here)))
+        return found
+
+    # --------------------------------------------------------------------- run
+
+    def run(self) -> Learned:
+        """Learn; an interrupted run goes on where its state was saved."""
+        self._resume()
+        steps, saved = self.settings.steps, monotonic()
+        looks = {0, steps, *(steps * k // 10 for k in range(4, 10))}
+        for batch in self._batches(self.elements.steps_taken):
+            number = self.elements.steps_taken
+            if number in looks:
+                self._keep_if_better(number)
+            if number >= steps:
+                break
+            if not self._step(number, batch):
+                self._check_gained(number)
+                break
+            if monotonic() - saved > SAVE_EVERY:
+                self._save()
+                saved = monotonic()
+        assert self.best is not None
+        self.elements.load(self.best[1])
+        report = {
+            "target": self.target,
+            **({"temperature": self.settings.temperature} if self._is_softened() else {}),
+            "unit": self.kind.measure,
+            "steps": steps,
+            "batch_size": self.batch_size,
+            "examples": len(self.examples),
+            "held_out": len(self.held),
+            "barrier": self.best[0],
+            "history": self.history,
+            **({"diverged": self.elements.steps_taken} if self.elements.steps_taken < steps else {}),
+        }
+        return Learned(self.elements.solution(), report)
+
+    def _is_softened(self) -> bool:
+        """Whether the targets are predictions of whole examples."""
+        wanted = self.judged[0][1]
+        return wanted is not None and wanted.ndim == 2
+
+    def _step(self, number: int, batch: Mapping[str, Tensor]) -> bool:
+        """One step; returns whether its loss and gradients are finite, without which nothing is changed."""
+        import torch
+
+        rng = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
+        point = self.simplex.shares if number % 2 == 0 else self.simplex.drawn(rng)
+        if self.settings.shifts:
+            batch = shifted(batch, rng)
+        heat = self.settings.temperature
+        wanted = self.wanted(batch, heat)
+        with substituted(self.simplex.module, self.simplex.at(point, self.elements.stages())):
+            loss = self.loss(batch, wanted, heat)
+            if not bool(loss.isfinite()):
+                return False
+            backward(loss)
+        if not self.elements.have_finite_gradients():
+            return False
+        self.elements.step()
+        self.observer(f"learning, loss {float(loss.detach()):.3f}", number + 1, self.settings.steps)
+        return True
+
+    def _check_gained(self, number: int) -> None:
+        """After a step that diverged what was best before it is kept.
+
+        Raises:
+            IsomergeError: nothing was better than the start.
+        """
+        if self.best is None or self.best[0] >= self.history[0]["barrier"]:
+            raise IsomergeError(
+                f"learning diverged at step {number} (its loss or a gradient is not a finite number): learn with "
+                "--precision float32 or fewer --steps, or give other data with --learn"
+            )
+
+    def _batches(self, first: int) -> Iterator[dict[str, Tensor]]:
+        """Batches from step ``first`` on, an epoch after the other, each in an order of its own."""
+        size = min(self.batch_size, len(self.examples))
+        per_epoch = max(len(self.examples) // size, 1)
+        epoch, skip = divmod(first, per_epoch)
+        while True:
+            seed = self.settings.seed * 7919 + epoch
+            for k, batch in enumerate(self.examples.batches(size, shuffle_seed=seed, drop_last=True)):
+                if k >= skip:
+                    yield {name: x.to(self.settings.device) for name, x in batch.items()}
+            epoch, skip = epoch + 1, 0
+
+    def _keep_if_better(self, number: int) -> None:
+        if self.history and self.history[-1]["step"] >= number:
+            return  # a resumed run has judged this step already
+        found = self.judge()
+        self.history.append({"step": number, "barrier": found["barrier"], "midpoint": found["midpoint"]})
+        if self.best is None or found["barrier"] < self.best[0]:
+            self.best = (found["barrier"], self.elements.state())
+        self._save()
+
+    # ------------------------------------------------------------------- state
+
+    def _save(self) -> None:
+        parts = {"now": self.elements.state(), "optimiser": self.elements.optimiser_state()}
+        if self.best is not None:
+            parts["best"] = self.best[1]
+        best = None if self.best is None else self.best[0]
+        save_parts(self.state, parts, {"history": self.history, "best": best})
+
+    def _resume(self) -> None:
+        kept = load_parts(self.state)
+        if kept is None:
+            return
+        parts, about = kept
+        self.elements.load(parts["now"], parts["optimiser"])
+        self.history = about["history"]
+        if "best" in parts:
+            self.best = (about["best"], parts["best"])

@@ -1,0 +1,183 @@
+"""The simplex between matched models, as weights that a live module can be given.
+
+A point is given by barycentric coordinates, one per model, with sum one. All models are in the first one's canonical
+frame (gains folded, gauges balanced), and all but the first are moved by what has been learned.
+
+Memory: every model's weights in float32, one module, and the moved weights of one point.
+
+Source: Wortsman et al. 2021 (learning simplexes of networks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from isomerge.models.unit_plan import Plan
+from isomerge.observe.live.parameter_places import places_of
+from isomerge.observe.live.substitution import enable_checkpointing, untied_module
+from isomerge.solve.learn.settings import LearnSettings
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stage import Stage
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from isomerge.models.recognised import Model
+    from isomerge.solve.many.mean_solver import ManySolver
+
+
+class MatchedSimplex:
+    """The simplex between several models as they are matched.
+
+    Args:
+        plan: of the match.
+        first: the model whose module is run.
+        units: of every unit, the blocks of each model in the canonical frame; what is no number is left out.
+        folded: reads a block of the first model with gains folded, for blocks that the others lack.
+        shares: how much every model counts: the point that is written, and the mean of the models' predictions.
+        settings: device and precision.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        first: Model,
+        units: Iterable[Sequence[Mapping[Any, Tensor]]],
+        folded: Callable[[Block], Tensor],
+        shares: Sequence[float],
+        settings: LearnSettings,
+    ) -> None:
+        self.plan, self.settings, self.shares = plan, settings, list(shares)
+        self.module = untied_module(first, settings.device)
+        self.module.requires_grad_(False)
+        if settings.checkpointing:
+            enable_checkpointing(self.module)
+        self.places = places_of(self.module, first)
+        self.corners: list[dict[Block, Tensor]] = [{} for _ in self.shares]
+        for unit in units:
+            for corner, tensors in zip(self.corners, unit, strict=True):
+                for block, t in tensors.items():
+                    if isinstance(block, Block) and t.is_floating_point():
+                        corner[block] = self._placed(t)
+        shared = {block.key for block in self.corners[0]}
+        self.alone = {
+            block: self._placed(folded(block))
+            for block in first.blocks
+            if block.key not in shared and block.canonical[0] in self.places
+        }
+
+    @classmethod
+    def of(cls, solver: ManySolver, settings: LearnSettings) -> MatchedSimplex:
+        """The simplex between the models of a solver after `ManySolver.solve`."""
+        units, first = solver.units, solver.models[0]
+        placed = (solver.placed(solver.places, unit) for unit in units.plan.units)
+        return cls(units.plan, first, placed, lambda block: units.folded(0, block), units.shares, settings)
+
+    def joining(self, m: int, stages: Sequence[Stage]) -> MatchedSimplex:
+        """The line from the mean of the first ``m`` models, moved by ``stages``, to the next one, in the same module."""
+        import torch
+
+        before, share = sum(self.shares[:m]), self.shares[m]
+        with torch.no_grad():
+            weights = [weight / before for weight in self.shares[:m]]
+            mean = {block: self.mixed(block, weights, stages) for block in self.corners[0]}
+        found = copy(self)
+        found.corners = [mean, self.corners[m]]
+        found.shares = [before / (before + share), share / (before + share)]
+        return found
+
+    def gently(self, factor: float) -> MatchedSimplex:
+        """The same, learned at rates so many times as high."""
+        how = self.settings
+        found = copy(self)
+        found.settings = replace(how, rotation_rate=factor * how.rotation_rate, gauge_rate=factor * how.gauge_rate)
+        return found
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        import torch
+
+        return tensor.to(self.settings.device, torch.float32)
+
+    def learnable(self) -> tuple[Spec, list[str]]:
+        """The spec of all spaces that are matched, and the keys of their elements, shifts left out."""
+        local = self.plan.selection.spec
+        frame = self.plan.selection.frame or local
+        keys = [k for unit in self.plan.units if self.plan.is_matched(unit) for k in unit.elements]
+        keys = [k for k in dict.fromkeys(keys) if not k.startswith("shift.")]
+        return (Alignment(frame) @ Alignment(local)).spec, [*frame.streams, *keys]
+
+    # ------------------------------------------------------------------ points
+
+    def points(self) -> list[list[float]]:
+        """Where the simplex is judged; the point that is written is one of them."""
+        return judged_points(self.shares)
+
+    def drawn(self, rng: Generator) -> list[float]:
+        """A point to learn at."""
+        return random_point(len(self.shares), rng)
+
+    def at(self, point: Sequence[float], stages: Sequence[Stage] | None) -> dict[str, Tensor]:
+        """The weights ``sum over m of point_m (learned_m theta_m)`` by the module's names, with gradients to the stages.
+
+        Args:
+            point: barycentric coordinates.
+            stages: what has been learned of every model but the first; None for nothing.
+        """
+        mixed = {block: self.mixed(block, point, stages) for block in self.corners[0]}
+        every = (mixed | self.alone).items()
+        return self.places.live({name: part for block, tensor in every for name, part in block.split(tensor)})
+
+    def mixed(self, block: Block, point: Sequence[float], stages: Sequence[Stage] | None) -> Tensor:
+        """The weights of one block at a point."""
+        total: Tensor | None = None
+        for m, weight in enumerate(point):
+            if weight:
+                x = weight * self.corner(m, block, stages)
+                total = x if total is None else total + x
+        assert total is not None
+        return total
+
+    def corner(self, m: int, block: Block, stages: Sequence[Stage] | None = None) -> Tensor:
+        """One model's block, moved by what has been learned; not to be changed."""
+        x = self.corners[m][block]
+        if stages is None or m == 0:
+            return x
+        stages[m - 1].act_linearly(block, x := x.clone())
+        return x
+
+    def logits(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The module's logits with the weights that are substituted now."""
+        import torch
+
+        from isomerge.observe.losses import logits_of
+
+        half = self.settings.precision == "bfloat16"
+        kind = torch.device(self.settings.device).type
+        with torch.autocast(kind, torch.bfloat16) if half else nullcontext():
+            return logits_of(self.module, batch).float()
+
+
+def judged_points(shares: Sequence[float]) -> list[list[float]]:
+    """Barycentric coordinates of the midpoints of all edges, and last of the point that will be written, if it is none."""
+    count = len(shares)
+    edges = [[0.5 * (k in pair) for k in range(count)] for pair in combinations(range(count), 2)]
+    return [*(edge for edge in edges if edge != list(shares)), list(shares)]
+
+
+def random_point(count: int, rng: Generator) -> list[float]:
+    """A point of the simplex, uniform (Dirichlet with all parameters one), half way to the barycentre.
+
+    Corners need no learning: there the models are themselves.
+    """
+    import torch
+
+    gaps = torch.rand(count, generator=rng, dtype=torch.float64).clamp_min(1e-12).log().neg()
+    drawn = gaps / gaps.sum()
+    return [0.5 * float(w) + 0.5 / count for w in drawn]

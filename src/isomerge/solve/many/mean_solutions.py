@@ -1,0 +1,107 @@
+"""The solution of a merge without an anchor, found once and kept in the folder of the unfinished output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.observe.live.accelerator import CPU, computing_on
+from isomerge.solve.canonical.canonical_units import CanonicalUnits
+from isomerge.solve.many.mean_solver import ManySolver
+from isomerge.solve.match_options import OURS, Matching
+from isomerge.solve.pairs.match_evidence import MatchEvidence
+from isomerge.solve.pairs.pair import PairSolver
+from isomerge.symmetry.alignment import Alignment
+
+if TYPE_CHECKING:
+    from isomerge.solve.unfinished_run import UnfinishedRun
+
+ANCHORS = ("first", "none")
+DONE = "common mean"
+
+
+def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
+    """Refuse what a common mean cannot be matched by, before anything is read.
+
+    Raises:
+        IsomergeError: naming the options.
+    """
+    if anchor not in ANCHORS:
+        raise IsomergeError(f"--anchor {anchor}: choose from {', '.join(ANCHORS)}")
+    if anchor == "first":
+        return
+    if matching.match != OURS:
+        raise IsomergeError(f"--match {matching.match} matches onto one anchor: leave --anchor none out")
+    if spaces.startswith("paper"):
+        raise IsomergeError(
+            f"--spaces {spaces} matches onto one anchor: leave --anchor none out, or choose other spaces"
+        )
+    if matching.input_metric:
+        raise IsomergeError("--input-metric moves one model at a time: leave --anchor none out")
+    if matching.search is not None:
+        raise IsomergeError("--search moves one model at a time: leave --anchor none out, or learn with --learn")
+
+
+def shares_of(weights: Sequence[float]) -> list[float]:
+    """How much every model counts in the common mean: the merge's weights where all are positive, else all alike."""
+    if min(weights) <= 0:
+        return [1 / len(weights)] * len(weights)
+    return [w / sum(weights) for w in weights]
+
+
+def prepare_mean(
+    run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
+) -> dict[str, Any]:
+    """Solve all sources at once, or take the solution of an interrupted run; ``given`` of every solver is set.
+
+    Args:
+        run: the unfinished output.
+        solvers: one per model but the first, which is the anchor of all; unguarded.
+        matching: activations and learning.
+        weights: of the merge.
+
+    Returns:
+        A report: the objective by pass, of every anchor and of the usual sequence, and the gains over them.
+    """
+    paths = [run.blob(f"solution-{k}.safetensors") for k in range(len(solvers))]
+    report = run.done(DONE)
+    if report is None:
+        report, found = _solve(run, solvers, matching, weights)
+        for solver, path, alignment in zip(solvers, paths, found, strict=True):
+            alignment.save(path)
+            solver.given = alignment
+        run.commit(DONE, report)
+    else:
+        for solver, path in zip(solvers, paths, strict=True):
+            solver.given = Alignment.load(path, solver.source.spec)
+    return report
+
+
+def _solve(
+    run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
+) -> tuple[dict[str, Any], list[Alignment]]:
+    first, observer = solvers[0], run.observer
+    models = [first.anchor, *(solver.source for solver in solvers)]
+    evidence = MatchEvidence(matching, first.anchor, observer)
+    every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]
+    known = [found for found in every if found is not None]
+    units = CanonicalUnits(
+        models, first.plan, first.dtype, shares_of(weights), known or None, matching.evidence, room=first.room
+    )
+    with computing_on(first.device, "the common mean"):
+        units.go(first.device)
+        solver = ManySolver(units, observer)
+        report = solver.solve()
+    units.go(CPU)
+    solver.places = solver.places.to(CPU)
+    learned: list[Any] = [None] * len(solvers)
+    if (examples := evidence.learned_from) is not None:
+        from isomerge.solve.learn.settings import LearnSettings
+        from isomerge.solve.learn.simplex import MatchedSimplex
+        from isomerge.solve.learn.together import learn_together
+
+        simplex = MatchedSimplex.of(solver, matching.settings or LearnSettings())
+        found = learn_together(simplex, examples, run.blob, observer)
+        report["learned"], learned = found.report, found.elements
+    return report, [solver.alignment(m, elements) for m, elements in enumerate(learned, 1)]

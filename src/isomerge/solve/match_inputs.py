@@ -1,0 +1,92 @@
+"""What a match is given beside weights: data, opened and checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.read_files import data_key, file_stamp, shown
+from isomerge.options.unused import note
+
+TOKENS = 128
+"""Of an example of text, where ``--length`` does not say it."""
+
+if TYPE_CHECKING:
+    from isomerge.checkpoint.reader import Checkpoint
+    from isomerge.models.recognised import Model
+    from isomerge.solve.match_options import Matching
+
+
+def open_given(
+    ref: str | Path | Examples,
+    anchor: Model,
+    matching: Matching,
+    limit: int | None = None,
+    *,
+    option: str | None = None,
+) -> Examples:
+    """Examples through the anchor's tokenizer or image processor, no more than ``limit`` and the matching's own.
+
+    Errors name ``option``; by default the one of the matching by which ``ref`` was given.
+
+    Raises:
+        IsomergeError: see `isomerge.observe.data.opening_data.open_data`.
+    """
+    bounds = [n for n in (limit, matching.limit) if n is not None]
+    if isinstance(ref, Examples):
+        return ref.head(min(bounds)) if bounds else ref
+    option = option or ("--data" if ref is matching.data or ref is not matching.learn else "--learn")
+    least = min(bounds, default=None)
+    return data_for(anchor.checkpoint, str(ref), limit=least, length=matching.length, option=option)
+
+
+def data_for(
+    checkpoint: Checkpoint, ref: str, *, limit: int | None = None, length: int = 128, option: str = "--data"
+) -> Examples:
+    """Examples through the tokenizer or processor of a checkpoint, or of a view, that are its own.
+
+    For the arguments and errors see `isomerge.observe.data.opening_data.open_data`.
+    """
+    from isomerge.checkpoint.companion_folder import companion_folder
+    from isomerge.observe.data.opening_data import open_data
+
+    with companion_folder(checkpoint) as folder:
+        found = open_data(ref, folder, limit=limit, length=length, config=checkpoint.config, option=option)
+    if length != TOKENS and "pixel_values" in found.tensors and "input_ids" not in found.tensors:
+        note("length", "these examples are images")
+    return found
+
+
+def check_data(matching: Matching, anchor: Model) -> None:
+    """Read one example of everything that will be read, so that a dry run tells what is missing or does not fit.
+
+    Raises:
+        IsomergeError: data that cannot be read or do not fit, or labels that are asked for and not there.
+    """
+    for ref in (matching.data, matching.learn):
+        if ref is not None:
+            found = open_given(ref, anchor, matching, 1)
+            if ref is matching.learn:
+                check_labels(matching, found)
+
+
+def check_labels(matching: Matching, examples: Examples) -> None:
+    """Refuse data without labels where they are the target.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if matching.settings is not None and matching.settings.target == "labels" and not examples.labelled:
+        raise IsomergeError("the data have no labels: learn with --learn-target distill")
+
+
+def inputs_key(matching: Matching, anchor: Model) -> list[Any]:
+    """What tells one match from another: options, and names, sizes and dates of all files that are read."""
+    options = replace(matching, data=shown(matching.data), learn=shown(matching.learn))
+    found: list[Any] = [repr(options)]
+    for ref in (matching.data, matching.learn):
+        found += data_key(ref, anchor, matching.limit)
+    return [*found, *(file_stamp(file) for file in matching.stats)]

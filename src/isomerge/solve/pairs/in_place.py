@@ -1,0 +1,98 @@
+"""Units matched once more where they are stored: with the streams as they were found, in the anchor's own coordinates.
+
+Streams are found between canonical gauges, where only compact elements are left. A non-compact space has more to give in
+the anchor's own coordinates (the general linear step, rescaling, shifts), and what is closest there is what an aligned
+checkpoint is measured by. Every unit keeps what it had unless the distance falls, and the dtype that is written carries it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isomerge.matching.distances import squared_distance
+from isomerge.matching.local import move_unit
+from isomerge.models.unit_plan import unit_bytes
+from isomerge.observe.live.accelerator import CPU, computing_on, on
+from isomerge.progress import Observer
+from isomerge.solve.pairs.pair import overflow_told
+from isomerge.solve.pairs.written_gains import with_common_gains
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Blocks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.solve.pairs.pair import PairSolver
+    from isomerge.symmetry.units import Unit
+
+
+def matched_in_place(solver: PairSolver, found: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:
+    """An alignment of a whole model, followed by what every unit still gains with the streams as they are.
+
+    Args:
+        solver: the two models and the plan; one unit of each is read at a time.
+        found: the element of the whole source.
+        observer: told of progress.
+
+    Returns:
+        The alignment, and how many units were tried and how many gained.
+
+    Raises:
+        IsomergeError: weights whose products overflow, or a damaged tensor.
+    """
+    units = [unit for unit in solver.plan.units if solver.plan.is_matched(unit)]
+    total, seen, gained = sum(unit_bytes(solver.anchor, unit) for unit in units), 0, 0
+    elements: dict[str, Tensor] = {}
+    with computing_on(solver.device, "layers with the streams as they are"):
+        there = found if solver.device == CPU else found.to(solver.device)
+        for unit in units:
+            observer(f"matching inside layers once more: {unit.key}", seen, total)
+            more = _gained(solver, unit, there)
+            elements, gained = elements | more, gained + bool(more)
+            seen += unit_bytes(solver.anchor, unit)
+    told = {"units": len(units), "gained": gained}
+    return Alignment(solver.plan.selection.spec, on(CPU, elements)) @ found, told
+
+
+def nearest_in_place(solver: PairSolver, found: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:
+    """What brings a source nearest to its anchor, from an element of the whole source: with the gains that are best, then
+    `matched_in_place`.
+
+    Where no stream is turned, layers alone are matched as well, with all gains as they are stored, and the nearer of both counts: such
+    an alignment never ends farther away than it began.
+    """
+    best, told = matched_in_place(solver, with_common_gains(solver, found, observer), observer)
+    if not solver.plan.selection.streams:
+        stay, told_stay = matched_in_place(solver, Alignment(found.spec), observer)
+        if _distance(solver, stay) <= _distance(solver, best):
+            return stay, told_stay
+    return best, told
+
+
+def _distance(solver: PairSolver, g: Alignment) -> float:
+    """The squared distance of the two models, the source moved."""
+    total = 0.0
+    for unit in solver.plan.units:
+        anchor, source = (solver.load(model, unit) for model in (solver.anchor, solver.source))
+        g.act(source)
+        total += sum(squared_distance(anchor[block], source[block]) for block in unit.blocks)
+    return total
+
+
+def _gained(solver: PairSolver, unit: Unit, found: Alignment) -> dict[str, Tensor]:
+    """The elements that bring one unit closer than an alignment has, if any; what the whole stack has in common stays."""
+    selection = solver.plan.selection
+    anchor, source = (on(solver.device, solver.load(model, unit)) for model in (solver.anchor, solver.source))
+    before = source
+    source = found.applied(before)
+    spaces = selection.spec.spaces
+    kept = {
+        name: spaces[name].group.identity((), selection.spec.sizes[name]).to(solver.device) for name in unit.votes
+    }
+
+    def carries(g: Alignment, moved: Blocks) -> bool:
+        return solver.rounding is None or solver.rounding.carries(solver.errors(g @ found, before, moved))
+
+    with overflow_told(solver, unit):
+        gained = move_unit(selection, anchor, source, kept, guard=True, carries=carries).alignment
+    return {key: g for key, g in gained.items() if key.partition("[")[0] not in kept}

@@ -1,0 +1,272 @@
+"""One anchor, one source: solving a unit and measuring what it gained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError, is_overflow_error
+from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.distances import squared_distance, squared_distance_and_norm
+from isomerge.matching.local import move_unit, vote
+from isomerge.matching.products import close_orbits
+from isomerge.models.peak_memory import CACHE
+from isomerge.models.recognised import Model
+from isomerge.models.unit_plan import Plan, unit_layer
+from isomerge.models.zero_gains import open_zero_gains
+from isomerge.observe.live.accelerator import CPU, at_home, computing_on, on
+from isomerge.solve.canonical.canonical_frame import read_moved
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stage import find_shifts
+from isomerge.symmetry.units import Unit, elements_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from isomerge.solve.pairs.common_gains import CommonGains
+    from isomerge.solve.rounding import RoundingOf
+
+
+@dataclass
+class UnitResult:
+    """What was found for one unit; distances are squared Frobenius norms in the anchor's coordinates."""
+
+    unit: str
+    layer: int | None
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    """Per block: tensor, spaces, norm, before, after."""
+    dead: list[str] = field(default_factory=list)
+    elements: dict[str, Tensor] = field(default_factory=dict)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """What the method of a merge says of tensors: their names, and its words."""
+
+    def total(self, what: str) -> float:
+        """The sum of one of the squared figures over the unit."""
+        return sum(row[what] for row in self.blocks)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON form, without the elements."""
+        found = {"unit": self.unit, "layer": self.layer, "blocks": self.blocks, "dead": self.dead}
+        return {**found, "notes": self.notes} if self.notes else found
+
+    @classmethod
+    def restored(cls, record: Mapping[str, Any], elements: dict[str, Tensor] | None = None) -> UnitResult:
+        """What `record` was made from; without the elements, those of the whole model are kept elsewhere."""
+        notes = [(name, words) for name, words in record.get("notes", [])]
+        return cls(record["unit"], record["layer"], record["blocks"], record["dead"], elements or {}, notes)
+
+
+class PairSolver:
+    """Matches the units of a source to those of an anchor.
+
+    Args:
+        anchor, source: compatible models.
+        plan: the plan over their shared blocks.
+        dtype: the working dtype.
+        guard: see `isomerge.matching.local.move_unit`.
+        device: where units are matched; what is given and found is in main memory.
+        room: bytes of units that passes over both models may keep (`isomerge.run.cost.room_for_units`).
+    """
+
+    def __init__(
+        self,
+        anchor: Model,
+        source: Model,
+        plan: Plan,
+        dtype: torch.dtype,
+        *,
+        guard: bool,
+        device: str = CPU,
+        room: int = CACHE,
+    ) -> None:
+        self.anchor, self.source, self.plan, self.dtype, self.guard = anchor, source, plan, dtype, guard
+        self.device, self.room = device, room
+        if plan.selection.frame is not None:
+            open_zero_gains([anchor, source], plan.selection.frame.gains)
+        self.votes: dict[str, Tensor] = {}
+        self._there: tuple[Alignment, Alignment] | None = None
+        self.frames: dict[Model, Alignment] = {}
+        """What is applied to a model's blocks as they are loaded; nothing by default."""
+        self.given: Alignment | None = None
+        """The element of the whole source, where global passes have found it already; `alignment` then ignores its argument."""
+        self.rounding: RoundingOf | None = None
+        """What rounding does to the moved source, where it is written: no element is taken that its dtype cannot carry."""
+        self.gains: CommonGains | None = None
+        """The gains in which a merge measures and writes, where streams were turned; what is solved comes with the anchor's."""
+        self.left = False
+        """Whether the source is left as it is, because it is aligned already."""
+        self.closes = False
+        """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
+        functions; no alignment follows."""
+
+    def load(self, model: Model, unit: Unit, *, dtype: torch.dtype | None = None, mapped: bool = False) -> Blocks:
+        """A unit's blocks of one model in the working dtype, or another (integers as they are). With ``mapped``, in pages of
+        their files where that can be: the caller must call `Model.check_unchanged` after its last use."""
+        frame = self.frames.get(model)
+        return {b: read_moved(model, b, dtype or self.dtype, frame, mapped=mapped) for b in unit.blocks}
+
+    def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
+        """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes`` orbits."""
+        found, dead = canonical_gauge(spec, tensors)
+        if dead and self.closes:
+            close_orbits(spec, tensors, dead)
+        return found, dead
+
+    def moves(self, unit: Unit) -> bool:
+        """Whether a unit's blocks are changed, on loading or by solving."""
+        moved = bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
+        return moved and not self.left
+
+    def load_block(self, model: Model, block: Block) -> Tensor:
+        """One block in the working dtype, in its frame."""
+        return read_moved(model, block, self.dtype, self.frames.get(model))
+
+    def collect_votes(self) -> dict[str, Tensor]:
+        """Decide the stack-wide spaces: every unit's profits added up, one assignment for all layers."""
+        spec = self.plan.selection.spec
+        profits: dict[str, Tensor] = {}
+        for unit in self.plan.units:
+            if not unit.votes:
+                continue
+            a, b = (on(self.device, self.load(model, unit)) for model in (self.anchor, self.source))
+            with computing_on(self.device, unit.key):
+                if self.plan.selection.gauge:
+                    self.to_gauge(spec, a)
+                    self.to_gauge(spec, b)
+                for name in unit.votes:
+                    profit = vote(spec, a, b, name).to(CPU)
+                    profits[name] = profits.get(name, 0) + profit
+        self.votes = {name: spec.spaces[name].group.solve(p)[0] for name, p in profits.items()}
+        return self.votes
+
+    def solve(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
+        """Match one unit; the source's blocks come back moved, and the given ones are let go."""
+        if self.device == CPU or not self.moves(unit):
+            return self._solved(unit, anchor, source)
+        with computing_on(self.device, unit.key):
+            there = on(self.device, source)
+            source.clear()
+            result, moved = self._solved(unit, on(self.device, anchor), there)
+            result.elements = on(CPU, result.elements)
+            return result, on(CPU, moved)
+
+    def _solved(self, unit: Unit, anchor: Blocks, source: Blocks) -> tuple[UnitResult, Blocks]:
+        squares = {block: squared_distance_and_norm(anchor[block], source[block]) for block in unit.blocks}
+        result = self.still(unit, squares)
+        moved, gaps, errors = source, None, dict[Block, float]()
+        if self.left:
+            return result, source
+        if self.given is not None:
+            given = self._given_there(self.given)
+            if self.rounding is None:
+                given.act(source)
+            else:
+                moved = given.applied(source)
+                errors = self.errors(self.given, source, moved)
+        elif self.plan.is_matched(unit):
+            votes = on(self.device, {name: self.votes[name] for name in unit.votes})
+            apart = sum(before for before, _ in squares.values())
+            with overflow_told(self, unit):
+                carried = _Carried(self, source)
+                carries = None if self.rounding is None else carried
+                found = move_unit(
+                    self.plan.selection, anchor, source, votes, guard=self.guard, apart=apart, carries=carries
+                )
+            moved, gaps, result.dead = found.blocks, found.gaps, found.dead
+            result.elements = dict(found.alignment.elements)
+            errors = carried.errors(found.alignment, moved)
+        if moved is not source:
+            source.clear()  # the caller holds the dictionary: two copies of a unit would stay
+        if self.moves(unit):
+            there, here = self._as_written(anchor), self._as_written(moved)
+            for block, row in zip(unit.blocks, result.blocks, strict=True):
+                if block in errors:
+                    row |= self.rounding_row(block, errors[block])
+                row["after"] = squared_distance(there[block], here[block]) if gaps is None else gaps[block]
+        return result, moved
+
+    def _as_written(self, blocks: Blocks) -> Blocks:
+        """Blocks in the anchor's coordinates, with the gains in which a merge is written."""
+        if self.gains is None:
+            return blocks
+        return (self.gains.written if self.device == CPU else self.gains.written.to(self.device)).applied(blocks)
+
+    def errors(self, g: Alignment, source: Blocks, moved: Blocks) -> dict[Block, float]:
+        """See `isomerge.solve.rounding.RoundingOf.errors`; of nothing where the source is not written."""
+        if self.rounding is None:
+            return {}
+        with at_home(self.device):
+            return self.rounding.errors(g if self.device == CPU else g.to(CPU), on(CPU, source), on(CPU, moved))
+
+    def rounding_row(self, block: Block, error: float) -> dict[str, float]:
+        """What a block's row says of its rounding."""
+        assert self.rounding is not None
+        return {"rounding": error, "tolerance": self.rounding.tolerance(block)}
+
+    def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
+        """What is told of a unit that nothing moves, from its blocks' squared distances and the anchor's squared norms."""
+        shown = self.given.spec if self.given is not None else self.plan.selection.spec
+        shifts = find_shifts(self.plan.selection.spec, list(unit.blocks))
+        result = UnitResult(unit.key, unit_layer(unit))
+        for block in unit.blocks:
+            spaces = [space.name for space in elements_of(shown, block).values()]
+            spaces += [shift.name for shift, _, parts in shifts if block in parts.values()]
+            before, norm = squares[block]
+            row = {"tensor": block.key, "spaces": spaces, "norm": norm, "before": before, "after": before}
+            result.blocks.append(row)
+        return result
+
+    def _given_there(self, given: Alignment) -> Alignment:
+        """The given element where units are moved; it is sent to a device once."""
+        if self.device == CPU:
+            return given
+        if self._there is None or self._there[0] is not given:
+            self._there = given, given.to(self.device)
+        return self._there[1]
+
+    def alignment(self, elements: dict[str, Tensor]) -> Alignment:
+        """The group element of the whole model."""
+        return self.given or Alignment(self.plan.selection.spec, elements)
+
+
+class _Carried:
+    """Whether the stored dtype carries what an element makes of one unit; remembers what was asked last."""
+
+    def __init__(self, solver: PairSolver, source: Blocks) -> None:
+        self.solver, self.source = solver, source
+        self._last: tuple[Alignment, dict[Block, float]] | None = None
+
+    def errors(self, g: Alignment, moved: Blocks) -> dict[Block, float]:
+        """What rounding does to the unit's blocks."""
+        if self._last is None or self._last[0] is not g:
+            self._last = g, self.solver.errors(g, self.source, moved)
+        return self._last[1]
+
+    def __call__(self, g: Alignment, moved: Blocks) -> bool:
+        assert self.solver.rounding is not None
+        return self.solver.rounding.carries(self.errors(g, moved))
+
+
+@contextmanager
+def overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
+    """Factorisations fail on finite weights alone where products of them overflow: a sentence then."""
+    try:
+        yield
+    except Exception as error:
+        if not is_overflow_error(error):
+            raise
+        refs = f"{solver.anchor.ref} and {solver.source.ref}"
+        raise IsomergeError(
+            f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be matched; check "
+            "that both checkpoints are undamaged"
+        ) from None
+
+
+def rows_of(results: Iterable[UnitResult]) -> list[dict[str, Any]]:
+    """Per-tensor rows of a report."""
+    return [{**row, "layer": result.layer} for result in results for row in result.blocks]

@@ -1,0 +1,134 @@
+"""Where gauges fail: a unit compared by the products of its factors, and by what rounding of the factors explains.
+
+Two models whose canonical gauges differ need not differ: near a point without a balanced gauge, rounding moves the gauge far.
+Products decide (`isomerge.matching.products`); tensors that no non-compact space acts on are compared as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.distances import squared_norm
+from isomerge.matching.local import Blocks, compact_solution
+from isomerge.matching.products import ROOM, Difference, close_orbits, differences, roundings, tied
+from isomerge.solve.pairs.residuals import peak, whole
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stage import bias_view, find_shifts, projection
+from isomerge.symmetry.units import Unit, elements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.solve.pairs.pair import PairSolver
+
+
+@dataclass(frozen=True)
+class UnitVerdict:
+    """What the products of one unit say."""
+
+    same: bool | None
+    """Whether the unit is the same in both; None where rounding of what is stored leaves it open."""
+    residual: float
+    """The largest relative one, of what decided."""
+    place: str
+    """The tensor, or the element whose products they are."""
+    rounding: float
+    """What the rounding of the stored factors explains there."""
+
+
+def judge(solver: PairSolver, unit: Unit, tolerance: float, roundoff: float) -> UnitVerdict:
+    """Compare one unit of both models by its products.
+
+    Args:
+        solver: loads the unit in the frames of both models.
+        unit: one whose residual between canonical gauges is above the tolerance.
+        tolerance: the relative difference that passes.
+        roundoff: the unit roundoff of the coarsest dtype of the unit.
+    """
+    import torch
+
+    spec = solver.plan.selection.spec
+    a, b = (solver.load(model, unit, dtype=torch.float64) for model in (solver.anchor, solver.source))
+    a, b = ({block: t for block, t in x.items() if t.is_floating_point()} for x in (a, b))
+    stored_a, stored_b = ({block: t.clone() for block, t in x.items()} for x in (a, b))
+    stuck: set[str] = set()
+    for tensors in (a, b):
+        dead = canonical_gauge(spec, tensors)[1]
+        close_orbits(spec, tensors)
+        stuck |= set(dead) - {sides.key for sides in tied(spec, tensors)}
+    found = compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes})
+    found.act(b)
+    orders = {k: g for k, g in found.elements.items() if spec.spaces[k.partition("[")[0]].group_name == "Perm"}
+    Alignment(spec, orders).act(stored_b)
+    mean = sum(squared_norm(t) for t in stored_a.values()) / max(len(stored_a), 1)
+    errors = _errors(spec, stored_a, stored_b, roundoff)
+    told = differences(spec, a, b, errors, tolerance, 1e-6 * mean)
+    told += _plain(spec, a, b, _bias_errors(spec, stored_a, stored_b, roundoff), tolerance, mean)
+    worst = max(told, key=lambda d: ((True, None, False).index(d.same), d.largest))
+    same = None if stuck and worst.same is False and worst.key in _touched(spec, a, stuck) else worst.same
+    product = worst.key not in {block.key for block in a}
+    return UnitVerdict(same, worst.largest, f"products of {worst.key}" if product else worst.key, worst.rounding)
+
+
+def _errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """Squared norms of what rounding explains in the products of both models together."""
+    import torch
+
+    mine, theirs = roundings(spec, a), roundings(spec, b)
+    found = {}
+    for key, parts in mine.items():
+        whole, *rows = (roundoff**2 * (x + y) for x, y in zip(parts, theirs[key], strict=True))
+        # the rounding of a row is spread over the others where a stream is rotated
+        found[key] = (whole, *(torch.maximum(r, r.mean(-1, keepdim=True)) for r in rows))
+    return found
+
+
+def _bias_errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[Block, float]:
+    """What the rounding of both models explains in biases that take on a free bias through a matrix, by block."""
+    found: dict[Block, float] = {}
+    for tensors in (a, b):
+        for shift, _, blocks in find_shifts(spec, list(tensors)):
+            if shift.into is None or shift.via is None:
+                continue
+            via, into, bias = (blocks[name] for name in (shift.via, shift.into, shift.bias))
+            view, atoms = bias_view(spec, shift, bias, tensors[bias])
+            w = projection(spec, via, tensors[via], atoms, into)
+            size = 2 * float((w.square() @ view.flatten().square()).sum()) + float(tensors[into].square().sum())
+            found[into] = found.get(into, 0.0) + roundoff**2 * size
+    return {block: ROOM * error**0.5 for block, error in found.items()}
+
+
+def _plain(
+    spec: Spec, a: Blocks, b: Blocks, errors: dict[Block, float], tolerance: float, mean: float
+) -> list[Difference]:
+    """The leaves that no product covers, measured as `relative_residuals` does."""
+    covered = {(sides.key.partition("[")[0]) for sides in tied(spec, a)}
+    found = []
+    for block, tensor in a.items():
+        floor = max(1e-6 * mean, 1e-300)
+        norm = max(squared_norm(whole(block, tensor)), floor) ** 0.5
+        top = max(peak(tensor), (floor / max(tensor.numel(), 1)) ** 0.5)
+        pairs = [(tensor, b[block])] if block.axes is None else []
+        pairs += [
+            pair
+            for pair, atoms, _ in leaves(spec, block, tensor, b[block])
+            if not covered & {x.name for x in atoms}
+        ]
+        gap = sum(float((x - y).square().sum()) for x, y in pairs) ** 0.5 / norm
+        local = max((peak(x - y) for x, y in pairs), default=0.0) / top
+        bounds = errors.get(block, 0.0) / norm, errors.get(block, 0.0) / top
+        failing = [(r, e) for r, e in zip((gap, local), bounds, strict=True) if r > tolerance]
+        certain = [(r, e) for r, e in failing if r > e]
+        worst, error = max(certain or failing or [(max(gap, local), max(bounds))])
+        found.append(Difference(block.key, worst, error, False if certain else None if failing else True))
+    return found
+
+
+def _touched(spec: Spec, blocks: Blocks, keys: set[str]) -> set[str]:
+    """The keys of the blocks that some elements act on, and of all elements that act there."""
+    here = [block for block in blocks if keys & elements_of(spec, block).keys()]
+    return {block.key for block in here} | {key for block in here for key in elements_of(spec, block)}

@@ -1,0 +1,141 @@
+"""What no symmetry explains between two models: their difference between canonical gauges, unit by unit.
+
+Where norms have gains, or a residual stream may have been turned, the two are brought into one frame first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.matching.distances import squared_distance, squared_norm
+from isomerge.matching.frame import lonely_gains
+from isomerge.matching.local import compact_solution
+from isomerge.models.free_streams import free_frame, unread_gains
+from isomerge.models.unit_plan import unit_bytes
+from isomerge.progress import Observer
+from isomerge.solve.canonical.canonical_frame import inner_folding, with_gains
+from isomerge.solve.pairs.pair import PairSolver, overflow_told
+from isomerge.solve.pairs.stream_descent import StreamSolver
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# A rotated twin is found in ten sweeps to rounding; two different models are told apart long before.
+SWEEPS = 12
+
+
+def every_residual(
+    solver: PairSolver, observer: Observer
+) -> Iterator[tuple[Unit, list[dict[str, Any]], list[str]]]:
+    """Every unit with its `residuals`, once the stack-wide spaces are decided."""
+    if solver.plan.votes and not solver.votes:
+        solver.collect_votes()
+    total, seen = sum(unit_bytes(solver.anchor, unit) for unit in solver.plan.units), 0
+    for unit in solver.plan.units:
+        observer(unit.key, seen, total)
+        seen += unit_bytes(solver.anchor, unit)
+        yield unit, *residuals(solver, unit)
+
+
+def residuals(solver: PairSolver, unit: Unit) -> tuple[list[dict[str, Any]], list[str]]:
+    """Per block, what no symmetry explains: squared distance and norm between canonical gauges, and their peaks.
+
+    Both models are moved to the canonical gauge and matched there by compact elements, which keep lengths: the
+    result does not depend on the gauges of the two checkpoints. The second result are the elements of dead blocks,
+    which have no canonical gauge (see ``closes``): what differs there may be a symmetry after all.
+    """
+    spec = solver.plan.selection.spec
+    a, b = solver.load(solver.anchor, unit), solver.load(solver.source, unit)
+    dead: list[str] = []
+    if unit.elements or unit.votes:
+        with overflow_told(solver, unit):
+            dead = sorted({*solver.to_gauge(spec, a)[1], *solver.to_gauge(spec, b)[1]})
+            compact_solution(spec, a, b, {name: solver.votes[name] for name in unit.votes}).act(b)
+    rows = [
+        {
+            "tensor": block.key,
+            "size": max(a[block].numel(), 1),
+            "residual": squared_distance(a[block], b[block]),
+            "norm": squared_norm(whole(block, a[block])),
+            "peak_residual": peak(numbers(a[block]) - numbers(b[block])),
+            "peak": peak(numbers(whole(block, a[block]))),
+        }
+        for block in unit.blocks
+    ]
+    return rows, dead
+
+
+def whole(block: Block, a: Tensor) -> Tensor:
+    """What a difference is measured against: a gain that is stored less one is zero when it is folded."""
+    return a + block.line.less if block.line.less else a
+
+
+def numbers(a: Tensor) -> Tensor:
+    """A tensor that can be subtracted from: masks are stored as truth values."""
+    return a if a.is_floating_point() or a.is_complex() else a.double()
+
+
+def peak(a: Tensor) -> float:
+    """The largest absolute value."""
+    return float(a.abs().max()) if a.numel() else 0.0
+
+
+# ----------------------------------------------------------------------- frames
+
+
+def frame_residual_stream(solver: PairSolver, observer: Observer) -> None:
+    """From now on, the solver loads both models with gains folded, the source's streams in the anchor's basis.
+
+    Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out keep their bases. Where
+    what reads a gain is not compared, a difference there would be taken for a symmetry: then no stream is turned.
+    """
+    models = (solver.anchor, solver.source)
+    full = free_frame(solver.anchor.spec, models)
+    blocks = [block for unit in solver.plan.units for block in unit.blocks]
+    unread = unread_gains(models[:1]) & unread_gains(models[1:])
+    if full is None or lonely_gains(full, blocks) - unread:
+        _fold_gains(solver, blocks)
+    else:
+        _frame_both(solver, full, observer)
+    solver.votes = {}
+
+
+def _frame_both(solver: PairSolver, full: Spec, observer: Observer) -> None:
+    """Fold all gains, and find the source's streams in the anchor's basis."""
+    try:
+        search = _stream_search(solver, full, observer)
+    except IsomergeError:  # a gain of zero, which cannot be folded: what needs no folding may still act
+        search = _stream_search(solver, solver.anchor.spec, observer)
+    search.solve(SWEEPS)
+    of_anchor, of_source = search.units.folds
+    solver.frames = {solver.anchor: of_anchor, solver.source: search.turn @ of_source}
+
+
+def _fold_gains(solver: PairSolver, blocks: Sequence[Block]) -> None:
+    """Fold the gains that no output shows: the streams keep their bases."""
+    models = (solver.anchor, solver.source)
+    spec = with_gains(solver.plan.selection.spec, models)
+    with suppress(IsomergeError):  # a gain of zero, which cannot be folded
+        solver.frames = {model: inner_folding(model, spec, blocks, solver.dtype) for model in models}
+
+
+def _stream_search(solver: PairSolver, frame: Spec, observer: Observer) -> StreamSolver:
+    plan = replace(solver.plan, selection=replace(solver.plan.selection, frame=frame))
+    pair = PairSolver(solver.anchor, solver.source, plan, solver.dtype, guard=False, device=solver.device)
+    pair.closes = solver.closes
+    return StreamSolver(pair, observer)
+
+
+def is_turned(solver: PairSolver) -> bool:
+    """Whether the source's blocks are loaded in a rotated residual stream, which rounding anywhere may have turned a little."""
+    frame = solver.frames.get(solver.source)
+    return frame is not None and any(
+        frame.spec.spaces[s].group.compact in ("O", "OFixingOnes") for s in frame.spec.streams
+    )

@@ -1,0 +1,234 @@
+"""Matching the residual stream: passes over two models that never hold more than one unit of each.
+
+Gains are folded and every unit is moved to its canonical gauge, where all that is left to find keeps lengths. There
+
+    f(R, g) = sum over tensors of w |A - R g B|^2
+
+is lowered by block coordinate descent: each pass solves the block-local elements g of every unit with R as it is, and
+gathers one cross-Gram [d, d] per stream on the way, whose solution is the best R for these g. f never rises. R starts
+from what has a shared meaning: embeddings of tokens, positions and patches, and heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from isomerge.matching.frame import stream_crosses
+from isomerge.models.unit_plan import unit_bytes
+from isomerge.observe.live.accelerator import CPU, computing_on, on
+from isomerge.progress import Observer
+from isomerge.solve.canonical.canonical_frame import whole_alignment
+from isomerge.solve.canonical.canonical_units import CanonicalUnits
+from isomerge.solve.pairs.stream_starts import shared_start
+from isomerge.solve.pairs.unit_pair import UnitPair
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.units import Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.observe.stats.taps import Activations
+    from isomerge.solve.pairs.pair import PairSolver
+
+# A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.
+SETTLED = 1e-5
+SWEEPS = 40
+# Of the objective as it began: what is left of a twin (squares of the dtype's rounding, a hundred times over).
+ROUNDING_IN_FLOAT32, ROUNDING_IN_FLOAT64 = 1e-12, 1e-28
+# Of the same, in float64: a score is a sum over all tensors, so that a difference of two shows nothing below its rounding.
+# A search in float32 has ended there.
+NEAR = 1e-12
+
+
+@dataclass
+class StreamSolution:
+    """What was found: the element of the whole model, and a report, with the objective after every half step."""
+
+    alignment: Alignment
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+class StreamSolver:
+    """Finds the residual stream's elements together with the block-local ones.
+
+    Args:
+        pair: the two models and the plan over their shared blocks; ``plan.selection.frame`` must be set.
+        observer: told of progress, and of the objective as it falls.
+        activations: centred ones of the anchor and of the source, each in its own coordinates.
+        evidence: with activations, what counts: a key of `isomerge.solve.canonical.canonical_units.SHARES`.
+    """
+
+    def __init__(
+        self,
+        pair: PairSolver,
+        observer: Observer,
+        activations: tuple[Activations, Activations] | None = None,
+        evidence: str = "both",
+    ) -> None:
+        self.pair, self.observer = pair, observer
+        models, by_anchor = (pair.anchor, pair.source), (1.0, 0.0)
+        self.units = CanonicalUnits(
+            models, pair.plan, pair.dtype, by_anchor, activations, evidence, to_gauge=pair.to_gauge, room=pair.room
+        )
+        self.frame, self.local = self.units.frame, self.units.local
+        self.turn = Alignment(self.frame)
+        self.inner: dict[str, dict[str, Tensor]] = {}
+
+    # ------------------------------------------------------------------ passes
+
+    def begin(self, kind: str) -> None:
+        """Start from what has a shared meaning (``shared``, see `shared_start`) or from the streams as they are (``identity``)."""
+        self.inner, self.turn = {}, Alignment(self.frame)
+        if kind == "shared":
+            self.turn = shared_start(self.units, self.pair.plan.units, self.pair.anchor.blocks)
+
+    def sweep(self, label: str = "", *, near: bool = False) -> tuple[float, float, dict[str, Tensor]]:
+        """One pass: block-local elements of every unit; returns f before and after the streams would follow, and how.
+
+        ``near``: f is less than a difference of scores can show, so that every stream follows, and the next pass measures it.
+        """
+        units = self.pair.plan.units
+        total = sum(unit_bytes(self.pair.anchor, unit) for unit in units)
+        if self.pair.plan.votes:
+            self._vote()
+        seen, value = 0, 0.0
+        crosses: dict[str, Tensor] = {}
+        for unit in units:
+            self.observer(f"{label}{unit.key}", seen, total)
+            seen += unit_bytes(self.pair.anchor, unit)
+            moved = self.matched_unit(unit)
+            value += self.units.distance(moved.anchor, moved.source)
+            leaves = self.units.leaves(moved.anchor, moved.source)
+            for stream, cross in stream_crosses(self.frame, leaves).items():
+                crosses[stream] = crosses.get(stream, 0) + cross
+        gain = 0.0
+        steps: dict[str, Tensor] = {}
+        for stream, cross in crosses.items():
+            group = self.frame.spaces[stream].group
+            step, score = group.solve(cross)
+            stay = group.contract(group.identity((), cross.shape[-1]), cross)
+            if float(score - stay) > 0 or near:
+                gain += max(2 * float(score - stay), 0.0)
+                steps[stream] = step
+        return value, max(value - gain, 0.0), steps  # less than nothing is left only by rounding
+
+    def turned_unit(self, unit: Unit) -> UnitPair:
+        """The unit with the source's streams turned and nothing matched inside."""
+        return UnitPair(*self.units.canonical(unit)).moved(self.turn)
+
+    def matched_unit(self, unit: Unit) -> UnitPair:
+        """The unit with the source turned and matched inside (by the better of the new elements and the old)."""
+        turned = self.turned_unit(unit)
+        if not self.pair.plan.is_matched(unit):
+            return turned
+        votes = {name: self.pair.votes[name] for name in unit.votes}
+        found = self.units.solution(turned.anchor, turned.source, votes).elements
+        best, distance = turned, float("inf")
+        for elements in (found, self.inner.get(unit.key)):
+            if elements is None:
+                continue
+            trial = turned.moved(self._inner(elements))
+            there = self.units.distance(trial.anchor, trial.source)
+            if there < distance:
+                best, distance, self.inner[unit.key] = trial, there, elements
+        return best
+
+    def placed_unit(self, unit: Unit) -> UnitPair:
+        """The unit with the source turned and matched inside as it stands now; nothing is solved."""
+        turned = self.turned_unit(unit)
+        elements = self.inner.get(unit.key)
+        return turned if elements is None else turned.moved(self._inner(elements))
+
+    def _inner(self, elements: Mapping[str, Tensor]) -> Alignment:
+        """A unit's elements; stack-wide ones replace what an older solution had of them."""
+        votes = self.pair.votes
+        return Alignment(self.local, {**elements, **{name: votes[name] for name in elements if name in votes}})
+
+    def _vote(self) -> None:
+        """Decide the stack-wide spaces with the streams as they are."""
+        profits: dict[str, Tensor] = {}
+        for unit in self.pair.plan.units:
+            if not unit.votes:
+                continue
+            turned = self.turned_unit(unit)
+            for name in unit.votes:
+                profits[name] = profits.get(name, 0) + self.units.vote(turned.anchor, turned.source, name)
+        self.pair.votes = {n: self.local.spaces[n].group.solve(p)[0] for n, p in profits.items()}
+
+    # ------------------------------------------------------------------ descent
+
+    def solve(self, sweeps: int | None = None) -> StreamSolution:
+        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most (`SWEEPS`);
+        where f is nearly nothing, for `SWEEPS`.
+
+        On the pair's device; all that is kept comes home at the end.
+        """
+        with computing_on(self.pair.device, "the residual stream"):
+            self._go(self.pair.device)
+            report = self._descended(SWEEPS if sweeps is None else sweeps)
+        self._go(CPU)
+        return StreamSolution(self.alignment(), report)
+
+    def _go(self, device: str) -> None:
+        """Take all that is held to a device; what is read from now on goes there as well."""
+        if device == self.units.device:
+            return
+        self.units.go(device)
+        self.turn = self.turn.to(device)
+        self.inner = {unit: on(device, elements) for unit, elements in self.inner.items()}
+        self.pair.votes = on(device, self.pair.votes)
+
+    def _state(self) -> tuple[Alignment, dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+        """Where the source is; elements are never changed in place."""
+        return self.turn, dict(self.inner), dict(self.pair.votes)
+
+    def _descended(self, sweeps: int) -> dict[str, Any]:
+        """The descent of `solve`; the report."""
+        starts = {}
+        for kind in ("shared", "identity") if self.frame.streams else ("identity",):
+            self.begin(kind)
+            value, after, steps = self.sweep(f"residual stream, start {kind}: ")
+            starts[kind] = (after, value, steps, self._state())
+        kind = min(starts, key=lambda k: starts[k][0])
+        after, value, steps, (self.turn, self.inner, self.pair.votes) = starts[kind]
+        rounding = ROUNDING_IN_FLOAT64 if self.pair.dtype.itemsize > 4 else ROUNDING_IN_FLOAT32
+        began = max(start[1] for start in starts.values())
+        objective, nothing = [value, after], rounding * began
+        number, near = 0, False
+        while number < (max(sweeps, SWEEPS) if near else sweeps):
+            number += 1
+            last = 2 if near else 1  # what was measured, where what is expected shows nothing
+            settled = number > 1 and objective[-last - 2] - objective[-last] <= SETTLED * objective[-last]
+            if not steps or settled or objective[-2] <= nothing:
+                break
+            kept = self._state()
+            self.turn = Alignment(self.frame, steps) @ self.turn
+            near = objective[-1] <= NEAR * began
+            label = f"residual stream, sweep {number}, objective {objective[-1]:.5g}: "
+            value, after, steps = self.sweep(label, near=near)
+            if value > objective[-2]:  # rounding, once nothing is left to gain
+                self.turn, self.inner, self.pair.votes = kept
+                break
+            # what was expected of the step is a difference of sums, rounded as these are: what is measured counts
+            objective[-1] = max(objective[-1], value)
+            objective += [value, after]
+        return {
+            "start": kind,
+            "objective": objective,
+            "sweeps": len(objective) // 2,
+            "groups": self.frame.stream_groups,
+        }
+
+    def alignment(self, learned: Mapping[str, Tensor] | None = None) -> Alignment:
+        """The element of the whole model: fold, turn, match, and take on the anchor's gains.
+
+        ``learned`` are elements that act after those that were found here, in the same frame.
+        """
+        units = [
+            (unit, self._inner(self.inner[unit.key]), self.units.gauges(unit))
+            for unit in self.pair.plan.units
+            if unit.key in self.inner
+        ]
+        return whole_alignment(self.frame, self.local, units, self.turn, self.units.folds, learned)

@@ -1,0 +1,131 @@
+"""The gains that models are written with, once their streams are turned: chosen by one pass over all of them.
+
+`isomerge.matching.gains` has the formula. An aligned model alone is brought as near to its anchor as gains can bring it. The
+models of a merge, the anchor among them, have one gain in common: their average then is the average of the folded models in
+any gauge, so that a merge stays a function of orbits, and a twin, which no other gain brings as near, keeps the anchor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from isomerge.matching.frame import gains_over_streams
+from isomerge.matching.gains import GainGauge
+from isomerge.models.free_streams import unread_gains
+from isomerge.models.stored_form import StoredForm
+from isomerge.models.unit_plan import unit_bytes
+from isomerge.progress import Observer
+from isomerge.solve.canonical.canonical_frame import folding
+from isomerge.solve.pairs.common_gains import CommonGains
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stage import find_shifts
+from isomerge.symmetry.units import elements_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from isomerge.solve.pairs.pair import PairSolver
+    from isomerge.solve.unfinished_run import UnfinishedRun
+
+
+def common_gains(
+    pairs: Sequence[PairSolver],
+    found: Sequence[Alignment],
+    form: StoredForm | None,
+    observer: Observer,
+    *,
+    anchor_too: bool,
+) -> CommonGains | None:
+    """The gains that are best for what is written; None where no gains are folded.
+
+    Args:
+        pairs: solvers of one anchor, whose streams were matched.
+        found: what brings every source into the anchor's coordinates, gains included.
+        form: how the output is stored; None where it is not.
+        observer: told of progress.
+        anchor_too: whether the anchor is brought to the same gains.
+    """
+    first = pairs[0]
+    plan, anchor, dtype = first.plan, first.anchor, first.dtype
+    spec = plan.selection.frame
+    if spec is None or not spec.gains:
+        return None
+    blocks = [block for unit in plan.framed for block in unit.blocks]
+    unread = unread_gains([anchor, *(pair.source for pair in pairs)])
+    fold = folding(anchor, spec, blocks, dtype, unread)
+    gauge = GainGauge(spec)
+    total, seen = sum(unit_bytes(anchor, unit) for unit in plan.framed), 0
+    moves = [(pair.source, fold @ g) for pair, g in zip(pairs, found, strict=True)]
+    moves += [(anchor, fold)] if anchor_too else []
+    for unit in plan.framed:
+        observer(f"residual stream, gains: {unit.key}", seen, total)
+        seen += unit_bytes(anchor, unit)
+        here = _with_gains(spec, unit.blocks)
+        stored = {block: anchor.assemble(block, dtype) for block in here}
+        for model, g in moves:
+            gauge.add(stored, g.applied({block: model.assemble(block, dtype) for block in here}))
+    gains = {key: block for key, block, _ in gains_over_streams(spec, blocks)}
+
+    def storable(key: str, element: Tensor) -> Tensor:
+        return element if form is None or key not in gains else _storable(gains[key], element, form)
+
+    chosen = {key: element for key, element in gauge.chosen(storable).items() if key not in unread}
+    return CommonGains(fold, Alignment(spec, chosen))
+
+
+def gains_of_merge(pairs: Sequence[PairSolver], form: StoredForm, observer: Observer) -> CommonGains | None:
+    """The gains that all models of a merge have in common, the anchor among them: what they are fused and written in.
+
+    None where some source was not solved as a whole, or no gains are folded: gains then are the anchor's.
+
+    Args: as of `common_gains`.
+    """
+    found = [pair.given for pair in pairs if pair.given is not None]
+    if not pairs or len(found) < len(pairs):
+        return None
+    return common_gains(pairs, found, form, observer, anchor_too=True)
+
+
+def prepare_gains(run: UnfinishedRun, pairs: Sequence[PairSolver]) -> CommonGains | None:
+    """`gains_of_merge`, found once and kept in the folder of the unfinished output."""
+    paths = [run.blob(f"gains-{name}.safetensors") for name in ("fold", "take")]
+    if run.done("gains") is not None:
+        spec = pairs[0].anchor.declared
+        return CommonGains(*(Alignment.load(path, spec) for path in paths))
+    gains = gains_of_merge(pairs, run.form, run.observer)
+    if gains is not None:
+        for path, alignment in zip(paths, (gains.fold, gains.take), strict=True):
+            alignment.save(path)
+        run.commit("gains", {})
+    return gains
+
+
+def with_common_gains(pair: PairSolver, found: Alignment, observer: Observer) -> Alignment:
+    """What brings a source to its anchor, with the gains that bring it nearest in place of the anchor's."""
+    form = None if pair.rounding is None else pair.rounding.form
+    gains = common_gains([pair], [found], form, observer, anchor_too=False)
+    return found if gains is None else gains.written @ found
+
+
+def _with_gains(spec: Spec, blocks: Sequence[Block]) -> list[Block]:
+    """The blocks that gains act on, and those that shifts join to them."""
+    on_gains = {b for b in blocks if any(s.name in spec.gains for s in elements_of(spec, b).values())}
+    for _, _, parts in find_shifts(spec, list(blocks)):
+        if on_gains & {*parts.values()}:
+            on_gains |= {*parts.values()}
+    return [block for block in blocks if block in on_gains]
+
+
+def _storable(block: Block, element: Tensor, form: StoredForm) -> Tensor:
+    """The elements nearest to given ones whose gains are numbers that the output's dtype has."""
+    dtype = form.written_dtype(block)
+    if dtype is None:
+        return element
+    dual = any(a.diag and a.dual for a in atoms(block.axes or ()))  # of a layer scale, whose writers it divides
+    gain = element.reciprocal() if dual else element
+    gain = (gain - block.line.less).to(dtype).double() + block.line.less
+    return gain.reciprocal() if dual else gain

@@ -1,0 +1,227 @@
+"""What rounding to the stored dtype does to a model that is moved: how far it is from the function that was moved.
+
+A symmetry keeps the function of real numbers. Written in few bits it keeps it as far as the element lets rounding be: one that
+stretches a head a thousandfold turns an error of 0.2 % into one of all of it. Nothing about the group has to be known to tell:
+what was moved is rounded as it will be written, moved back by the inverse, and compared with what it was,
+
+    e = g^-1 round(g x) - x.
+
+Errors are read where sizes mean something, in the canonical gauge of the source: its norms' gains folded, its heads and neurons
+balanced (`isomerge.matching.balance`), so that neither a small gain nor a stretched head hides an error or makes one. There an
+error is taken relative to its tensor; that of a norm's bias relative to the normed stream, whose entries are about one; and
+that of what reads a norm in addition by what the bias makes of it, W b, which is where a bias that folding made huge does harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from isomerge.errors import IsomergeError
+from isomerge.matching.balance import canonical_gauge
+from isomerge.matching.frame import folded_gains, is_folded_bias
+from isomerge.models.recognised import Model
+from isomerge.models.stored_form import StoredForm
+from isomerge.symmetry.alignment import Alignment, Stage, element_key
+from isomerge.symmetry.axes import Atom, leaf_atoms
+from isomerge.symmetry.blocks import Block, Blocks, leaves
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stage import MONOMIAL, find_shifts
+from isomerge.symmetry.units import elements_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+TOLERANCE = {"bfloat16": 2e-2, "float16": 2.5e-3, "float32": 1e-4, "float64": 1e-8}
+"""The largest relative error of a tensor that is written. Rounding alone makes 1.6e-3, 2e-4, 2.5e-8 and 5e-17."""
+TAKEN = 0.25
+"""The part of it that an element may take which is a choice: where another one leaves less rounding it is preferred."""
+
+
+@dataclass
+class RoundingOf:
+    """Tells what rounding does to the units of one model.
+
+    Args:
+        model: the model that is moved.
+        form: how what is moved is stored.
+        dtype: the working dtype.
+    """
+
+    model: Model
+    form: StoredForm
+    dtype: torch.dtype
+
+    @property
+    def spec(self) -> Spec:
+        """All of the model's symmetries."""
+        return self.model.spec
+
+    def errors(self, g: Alignment, source: Blocks, moved: Blocks) -> dict[Block, float]:
+        """The relative error of every block of a unit that rounding changes.
+
+        Args:
+            g: what moves the unit, and perhaps others.
+            source: the unit's blocks as they are stored.
+            moved: the same, moved by ``g``, in the working dtype.
+        """
+        touched = rounded_by(g, source)
+        if not touched:
+            return {}
+        there = self._pulled_back(g, source, moved)
+        here = {block: source[block].to(t.dtype) for block, t in there.items()}
+        spec, fold = self.spec, self._folding
+        local = spec.restrict([n for n in spec.spaces if n not in spec.residual_names])
+        gauged = fold.applied(here)
+        to_gauge = canonical_gauge(local, gauged)[0]
+        to_gauge = Alignment(local, {k: e for k, e in to_gauge.items() if not k.startswith("shift.")})
+        gauged, there = to_gauge.applied(fold.applied(here)), to_gauge.applied(fold.applied(there))
+        sizes = {block: float((t + block.line.less).norm()) for block, t in gauged.items()}
+        maps = [size for block, size in sizes.items() if gauged[block].ndim > 1 and size]
+        biases = self._biases_read(g, touched)
+        found = {}
+        for block in touched & there.keys():
+            away = there[block] - gauged[block]
+            found[block] = 0.0
+            for (e, x), atoms, _ in leaves(spec, block, away, gauged[block] + block.line.less):
+                size = _size(spec, atoms, x, min(maps, default=0.0))
+                error = float(e.norm()) / size if size else float(e.any())
+                error = max(error, _by_bias(spec, block, atoms, e, x, biases))
+                found[block] = max(found[block], error)
+        return found
+
+    def tolerance(self, block: Block) -> float:
+        """The largest error of a block that is written."""
+        return TOLERANCE[str(self.form.written_dtype(block) or self.dtype).removeprefix("torch.")]
+
+    def carries(self, errors: Mapping[Block, float]) -> bool:
+        """Whether an element may be chosen that leaves these errors."""
+        return all(error <= TAKEN * self.tolerance(block) for block, error in errors.items())
+
+    @cached_property
+    def _folding(self) -> Alignment:
+        """What folds the model's gains."""
+        return folded_gains(self.spec, self.model.blocks, lambda block: self.model.assemble(block, self.dtype))
+
+    def _pulled_back(self, g: Alignment, source: Blocks, moved: Blocks) -> Blocks:
+        """The blocks of a unit rounded as they are written and moved back, in float32 where that is far finer."""
+        import torch
+
+        dtypes = {
+            block: self.form.written_dtype(block) or t.dtype for block, t in moved.items() if t.is_floating_point()
+        }
+        half = all(dtype in (torch.bfloat16, torch.float16) for dtype in dtypes.values())
+        wide = torch.float32 if half else torch.float64
+        rounded = {block: moved[block].to(dtype).to(wide) for block, dtype in dtypes.items()}
+        return _acting(g, source).inverse().applied(rounded)
+
+    def _biases_read(self, g: Alignment, blocks: Iterable[Block]) -> dict[str, tuple[Tensor, Tensor]]:
+        """The biases of the norms that some blocks read, folded, and their errors: by the gain's element key."""
+        read = {key for block in blocks for key in elements_of(self.spec, block)}
+        found = {}
+        for key, block in self._norm_biases.items():
+            if key in read:
+                here = {block: self.model.assemble(block, self.dtype)}
+                there = self._pulled_back(g, here, g.applied(here))
+                folded = self._folding.applied({block: here[block].to(there[block].dtype)})[block]
+                found[key] = folded, self._folding.applied(there)[block] - folded
+        return found
+
+    @cached_property
+    def _norm_biases(self) -> dict[str, Block]:
+        """The bias of every norm whose gain has a scale, by the scale's element key."""
+        return {
+            key: block
+            for block in self.model.blocks
+            if block.axes and all(is_folded_bias(self.spec, atoms) for atoms in leaf_atoms(block.axes))
+            for key, space in elements_of(self.spec, block).items()
+            if space.name in self.spec.gains
+        }
+
+
+def rounded_by(g: Alignment, blocks: Blocks) -> set[Block]:
+    """The blocks of a unit whose numbers an alignment changes: permutations and signs round nothing."""
+    found: set[Block] = set()
+    for stage in g.stages:
+        spec = stage.spec
+        for shift, key, parts in find_shifts(spec, list(blocks)):
+            if key in stage:
+                found |= {parts[name] for name in (shift.bias, shift.into) if name is not None}
+        for block in blocks:
+            keys = elements_of(spec, block).items()
+            if any(key in stage and space.group_name not in MONOMIAL for key, space in keys):
+                found.add(block)
+    return {block for block in found if blocks[block].is_floating_point()}
+
+
+def _acting(g: Alignment, blocks: Blocks) -> Alignment:
+    """The part of an alignment that acts on some blocks: the inverses of all others need not be made."""
+    stages = []
+    for stage in g.stages:
+        keys = {key for block in blocks for key in elements_of(stage.spec, block)}
+        keys |= {key for _, key, _ in find_shifts(stage.spec, list(blocks))}
+        stages.append(Stage(stage.spec, {key: element for key, element in stage.items() if key in keys}))
+    return Alignment.of(stages, g.spec)
+
+
+def _size(spec: Spec, atoms: tuple[Atom, ...], x: Tensor, map_size: float) -> float:
+    """What the error of a leaf is relative to."""
+    if is_folded_bias(spec, atoms):
+        return sqrt(x.numel())
+    own = float(x.norm())
+    return own if x.squeeze().ndim > 1 else sqrt(own**2 + map_size**2)
+
+
+def _by_bias(
+    spec: Spec,
+    block: Block,
+    atoms: tuple[Atom, ...],
+    e: Tensor,
+    x: Tensor,
+    biases: Mapping[str, tuple[Tensor, Tensor]],
+) -> float:
+    """The error of what a leaf that reads a norm makes of the norm's bias, relative to what it makes of the normed stream."""
+    names = [a.name for a in atoms]
+    for atom in atoms:
+        if atom.name not in spec.gains or not atom.dual or atom.diag:
+            continue
+        key = element_key(spec, spec.spaces[atom.name], dict(block.scope))
+        # one scale for every coordinate: of a stream, or of one that stays as it is
+        coordinate = next(n for n in reversed(spec.spaces[atom.name].index) if n in names)
+        if key in biases and float(x.norm()):
+            b, off = (t.to(x.dtype).flatten() for t in biases[key])
+            at = names.index(coordinate)
+            made = e.movedim(at, -1) @ (b + off) + x.movedim(at, -1) @ off
+            return float(made.norm()) / float(x.norm())
+    return 0.0
+
+
+def told_rounding(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What a report says of the rounding of what was moved: the tensor that is nearest to its tolerance; None where none is rounded.
+
+    Args:
+        rows: of tensors, with ``rounding`` and ``tolerance`` where they were rounded.
+    """
+    rounded = [row for row in rows if "rounding" in row]
+    if not rounded:
+        return None
+    worst = max(rounded, key=lambda row: row["rounding"] / row["tolerance"])
+    return {"error": worst["rounding"], "tolerance": worst["tolerance"], "tensor": worst["tensor"]}
+
+
+def check_rounding(told: Mapping[str, Any] | None, ref: str) -> None:
+    """Refuse to write what rounding has made another function.
+
+    Raises:
+        IsomergeError: naming the tensor.
+    """
+    if told is not None and not told["error"] <= told["tolerance"]:
+        raise IsomergeError(
+            f"{ref}: rounding to the output's dtype would change tensor {told['tensor']} by {100 * told['error']:.2g} % once the "
+            f"alignment is undone, and {100 * told['tolerance']:.2g} % is the most that leaves the function as it was: write it with "
+            "--dtype float32, or choose spaces that stretch less (--spaces default, or permutations alone)"
+        )

@@ -1,0 +1,35 @@
+"""What a search over whole models may use of the run that it is made for: a place for what it found, so that it is found once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from isomerge.progress import Observer
+
+if TYPE_CHECKING:
+    from isomerge.models.stored_form import StoredForm
+
+
+class UnfinishedRun(Protocol):
+    """A run whose output is not complete: `isomerge.run.writing_run.StreamWriter`, as the solvers see it."""
+
+    form: StoredForm
+    """How the output is stored."""
+
+    @property
+    def observer(self) -> Observer:
+        """Told of progress."""
+        ...
+
+    def blob(self, name: str) -> Path:
+        """A file in the folder of the unfinished output, gone when the output is complete."""
+        ...
+
+    def done(self, unit: str) -> dict[str, Any] | None:
+        """The record of a step that an earlier, interrupted run has completed."""
+        ...
+
+    def commit(self, unit: str, record: dict[str, Any]) -> None:
+        """Note that a step is complete, with its files."""
+        ...

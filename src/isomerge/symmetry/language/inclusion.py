@@ -1,0 +1,182 @@
+"""Specs inside specs: models that are made of others, such as a vision tower, a projector and a language model.
+
+``include GROUP [or whole] [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]`` reads the spec of the model that the keys
+under ``GROUP`` of ``config.json`` describe, and takes all of it in:
+
+* ``include GROUP or whole``: where there is no such group, the keys of the config itself describe the part (Qwen2-VL's
+  config is flat in its published checkpoints);
+
+* the model is the group's own ``model_type``; ``of MODEL`` says which where the group names none;
+* ``as NAME``: spaces, sizes, free axes and shifts are called ``NAME_...`` here, so that two parts do not clash. Roles
+  (``--spaces ov``) stay. Without it they keep their names: right for the one part that has the vocabulary;
+* ``at PREFIX``: what its tensors' names begin with here, in the language of names: ``at (language_model.|)`` may be lacking.
+  The prefixes of the included text itself may be there or not, behind it;
+* ``without SPACE``: a symmetry of the part alone that the whole does not have, because something else reads what it moves.
+
+The part's own expressions know the keys of the whole as ``whole``, which is missing where the part is a model by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import renamed
+from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
+
+_INCLUDE = re.compile(
+    r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+without\s+(\w+(?:\s+(?!if\b)\w+)*))?(?:\s+if\s+(.+))?$"
+)
+
+
+@dataclass(frozen=True)
+class Inclusion:
+    """One ``include`` statement."""
+
+    group: str
+    """The key of ``config.json`` whose keys describe the part."""
+    name: str | None = None
+    at: str = ""
+    model: str | None = None
+    without: tuple[str, ...] = ()
+    condition: str | None = None
+    or_whole: bool = False
+    """Whether the keys of the config itself stand in for the group."""
+
+    def stands_in(self, whole: Mapping[str, Any]) -> bool:
+        """Whether the keys of the config itself describe the part."""
+        return self.or_whole and whole.get(self.group) is None
+
+    def config(self, whole: Mapping[str, Any]) -> dict[str, Any]:
+        """The part's own config, with a ``model_type``, and the config of the whole as ``whole``.
+
+        Raises:
+            IsomergeError: there is no such group of keys, or it does not say which model it describes.
+        """
+        found = whole.get(self.group)
+        if found is not None and not isinstance(found, Mapping):
+            raise IsomergeError(f"config.json: {self.group} is {found!r}, not a group of keys")
+        if self.stands_in(whole):
+            found = {key: value for key, value in whole.items() if key != "model_type"}
+        kind = (found or {}).get("model_type") or self.model
+        if kind is None:
+            raise IsomergeError(
+                f"config.json: {self.group} has no model_type, so its spec cannot be included: add it, or write "
+                f"`include {self.group} of MODEL` in the spec"
+            )
+        return {**(found or {}), "model_type": kind, "whole": whole}
+
+    def text(self, config: Mapping[str, Any], texts: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+        """The file name and the text of the part's spec.
+
+        Raises:
+            IsomergeError: there is none for its ``model_type``.
+        """
+        kind = str(config["model_type"])
+        if kind not in texts:
+            raise IsomergeError(
+                f"config.json: {self.group} is a {kind!r}, for which there is no spec to include: it is none of the "
+                f"{len(texts)} of docs/architectures.md"
+            )
+        return texts[kind]
+
+    def stored(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """The stored tensors' shapes by the names that they have in the part, whichever alternative of ``at`` they begin with."""
+        starts = self.at[1:-1].split("|") if self.at.startswith("(") and self.at.endswith(")") else [self.at]
+        return {
+            name[len(start) :]: shape
+            for start in starts
+            for name, shape in shapes.items()
+            if name.startswith(start)
+        }
+
+    def called(self, name: str) -> str:
+        """What a name of the part is called in the whole."""
+        return name if self.name is None or name.isdigit() else f"{self.name}_{name}"
+
+
+def read_inclusion(rest: str) -> Inclusion:
+    """Read what follows the word ``include``.
+
+    Raises:
+        IsomergeError: it is not understood.
+    """
+    found = _INCLUDE.match(rest)
+    if not found:
+        raise IsomergeError(
+            f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]"
+        )
+    group, whole, name, at, model, without, condition = found.groups()
+    return Inclusion(group, name, at or "", model, tuple((without or "").split()), condition, bool(whole))
+
+
+def included(inclusion: Inclusion, part: Spec) -> Spec:
+    """The spec of a part under the names that it has in the whole; lines keep their order.
+
+    Raises:
+        IsomergeError: ``without`` names no space of the part.
+    """
+    for name in inclusion.without:
+        if name not in part.sizes:
+            raise IsomergeError(f"include {inclusion.group} without {name}: {part.origin} has no space {name}")
+    spaces = [
+        _space(inclusion, part, space) for name, space in part.spaces.items() if name not in inclusion.without
+    ]
+    return replace(
+        part,
+        prefixes=(),
+        sizes={inclusion.called(name): size for name, size in part.sizes.items()},
+        spaces={space.name: space for space in spaces},
+        lines=tuple(_line(inclusion, part, line) for line in part.lines),
+        shifts=tuple(_shift(inclusion, part, shift) for shift in part.shifts),
+        config_keys=tuple(f"{inclusion.group}.{key}" for key in part.config_keys),
+        fixed=tuple(one.renamed(lambda name: _name(inclusion, part, name)) for one in part.fixed),
+        depths={_name(inclusion, part, stack): depth for stack, depth in part.depths.items()},
+    )
+
+
+def check_apart(inclusion: Inclusion, part: Spec, sizes: Mapping[str, int]) -> None:
+    """Refuse a part whose names mean something else in the whole already.
+
+    Raises:
+        IsomergeError: a size or a layer's index would be taken for another one.
+    """
+    scopes = {i for line in part.lines for i in line.indices if i not in part.sizes}
+    if both := sorted((part.sizes.keys() | scopes) & sizes.keys()):
+        raise IsomergeError(
+            f"include {inclusion.group}: {both[0]} is declared already: include it `as NAME`, so that its names begin with "
+            "NAME_"
+        )
+
+
+def _space(inclusion: Inclusion, part: Spec, space: Space) -> Space:
+    index = tuple(inclusion.called(i) if i in part.sizes else i for i in space.index)
+    return replace(space, name=inclusion.called(space.name), index=index)
+
+
+def _name(inclusion: Inclusion, part: Spec, name: str) -> str:
+    """A line's name in the whole: an index that is an axis is called as the axis is."""
+    own = f"({'|'.join(['', *part.prefixes])})" if part.prefixes else ""
+
+    def called(word: re.Match[str]) -> str:
+        return inclusion.called(word[0]) if word[0] in part.sizes else word[0]
+
+    index = re.sub(r"\{[^}]*\}", lambda number: re.sub(r"[A-Za-z_]\w*", called, number[0]), name)
+    return f"{inclusion.at}{own}{index}"
+
+
+def _line(inclusion: Inclusion, part: Spec, line: Line) -> Line:
+    axes = None if line.axes is None else tuple(renamed(axis, inclusion.called) for axis in line.axes)
+    tied = line.tied and Line(_name(inclusion, part, line.tied), None).canonical({})
+    return replace(line, name=_name(inclusion, part, line.name), axes=axes, tied=tied)
+
+
+def _shift(inclusion: Inclusion, part: Spec, shift: Shift) -> Shift:
+    bias, into, via = (
+        None if name is None else _name(inclusion, part, name) for name in (shift.bias, shift.into, shift.via)
+    )
+    assert bias is not None
+    return Shift(inclusion.called(shift.name), bias, shift.block, into, via)

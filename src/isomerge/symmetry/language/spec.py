@@ -1,0 +1,299 @@
+"""Specs: what every tensor of an architecture is, bound to one config.
+
+A spec is made by reading a text (`isomerge.symmetry.language.spec_text`); this file says what it knows: spaces, lines,
+shifts, sizes, and how a checkpoint's tensors are matched to its lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import Axis, atoms, shape, show
+from isomerge.symmetry.groups import GROUPS, Group
+from isomerge.symmetry.language.names import Number, expression, filled, numbers
+from isomerge.symmetry.language.statements import FixedPart, Returned
+
+# What a group may be restricted to (--spaces res:Perm).
+SUBGROUPS = {"SignedPerm": ("Perm", "Sign"), "O": ("Perm", "SignedPerm"), "OFixingOnes": ("Perm",), "GL": ("O",)}
+
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
+"""What torch puts before the names of a model that it was wrapped around: to run it on several devices, or compiled."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """One symmetry: a group and the indices that number its elements."""
+
+    name: str
+    group_name: str
+    index: tuple[str, ...] = ()
+    role: str = ""
+    residual: bool = False
+    folded: str | None = None
+    """The larger group that acts once every gain over this space is folded."""
+
+    @property
+    def group(self) -> Group:
+        """The group that acts."""
+        return GROUPS[self.group_name]
+
+    @property
+    def keeps_lengths(self) -> bool:
+        """Whether every element of the group is an isometry, so that nothing of it is left to be balanced."""
+        return self.group.compact == self.group_name != "Complex"
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of all groups that may act: the declared one, its subgroups, and the one after folding."""
+        declared = [self.group_name, *([self.folded] if self.folded else [])]
+        known = dict.fromkeys(g for name in declared for g in (*SUBGROUPS.get(name, ()), name))
+        return tuple(known)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One tensor line: a name pattern and its axes (None: any shape, untouched)."""
+
+    name: str
+    axes: tuple[Axis, ...] | None
+    optional: bool = False
+    tied: str | None = None
+    """The canonical name of the tensor that stands in when the config ties the two."""
+    less: int = 0
+    """What is stored is the tensor that the axes describe less this: 1 for gains of norms that multiply by 1 + w."""
+    infinite: bool = False
+    """Whether infinities are meant, as where bounds say that nothing is clipped."""
+    place: str = field(default="", compare=False, repr=False)
+    """The file and the number of the line."""
+
+    @property
+    def stack(self) -> str:
+        """What the name begins with, up to its first number: equal for the lines of one stack of layers."""
+        return self.name.partition("{")[0]
+
+    @cached_property
+    def numbers(self) -> tuple[Number, ...]:
+        """The numbers of the name, in order."""
+        return tuple(numbers(self.name))
+
+    @cached_property
+    def indices(self) -> tuple[str, ...]:
+        """The indices bound by the name, in order."""
+        return tuple(index for number in self.numbers for index in number.indices)
+
+    def canonical(self, binding: Mapping[str, int]) -> str:
+        """The name without prefix, first alternatives taken: equal for two checkpoints' same tensor."""
+        return filled(self.name, binding)
+
+    def binding(self, found: Mapping[str, int]) -> dict[str, int]:
+        """The indices from the numbers that stand in a name."""
+        return {k: v for number in self.numbers for k, v in number.binding(found[number.index]).items()}
+
+
+@dataclass(frozen=True)
+class Shift:
+    """An additive gauge of biases; ``bias``, ``into`` and ``via`` are line names."""
+
+    name: str
+    bias: str
+    block: int | None = None
+    into: str | None = None
+    via: str | None = None
+
+
+@dataclass(frozen=True)
+class Match:
+    """A tensor name, recognised."""
+
+    line: Line
+    binding: dict[str, int]
+
+    @property
+    def canonical(self) -> str:
+        """See `Line.canonical`."""
+        return self.line.canonical(self.binding)
+
+
+@lru_cache(1 << 15)  # the lines of many architectures: `re` itself keeps a few hundred
+def _compiled(prefix: str, name: str) -> re.Pattern[str]:
+    """What the names of a bound line's tensors match."""
+    return re.compile(f"^{prefix}{expression(name)}$")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A spec bound to a config: every size is a number, every condition is decided."""
+
+    model_type: str
+    prefixes: tuple[str, ...]
+    sizes: dict[str, int]
+    spaces: dict[str, Space]
+    lines: tuple[Line, ...]
+    shifts: tuple[Shift, ...] = ()
+    config_keys: tuple[str, ...] = ()
+    origin: str = "spec"
+    fixed: tuple[FixedPart, ...] = ()
+    """The parts that alignment leaves as they are, and why."""
+    depths: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The least and the most layers of stacks (see `Line.stack`), where the config says them."""
+    numbered: dict[str, list[object]] = field(default_factory=dict)
+    """What layers are by their numbers, whatever config and tensors say: why, and a value for every layer."""
+    headed: tuple[str, ...] = ()
+    """Classes that are named like base classes, and have heads: they return what these make of the streams."""
+    returned: tuple[Returned, ...] = ()
+    """What classes return by default beside their predictions."""
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:
+        prefix = f"(?:{'|'.join(map(re.escape, self.prefixes))})?" if self.prefixes else ""
+        return [(_compiled(prefix, line.name), line) for line in self.lines]
+
+    def match(self, name: str) -> Match:
+        """The one line that a tensor name matches.
+
+        Raises:
+            IsomergeError: none or several do.
+        """
+        hits = [(m, line) for pattern, line in self._patterns if (m := pattern.match(name))]
+        if len(hits) != 1:
+            how = "is not described by any line" if not hits else "matches several lines"
+            fix = (
+                "add one line for it to a spec file and pass --spec FILE"
+                if not hits
+                else "make the lines exclusive"
+            )
+            if (wrapped := name.partition(".")[0]) in WRAPPERS and not hits:
+                fix = f"save the model itself, not what was wrapped around it, or take {wrapped}. off the names"
+            raise IsomergeError(f"tensor {name} {how} of the spec for {self.model_type} ({self.origin}): {fix}")
+        found, line = hits[0]
+        return Match(line, line.binding({k: int(v) for k, v in found.groupdict().items()}))
+
+    def check_shape(self, name: str, match: Match, actual: tuple[int, ...]) -> None:
+        """Raise an IsomergeError that names tensor and axis when a shape is not the one declared."""
+        if match.line.axes is None:
+            return
+        try:
+            wanted = shape(match.line.axes, self.sizes)
+        except IsomergeError as error:
+            raise IsomergeError(f"{match.line.place or self.origin}: tensor {name}: {error}") from None
+        if len(wanted) != len(actual):
+            raise IsomergeError(
+                f"tensor {name} has {len(actual)} dimensions {list(actual)}, but the spec for {self.model_type} "
+                f"declares {len(wanted)}: check that config.json and the spec belong to these weights"
+            )
+        for axis, want, have in zip(match.line.axes, wanted, actual, strict=True):
+            if want is not None and want != have:
+                if have == 0:
+                    raise IsomergeError(
+                        f"tensor {name}: axis {show(axis)} is empty: the spec for {self.model_type} ({self.origin}) does not "
+                        "describe models without this part"
+                    )
+                raise IsomergeError(
+                    f"tensor {name}: axis {show(axis)} has length {have}, but config.json says {want}: "
+                    "check that config.json and the spec belong to these weights"
+                )
+
+    @property
+    def describes(self) -> bool:
+        """Whether anything is said of the tensors but their names."""
+        return any(line.axes is not None for line in self.lines)
+
+    def scope(self, space: Space) -> tuple[str, ...]:
+        """The indices of a space that number layers (no axis, no size)."""
+        return tuple(i for i in space.index if i not in self.sizes)
+
+    def batch(self, space: Space) -> tuple[str, ...]:
+        """The indices of a space that are axes."""
+        return tuple(i for i in space.index if i in self.sizes)
+
+    def depth(self, name: str) -> int:
+        """How deep a space is nested in others: 0 for a space whose indices are no spaces."""
+        if name not in self.spaces:
+            return -1
+        return 1 + max((self.depth(i) for i in self.spaces[name].index), default=-1)
+
+    @cached_property
+    def ordered(self) -> tuple[str, ...]:
+        """All spaces, bases before the fibres over them."""
+        return tuple(sorted(self.spaces, key=lambda name: (self.depth(name), list(self.spaces).index(name))))
+
+    def restrict(self, names: Iterable[str]) -> Spec:
+        """The same spec with only the named spaces and shifts active."""
+        kept = set(names)
+        return replace(
+            self,
+            spaces={n: s for n, s in self.spaces.items() if n in kept},
+            shifts=tuple(s for s in self.shifts if s.name in kept),
+        )
+
+    def with_group(self, name: str, group: str) -> Spec:
+        """The same spec with one space acted on by another of its `Space.groups`."""
+        return replace(self, spaces={**self.spaces, name: replace(self.spaces[name], group_name=group)})
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """The residual streams: residual spaces that are no fibres and have no index."""
+        return tuple(n for n, s in self.spaces.items() if s.residual and not s.index and s.group_name != "Scale")
+
+    @cached_property
+    def gains(self) -> tuple[str, ...]:
+        """The scales of the gains over residual streams: one for every coordinate, which folding takes into their readers."""
+        return tuple(n for n, s in self.spaces.items() if s.residual and s.group_name == "Scale")
+
+    @property
+    def stream_groups(self) -> dict[str, str]:
+        """The group that acts on every residual stream."""
+        return {name: self.spaces[name].group_name for name in self.streams}
+
+    def can_fold(self, stream: str) -> bool:
+        """Whether every gain over a stream has a scale that can take it into its readers."""
+        return not self.unfolded(stream)
+
+    def unfolded(self, stream: str) -> dict[str, bool]:
+        """The lines of a stream's gains that no scale can take into their readers, and whether a tie is why.
+
+        A tie is why where a scale is written but not active, and a tied line has it as well (`isomerge.models.ties`).
+        """
+        tied = {a.name for line in self.lines if line.tied for a in atoms(line.axes or ())}
+        found = {}
+        for line in self.lines:
+            for axis in line.axes or ():
+                here = list(atoms((axis,)))
+                if any(a.diag and a.name == stream for a in here):
+                    scales = [a for a in here if a.name in self.spaces and stream in self.spaces[a.name].index]
+                    if not scales:
+                        found[line.name] = bool(({a.name for a in here} - self.spaces.keys()) & tied)
+        return found
+
+    @cached_property
+    def residual_names(self) -> frozenset[str]:
+        """The spaces of the residual stream, with all that is fibred over them."""
+        found = {s.name for s in self.spaces.values() if s.residual}
+        return frozenset(n for n, s in self.spaces.items() if n in found or found & set(s.index))
+
+
+def coverage(spec: Spec, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Match]:
+    """Match every tensor of a checkpoint to exactly one line, names and shapes.
+
+    Raises:
+        IsomergeError: naming the first tensor that does not fit, or that two tensors are the same one.
+    """
+    found: dict[str, Match] = {}
+    owner: dict[str, str] = {}
+    for name, actual in shapes.items():
+        match = spec.match(name)
+        spec.check_shape(name, match, tuple(actual))
+        if match.canonical in owner:
+            raise IsomergeError(f"tensors {owner[match.canonical]} and {name} are the same tensor under two names")
+        owner[match.canonical] = name
+        found[name] = match
+    return found
+
+
+def by_canonical(matches: Mapping[str, Match]) -> dict[str, str]:
+    """From canonical names to a checkpoint's own."""
+    return {match.canonical: name for name, match in matches.items()}

@@ -1,0 +1,319 @@
+"""Spec texts: an architecture in one line per tensor.
+
+A spec text is data (``--spec FILE`` reads the same format as the files in ``archs/``). Its statements:
+
+==============================================  ==========================================================
+``model NAME ...``                              the ``model_type`` values that it describes
+``prefix NAME. ...``                            base-model prefixes that tensor names may have or lack
+``size NAME = EXPR``                            the size of an index, from the keys of ``config.json``
+``depth STACK = EXPR [.. EXPR]``                how many layers the lines have that begin with ``STACK{``; up to how many
+``layers NAME = EXPR..EXPR [if E]``             a list of layers: those of the range of which E holds (``l``)
+``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
+``numbered EXPR : REASON``                      what a layer (``l``) is by its number, whatever config and tensors say
+``config KEY ...``                              keys that must agree between two models to be merged
+``default KEY = EXPR [if E]``                   what a key is where ``config.json`` leaves it out
+``include GROUP [as NAME] [at NAME.] ...``      the spec of the model that a group of config keys describes
+``space NAME [as ROLE]: GROUP[INDEX] [if E]``   a symmetry; several elements, one per value of the indices
+``residual NAME: GROUP[INDEX] [if E]``          a space of the residual stream (not matched block by block)
+``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded
+``shift NAME: BIAS [if E]``                     a bias that no output depends on
+``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
+``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
+``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
+``fixed NAME ... : REASON [if E]``              a part whose tensors no symmetry of a block moves, and why
+``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
+==============================================  ==========================================================
+
+In names, ``{l}`` is an index, ``{a,b}`` one number that factors (``a`` slow, ``b`` fast; both are axes), ``{l:E}``
+and ``{l!E}`` a number that must or must not be (in) E (``E..E``: from one up to another), ``{l:E,r}`` one of the layers that r
+lists, which are an axis of layer E, and ``(a|b)`` are alternatives (see `isomerge.symmetry.language.names`). ``?`` marks tensors that one of
+two models may lack (task heads, poolers, buffers); ``= TIED`` names the tensor that stands in when the config ties them. A ``BIAS``
+may end in ``#1``: the second block of a concatenation. An index with a ``size`` is an axis; one without (``l``) is
+a scope: it numbers the layers.
+
+``include`` is for models that are made of others (see `isomerge.symmetry.language.inclusion`).
+
+In axes, ``diag(a n)`` is the diagonal of a matrix from ``a`` to itself: the gain of a norm over a stream ``a``, which the
+scale ``n`` can take into the gain's readers (``diag(a n)`` there, ``(a n)'`` here), or a layer scale, which ``n'`` can take
+into its writers. Only what is declared so can be folded, and only a folded stream is acted on by its ``folded`` group.
+``diag(a n) - 1`` is a gain that is stored less one (``w`` where the norm multiplies by ``1 + w``). ``* infinite`` is a tensor whose
+infinities are meant: everywhere else they are damage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import parse
+from isomerge.symmetry.fixed import check_fixed
+from isomerge.symmetry.groups import GROUPS
+from isomerge.symmetry.language.expressions import evaluate
+from isomerge.symmetry.language.inclusion import Inclusion, check_apart, included, read_inclusion
+from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
+from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
+from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
+from isomerge.symmetry.legality import check_legality
+from isomerge.symmetry.returned import without_returned
+
+_STATEMENT = re.compile(
+    r"(model|prefix|size|layers|depth|require|numbered|config|default|include|space|residual|shift|headed|returns|fixed)\s+(.*)"
+)
+_SPACE = re.compile(
+    r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
+)
+_SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?\s*(?:if\s+(.+))?$")
+_INFINITE = " infinite"
+_OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
+_DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
+Texts = Mapping[str, tuple[str, str]]
+"""From every known ``model_type`` to the file name and the text of its spec."""
+
+
+def parse_spec(
+    text: str,
+    config: Mapping[str, Any],
+    origin: str = "spec",
+    texts: Texts | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Spec:
+    """Read a spec text and bind it to a config.
+
+    Args:
+        text: the statements described above.
+        config: the parsed ``config.json``.
+        origin: what to call the text in messages, such as its file name.
+        texts: the specs that it may include, by ``model_type``.
+        shapes: of the stored tensors, by name, which expressions know as ``tensors`` (by their names without a prefix).
+
+    Raises:
+        IsomergeError: a statement is not understood, or the config is not one that the spec describes.
+    """
+    reader = _Reader(dict(config), origin, texts or {}, shapes or {})
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s)#(\s.*|$)", "", raw).strip()
+        if line:
+            try:
+                reader.place = f"{origin}, line {number}"
+                reader.statement(line)
+            except IsomergeError as error:
+                raise IsomergeError(f"{origin}, line {number}: {error}") from None
+    return reader.finish()
+
+
+class _Reader:
+    """Collects the statements of one text."""
+
+    def __init__(
+        self, config: dict[str, Any], origin: str, texts: Texts, shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        self.config, self.origin, self.texts, self.shapes = config, origin, texts, shapes
+        self.tensors = dict(shapes)
+        self.place = origin
+        self.parts: list[str] = []
+        self.models: list[str] = []
+        self.prefixes: list[str] = []
+        self.sizes: dict[str, int] = {}
+        self.layers: dict[str, tuple[int, ...]] = {}
+        self.spaces: dict[str, Space] = {}
+        self.lines: list[Line] = []
+        self.shifts: list[Shift] = []
+        self.keys: list[str] = []
+        self.fixed: list[FixedPart] = []
+        self.headed: list[str] = []
+        self.returned: list[Returned] = []
+        self.depths: dict[str, tuple[int, int]] = {}
+        self.numbered: dict[str, list[object]] = {}
+
+    def names(self) -> dict[str, Any]:
+        return {**self.config, **self.sizes, **self.layers, "tensors": self.tensors}
+
+    def value(self, expression: str, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        return evaluate(expression, {**self.names(), **more})
+
+    def holds(self, condition: str | None) -> bool:
+        return condition is None or bool(self.value(condition))
+
+    def statement(self, line: str) -> None:
+        found = _STATEMENT.match(line)
+        if not found:
+            self.check_statement(line.split()[0])
+            return self.tensor(line)
+        getattr(self, f"read_{found[1]}")(found[2])
+        return None
+
+    def check_statement(self, word: str) -> None:
+        """Refuse a first word that is a statement misspelt: a plain word that no stored tensor is called by."""
+        if not word.isalpha() or word in self.tensors:
+            return
+        known = _STATEMENT.pattern[1:].partition(")")[0].split("|")
+        near = get_close_matches(word, known, 1)
+        if near:
+            raise IsomergeError(f"no statement {word!r}; did you mean `{near[0]}`?")
+        if self.shapes:
+            raise IsomergeError(
+                f"{word!r} is no statement ({', '.join(known)}), and no tensor of the checkpoint is called so: correct it, or put "
+                "`? ` before the name of a tensor that may be missing"
+            )
+
+    def read_model(self, rest: str) -> None:
+        self.models += rest.split()
+
+    def read_prefix(self, rest: str) -> None:
+        self.prefixes += rest.split()
+        for prefix in self.prefixes:
+            self.tensors |= {n.removeprefix(prefix): s for n, s in self.shapes.items() if n.startswith(prefix)}
+
+    def read_config(self, rest: str) -> None:
+        self.keys += rest.split()
+
+    def read_default(self, rest: str) -> None:
+        name, sign, expression = rest.partition("=")
+        expression, _, condition = expression.partition(" if ")
+        if not sign:
+            raise IsomergeError(f"default {rest!r} is not understood: write KEY = EXPR")
+        if self.config.get(name.strip()) is None and self.holds(condition or None):
+            self.config[name.strip()] = self.value(expression)
+
+    def read_include(self, rest: str) -> None:
+        inclusion = read_inclusion(rest)
+        if self.holds(inclusion.condition):
+            self.take_in(inclusion)
+
+    def take_in(self, inclusion: Inclusion) -> None:
+        """Everything that the included spec declares, under the names that it has here."""
+        config = inclusion.config(self.config)
+        name, text = inclusion.text(config, self.texts)
+        part = included(inclusion, parse_spec(text, config, name, self.texts, inclusion.stored(self.tensors)))
+        check_apart(inclusion, part, self.sizes)
+        self.parts.append(part.origin)
+        self.sizes |= part.sizes
+        self.spaces |= part.spaces
+        self.lines += part.lines
+        self.shifts += part.shifts
+        self.keys += part.config_keys
+        if inclusion.stands_in(self.config):
+            # what transformers reads may be flat as well (DPT), or have the group (Qwen2-VL)
+            self.keys += tuple(key.removeprefix(f"{inclusion.group}.") for key in part.config_keys)
+        self.fixed += part.fixed
+        self.depths |= part.depths
+
+    def read_size(self, rest: str) -> None:
+        name, _, expression = rest.partition("=")
+        value = self.value(expression)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise IsomergeError(f"config.json: size {name.strip()} ={expression} is {value!r}, not a whole number")
+        self.sizes[name.strip()] = value
+
+    def read_depth(self, rest: str) -> None:
+        stack, sign, expression = rest.partition("=")
+        if not sign:
+            raise IsomergeError(f"depth {rest!r} is not understood: write STACK = EXPR, or STACK = EXPR .. EXPR")
+        least, upto, most = expression.partition(" .. ")
+        first = self.value(least)
+        if first is None:
+            return  # the config leaves it to the library that loads the model
+        last = self.value(most) if upto and type(first) is int else first
+        for text, value in ((least, first), (most, last)):
+            if type(value) is not int or not 0 <= value <= MOST_LAYERS:
+                raise IsomergeError(f"config.json: {text.strip()} is {value!r:.80}, not a number of layers")
+        self.depths[stack.strip()] = (first, last)
+
+    def read_layers(self, rest: str) -> None:
+        name, found = read_layers(rest, self.value)
+        self.layers[name], self.sizes[name] = found, len(found)
+
+    def read_require(self, rest: str) -> None:
+        condition, _, message = rest.rpartition(" : ")
+        if not self.value(condition):
+            raise IsomergeError(f"config.json: {message.strip()}")
+
+    def read_numbered(self, rest: str) -> None:
+        expression, _, reason = rest.rpartition(" : ")
+        depth = max((most for _, most in self.depths.values()), default=0)
+        self.numbered[reason.strip()] = [self.value(expression, {"l": layer}) for layer in range(depth)]
+
+    def read_residual(self, rest: str) -> None:
+        self.read_space(rest, residual=True)
+
+    def read_space(self, rest: str, residual: bool = False) -> None:
+        found = _SPACE.match(rest)
+        if not found:
+            raise IsomergeError(f"space {rest!r} is not understood: write NAME: GROUP[index, ...]")
+        name, role, group, index, folded, condition = found.groups()
+        for wanted in filter(None, (group, folded)):
+            if wanted not in GROUPS:
+                raise IsomergeError(f"space {name}: no group {wanted!r}; there are {', '.join(GROUPS)}")
+        self.sizes.setdefault(name, _DEFAULT_SIZES.get(group, 0))
+        if self.holds(condition) and group != "Fixed":
+            indices = tuple(re.findall(r"\w+", index or ""))
+            self.spaces[name] = Space(name, group, indices, role or name, residual, folded)
+
+    def read_shift(self, rest: str) -> None:
+        found = _SHIFT.match(rest)
+        if not found:
+            raise IsomergeError(f"shift {rest!r} is not understood: write NAME: BIAS [-> OUT via WEIGHT]")
+        name, bias, into, via, condition = found.groups()
+        bias, _, block = bias.partition("#")
+        if self.holds(condition):
+            bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
+            assert bias is not None
+            self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
+
+    def read_headed(self, rest: str) -> None:
+        self.headed += rest.split()
+
+    def read_returns(self, rest: str) -> None:
+        statement, _, condition = rest.partition(" if ")
+        if self.holds(condition or None):
+            self.returned.append(read_returned(statement))
+
+    def read_fixed(self, rest: str) -> None:
+        statement, _, condition = rest.partition(" if ")
+        if self.holds(condition or None):
+            self.fixed.append(read_fixed(chosen(statement, self.value, self.layers)))
+
+    def tensor(self, line: str) -> None:
+        optional = line.startswith("?")
+        line, _, condition = line.lstrip("? ").partition(" if ")
+        if not self.holds(condition or None):
+            return
+        name, _, rest = line.partition(" ")
+        pattern, _, tied = rest.partition("=")
+        finite = pattern.strip().removesuffix(_INFINITE)
+        infinite = finite != pattern.strip()
+        less = _OFFSET.match(finite)
+        axes = parse(less[1] if less else finite)
+        offset = int(less[2]) if less else 0
+        name = bound(name, self.value, self.sizes, self.layers)
+        self.lines.append(
+            Line(name, axes, optional, first_alternatives(tied.strip()) or None, offset, infinite, self.place)
+        )
+
+    def finish(self) -> Spec:
+        missing = [s.name for s in self.spaces.values() if not self.sizes[s.name]]
+        if missing:
+            raise IsomergeError(f"{self.origin}: space {missing[0]} has no size: add `size {missing[0]} = ...`")
+        model = str(self.config.get("model_type") or (self.models or ["model"])[0])
+        spec = Spec(
+            model,
+            tuple(self.prefixes),
+            self.sizes,
+            self.spaces,
+            tuple(self.lines),
+            tuple(self.shifts),
+            tuple(self.keys),
+            " with ".join([self.origin, ", ".join(dict.fromkeys(self.parts))]) if self.parts else self.origin,
+            tuple(self.fixed),
+            self.depths,
+            self.numbered,
+            tuple(self.headed),
+            tuple(self.returned),
+        )
+        check_legality(spec)
+        check_fixed(spec)
+        return spec if "whole" in self.config else without_returned(spec, self.config)

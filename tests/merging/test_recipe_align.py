@@ -1,0 +1,79 @@
+"""The block ``align`` of a recipe: it runs no code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import isomerge
+from isomerge.errors import IsomergeError
+from isomerge.merging.merge_job import job_of_models
+from isomerge.merging.recipe.merge_recipe import recipe_text
+from isomerge.merging.recipe.recipe_job import job_of_recipe
+from solve.disguises import single
+
+MODELS = "models: [{model: a}, {model: b}]\nmerge_method: linear\n"
+EVIL = "from pathlib import Path\nPath('ran').touch()\ndef examples():\n    return [{'input_ids': [1, 2, 3, 4]}]\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, the current one, with a module and a package that leave a file when they are imported."""
+    (tmp_path / "evil_module.py").write_text(EVIL)
+    (tmp_path / "evil_package").mkdir()
+    (tmp_path / "evil_package" / "__init__.py").write_text(EVIL)
+    (tmp_path / "evil_package" / "inner.py").write_text(EVIL)
+    monkeypatch.chdir(tmp_path)
+    for name in ("evil_module", "evil_package", "evil_package.inner"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("key", ["data", "learn", "repair"])
+@pytest.mark.parametrize("module", ["evil_module", "evil_package.inner", "no_module"])
+def test_a_recipe_names_no_function(key: str, module: str, here: Path) -> None:
+    """Nor is its module looked for, which may import a package."""
+    (here / "r.yml").write_text(f"{MODELS}align: {{{key}: '{module}:examples'}}\n")
+    with pytest.raises(IsomergeError) as error:
+        job_of_recipe(here / "r.yml")
+    assert str(error.value).startswith(f"{here / 'r.yml'}: `align.{key}` is {module}:examples")
+    assert f"--{key} {module}:examples on the command line" in str(error.value)
+    assert not (here / "ran").exists()
+
+
+def test_other_data_of_a_recipe(here: Path) -> None:
+    """Files, folders, and data sets with their owner are no functions."""
+    for ref in ("texts", "./a:b", "owner/name:test", "name", "a b:c", "x.jsonl"):
+        (here / "r.yml").write_text(f"{MODELS}align: {{data: '{ref}'}}\n")
+        assert job_of_recipe(here / "r.yml").matching["data"] == ref
+
+
+def test_functions_beside_a_recipe(here: Path) -> None:
+    """From Python (and the command line) they are run; the recipe that is kept says how, and does not name them."""
+    for name, seed in (("a", 0), ("b", 5)):
+        single("gpt2", here / name, seed)
+    (here / "r.yml").write_text(f"{MODELS}align: true\n")
+    isomerge.merge(here / "r.yml", out=here / "out", data="evil_module:examples")
+    assert (here / "ran").exists()
+    kept = (here / "out" / "isomerge_recipe.yml").read_text()
+    assert kept.startswith("# Data were given by Python functions")
+    assert "--data evil_module:examples" in kept
+    assert job_of_recipe(here / "out" / "isomerge_recipe.yml").matching == {}
+
+
+def test_a_kept_recipe_names_no_function_for_repair() -> None:
+    """The same where it is not data of the match."""
+    how = {"align": True, "anchor": "first", "onto": 0, "spaces": None, "layers": None, "untie": False}
+    text = recipe_text(job_of_models(["a", "b"]), ["a", "b"], {**how, "heads": "average", "repair": "m:f"}, {})
+    assert "run this one with --repair m:f." in text
+    assert "\nalign: true" in text
+
+
+def test_a_kept_recipe_says_how_many_rows_were_asked_for() -> None:
+    """As it says every option of a match that is not its default."""
+    how = {"align": True, "anchor": "first", "onto": 0, "spaces": None, "layers": None, "untie": False}
+    how |= {"heads": "average", "repair": None}
+    text = recipe_text(job_of_models(["a", "b"]), ["a", "b"], how, {"data": "x.jsonl", "rows": 7})
+    assert "rows: 7" in text

@@ -1,0 +1,99 @@
+"""Matching on a device: on a pretended one byte for byte what the processor finds, on a real one within rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import isomerge
+from depth import EVERY
+from isomerge.errors import IsomergeError
+from isomerge.solve.many import passes as many_passes
+from isomerge.solve.pairs import stream_descent as streams
+from observe.pretended_device import NAME, pretended
+from solve.disguises import disguise, files_of, perturb, single
+from toys import outputs, relative, tensors
+
+RUNS: dict[str, dict[str, Any]] = {
+    "llama": {"spaces": "qk,residual"},
+    "t5-gated": {},
+    "bert": {"spaces": "paper"},
+    "vit": {"anchor": "none", "spaces": "ov,residual"},
+}
+
+
+@pytest.fixture(autouse=True)
+def few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a number is computed is seen in one pass; nothing here needs to settle."""
+    monkeypatch.setattr(streams, "SWEEPS", 1)
+    monkeypatch.setattr(many_passes, "ROUNDS_PER_PASS", 1)
+
+
+def pair(name: str, folder: Path) -> tuple[Path, Path]:
+    """A model, and a disguised relative."""
+    a = single(name, folder / "a")
+    return a, disguise(name, perturb(a, folder / "near", 0.2), folder / "b", 3)
+
+
+def weights_of(folder: Path) -> dict[str, bytes]:
+    """What a run writes, but for its report, which names where it was computed."""
+    return {name: data for name, data in files_of(folder).items() if name.endswith(".safetensors")}
+
+
+@pytest.mark.parametrize("name", [n for n in RUNS if EVERY or n != "vit"])
+def test_a_device_finds_what_the_processor_finds(name: str, tmp_path: Path) -> None:
+    """Nothing stays behind, nothing is mixed, and the work is done there: the same bytes as without a device."""
+    a, b = pair(name, tmp_path)
+    isomerge.merge([a, b], out=tmp_path / "here", **RUNS[name])
+    with pretended() as done:
+        isomerge.merge([a, b], out=tmp_path / "there", device=NAME, **RUNS[name])
+    assert weights_of(tmp_path / "there") == weights_of(tmp_path / "here")
+    assert done["linalg_eigh"] + done["_linalg_eigh"] + done["_linalg_svd"] > 0, done
+    assert done["mm"] + done["bmm"] + done["addmm_"] > 0, done
+
+
+def test_the_pretended_device_has_the_rules_of_a_real_one() -> None:
+    """It refuses what a graphics card refuses: both memories in one operation, and numpy."""
+    with pretended():
+        x = torch.ones(3, 3, dtype=torch.float64, device=NAME)
+        assert float((x @ x).sum()) == 27
+        with pytest.raises(RuntimeError, match="same device"):
+            _ = x + torch.ones(3, 3)
+        with pytest.raises(RuntimeError):
+            x.numpy()
+
+
+def test_too_little_memory_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device, what was matched there, and two ways out."""
+    from isomerge.solve.pairs import pair as pairs
+
+    a, b = pair("gpt2", tmp_path)
+
+    def lacking(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(pairs, "move_unit", lacking)
+    with (
+        pretended(),
+        pytest.raises(
+            IsomergeError, match=r"--device meta: the device has too little memory to match .*--device cpu"
+        ),
+    ):
+        isomerge.merge([a, b], out=tmp_path / "out", device=NAME)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.parametrize("name", RUNS)
+def test_cuda_agrees_within_rounding(name: str, tmp_path: Path) -> None:
+    """Sums in another order: the function is kept, and the tensors are those of the processor to 1e-5."""
+    a, b = pair(name, tmp_path)
+    isomerge.align(b, onto=a, out=tmp_path / "aligned", device="cuda", spaces=RUNS[name].get("spaces", "default"))
+    assert relative(outputs(tmp_path / "aligned"), outputs(b)) <= 1e-5
+    isomerge.merge([a, b], out=tmp_path / "here", **RUNS[name])
+    isomerge.merge([a, b], out=tmp_path / "there", device="cuda", **RUNS[name])
+    here, there = tensors(tmp_path / "here"), tensors(tmp_path / "there")
+    assert max(float((there[k] - x).norm() / x.norm()) for k, x in here.items() if float(x.norm())) <= 1e-5
