@@ -24,10 +24,10 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "kills.json"
 OPTIONS: list[dict[str, Any]] = [
-    {"shard_size": 200_000},
-    {"align": False, "shard_size": 100_000},
-    {"method": "ties", "base_model": "a", "shard_size": 10_000_000},
-    {"dtype": "bfloat16", "shard_size": 50_000},
+    {"out_shard_size": 200_000},
+    {"align": False, "out_shard_size": 100_000},
+    {"method": "ties", "base_model": "a", "out_shard_size": 10_000_000},
+    {"dtype": "bfloat16", "out_shard_size": 50_000},
 ]
 """What is merged, in turn: aligned, not aligned, with task vectors, in half precision and many files."""
 

@@ -65,7 +65,7 @@ def merge(models: list[str], out: Path, options: dict[str, Any], **how: Any) -> 
     given = dict(options)
     if "base_model" in given:
         given["base_model"] = models[0]
-    isomerge.merge(models, out=out, shard_size=SHARD, **given, **how)
+    isomerge.merge(models, out=out, out_shard_size=SHARD, **given, **how)
 
 
 def workers_of(nodes: list[Any]) -> list[psutil.Process]:

@@ -58,9 +58,9 @@ def twins(folder: Path, condition: float, seed: int) -> dict[str, float]:
     model = recognise(DATA / "minilm")
     spec = select_spaces(model.spec, "default").spec
     disguise = random_alignment(spec, model.blocks, torch.Generator().manual_seed(seed), condition=condition)
-    isomerge.apply(disguise, DATA / "minilm", out=folder / "twin", force=True)
-    aligned = isomerge.merge([DATA / "minilm", folder / "twin"], out=folder / "merged", force=True)
-    isomerge.merge([DATA / "minilm", folder / "twin"], out=folder / "average", align=False, force=True)
+    isomerge.apply(disguise, DATA / "minilm", out=folder / "twin", overwrite=True)
+    aligned = isomerge.merge([DATA / "minilm", folder / "twin"], out=folder / "merged", overwrite=True)
+    isomerge.merge([DATA / "minilm", folder / "twin"], out=folder / "average", align=False, overwrite=True)
     texts = sentences()
     truth = embed(DATA / "minilm", texts)
     found: dict[str, float] = {"condition": condition, "seed": seed, "sentences": len(texts)}
@@ -85,7 +85,7 @@ def fine_tunes(folder: Path) -> list[dict[str, object]]:
     for a, b in pairs:
         report = isomerge.distance(DATA / a, DATA / b, allow_pickle=True)
         merged = isomerge.merge(
-            [DATA / a, DATA / b], out=folder / "fine-tunes", align=True, allow_pickle=True, force=True
+            [DATA / a, DATA / b], out=folder / "fine-tunes", align=True, allow_pickle=True, overwrite=True
         )
         loaded = BertModel.from_pretrained(folder / "fine-tunes")
         row = {"pair": f"{a} + {b}", "verdict": report["verdict"], "before": report["distance"]["before"]}

@@ -70,9 +70,11 @@ def planned(tensors: dict[str, torch.Tensor]) -> list[OutTensor]:
     return [OutTensor(name, dtype_code(t.dtype), tuple(t.shape)) for name, t in tensors.items()]
 
 
-def written(out: Path, tensors: dict[str, torch.Tensor], *, shard_size: int = 10**9, files: Any = CONFIG) -> Path:
+def written(
+    out: Path, tensors: dict[str, torch.Tensor], *, out_shard_size: int = 10**9, files: Any = CONFIG
+) -> Path:
     """The checkpoint ``out``, written by our writer in the order of ``tensors``."""
-    with CheckpointWriter(out, planned(tensors), key="k", shard_size=shard_size) as writer:
+    with CheckpointWriter(out, planned(tensors), key="k", out_shard_size=out_shard_size) as writer:
         for name, tensor in tensors.items():
             writer.write(name, tensor)
         return writer.finish(files)

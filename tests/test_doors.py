@@ -152,10 +152,8 @@ def test_no_branches_on_architecture(path: Path) -> None:
 
 def arguments() -> set[str]:
     """What Python's functions call their arguments."""
-    from isomerge.solve.match_checks import matching_of
-
     public = [getattr(isomerge, name) for name in isomerge.__all__]
-    return {n for f in (*public, matching_of) if inspect.isfunction(f) for n in inspect.signature(f).parameters}
+    return {n for f in public if inspect.isfunction(f) for n in inspect.signature(f).parameters}
 
 
 def written(path: Path) -> Iterator[str]:
@@ -180,7 +178,7 @@ def test_python_users_are_told_their_words() -> None:
     """Once, however deep a sentence is quoted; the command line prints its own."""
     inner = IsomergeError("out exists; choose another folder, or pass --overwrite to replace it, not --spaces")
     outer = IsomergeError(f"recipe.yml: {inner}")
-    assert str(outer) == f"recipe.yml: {inner.sentence} (in Python: force=True)"
+    assert str(outer) == f"recipe.yml: {inner.sentence} (in Python: overwrite=True)"
     assert "Python" not in outer.sentence
     assert str(IsomergeError("--spaces is empty")) == "--spaces is empty"
     assert {word.partition("=")[0] for word in IN_PYTHON.values() if "=True" in word} <= arguments()

@@ -110,7 +110,7 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
 def test_devices_are_no_files() -> None:
     """They would be replaced by one, where the user may."""
     with pytest.raises(IsomergeError, match="is no plain file"):
-        check_file(Path(os.devnull), "--out", force=True)
+        check_file(Path(os.devnull), "--out", overwrite=True)
 
 
 def test_what_is_written_into() -> None:

@@ -397,11 +397,11 @@ def load_toy(name: str, folder: Path, spec: Spec | None = None) -> Toy:
     return Toy(name, folder, spec, gather_blocks(spec, matches), stored, by_canonical(matches))
 
 
-def write_toy(toy: Toy, new: Mapping[str, torch.Tensor], out: Path, *, shard_size: int = 1 << 30) -> Path:
+def write_toy(toy: Toy, new: Mapping[str, torch.Tensor], out: Path, *, out_shard_size: int = 1 << 30) -> Path:
     """Write a checkpoint like the toy's with other weights, by the real writer."""
     plan = [OutTensor(n, dtype_code(t.dtype), tuple(t.shape)) for n, t in new.items()]
     name = weights_name(config_of(toy.folder))
-    with CheckpointWriter(out, plan, key="toy", shard_size=shard_size, force=True, name=name) as writer:
+    with CheckpointWriter(out, plan, key="toy", out_shard_size=out_shard_size, overwrite=True, name=name) as writer:
         for name, tensor in new.items():
             writer.write(name, tensor)
         return writer.finish({"config.json": toy.folder / "config.json"})

@@ -162,7 +162,7 @@ def diagnose(
     how = {k: v for k, v in learning(family, width).items() if k != "steps"}
     untie = {"untie": True} if family == "gpt2" else {}
     _, report = isomerge.align(
-        two, onto=one, out=out, align=True, force=True, spaces="all", learn=train_data(family), limit=LIMITS[family]["learn"],
+        two, onto=one, out=out, align=True, overwrite=True, spaces="all", learn=train_data(family), limit=LIMITS[family]["learn"],
         learn_target="auto", steps=steps, seed=0, **how, **untie,
     )  # fmt: skip
     shutil.rmtree(out)

@@ -46,7 +46,7 @@ TRAIN = str(DATA / "digits" / "train.safetensors")
 def merge(models: Sequence[Path], out: Path, **how: Any) -> dict[str, Any]:
     """One merge on disk; the report."""
     fusion = fusion_of(len(models), weights=how.pop("weights", None))
-    return run_merge([recognise(model) for model in models], Output(out, force=True), fusion=fusion, **how)
+    return run_merge([recognise(model) for model in models], Output(out, overwrite=True), fusion=fusion, **how)
 
 
 def sequence(models: Sequence[Path], out: Path, spaces: str, **how: Any) -> dict[str, Any]:

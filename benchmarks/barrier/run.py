@@ -126,7 +126,7 @@ def align(row: str, family: str, a: Path, b: Path, width: int | None, seed: int)
         options["seed"] = seed
     if row.startswith("generated"):
         options["data" if row == "generated" else "learn"] = generated(family, a, b)
-    _, report = isomerge.align(b, onto=a, out=out, align=True, force=True, **options)
+    _, report = isomerge.align(b, onto=a, out=out, align=True, overwrite=True, **options)
     seconds = time.perf_counter() - began
     stream = (report.get("streams") or [{}])[0]
     return out, {

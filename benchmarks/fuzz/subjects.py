@@ -99,7 +99,7 @@ def make_inputs(folder: Path) -> Path:
     import isomerge
 
     a, b = (_model(folder / name, seed) for name, seed in (("a", 0), ("b", 1)))
-    isomerge.align(a, onto=a, spaces="none", out=folder / "shards", shard_size=3000)
+    isomerge.align(a, onto=a, spaces="none", out=folder / "shards", out_shard_size=3000)
     isomerge.align(a, onto=a, spaces="none", out=folder / "half", dtype="bfloat16")
     alignment, _ = isomerge.align(b, onto=a)
     alignment.save(folder / "patch.safetensors")

@@ -11,20 +11,14 @@ from contextlib import contextmanager
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 """An option of the command line in a sentence."""
 IN_PYTHON = {
-    "allow-pickle": "allow_pickle=True",
-    "gradient-checkpointing": "gradient_checkpointing=True",
     "json": "the report that the function returns",
-    "learn-permutations": "permutations=True",
     "no-align": "align=False",
     "no-merge-base": "merge_base=False",
-    "overwrite": "force=True",
     "parameter": "parameters={NAME: VALUE}",
     "save-alignment": "the alignment's save",
     "source-base": "source_bases=[...]",
-    "sv-epsilon": "epsilon=...",
-    "untie": "untie=True",
 }
-"""What Python's argument is where it is not the option's name with a value; a test compares them."""
+"""What Python's argument is where it is not the option's name with a value; `isomerge.options` adds its switches."""
 _ASIDE = re.compile(r" \(in Python: [^)]*\)")
 
 

@@ -48,13 +48,13 @@ def disk_errors(path: Path, doing: str = "writing") -> Iterator[None]:
         ) from error
 
 
-def check_file(path: Path, name: str, *, force: bool) -> None:
+def check_file(path: Path, name: str, *, overwrite: bool) -> None:
     """Refuse a file to write that cannot be one, before anything is computed for it.
 
     Args:
         path: the file.
         name: what errors call it.
-        force: whether a file that is there may be replaced.
+        overwrite: whether a file that is there may be replaced.
 
     Raises:
         IsomergeError: no folder to write into, a folder, a device or a file in its place, or a name that no file can have.
@@ -64,7 +64,7 @@ def check_file(path: Path, name: str, *, force: bool) -> None:
             raise IsomergeError(f"{name}: no such folder; make it first")
         if path.is_dir():
             raise IsomergeError(f"{name} is a folder: name a file")
-        if os.path.lexists(path) and not force:
+        if os.path.lexists(path) and not overwrite:
             raise IsomergeError(f"{name} exists: choose another file, or --overwrite a file")
         if os.path.exists(path) and not path.is_file():  # a device would be replaced by a file
             raise IsomergeError(f"{name} is no plain file: choose another one")

@@ -28,7 +28,7 @@ def test_files_have_the_names_that_diffusers_looks_for(size: int, toy: Callable[
     """One file or many with their index, read again; the function is the same."""
     one = toy("flux")
     moved = disguise("flux", one.folder, tmp_path / "moved", 3)
-    isomerge.merge([one.folder, moved], out=tmp_path / "out", shard_size=size)
+    isomerge.merge([one.folder, moved], out=tmp_path / "out", out_shard_size=size)
     names = {file.name for file in (tmp_path / "out").glob("*model*.safetensors*")}
     assert all(name.startswith("diffusion_pytorch_model") for name in names)
     assert ("diffusion_pytorch_model.safetensors.index.json" in names) == (len(names) > 1) == (size == SMALL)

@@ -102,9 +102,9 @@ def test_all_spaces_together(name: str, condition: float, toy: Callable[..., Toy
 def test_sharded(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
     """The same from and to many shards."""
     whole = toy(name)
-    sharded = load_toy(name, write_toy(whole, whole.stored, tmp_path / "in", shard_size=SHARD))
+    sharded = load_toy(name, write_toy(whole, whole.stored, tmp_path / "in", out_shard_size=SHARD))
     assert len(list((tmp_path / "in").glob("model-*.safetensors"))) > 2
-    out = write_toy(sharded, sharded.drawn(None), tmp_path / "out", shard_size=SHARD)
+    out = write_toy(sharded, sharded.drawn(None), tmp_path / "out", out_shard_size=SHARD)
     assert len(list(out.glob("model-*.safetensors"))) > 2
     assert relative(outputs(out), whole.reference) < whole.tolerance
 

@@ -59,7 +59,7 @@ def test_idle_keys_are_kept(lent: Path, tmp_path: Path) -> None:
     idle = {f"model.layers.3.self_attn.{part}.weight": torch.randn(16, 48) for part in ("k_proj", "v_proj")}
     save_file(weights | idle, held / WEIGHTS, {"format": "pt"})
     for first, other in ((held, lent), (lent, held)):
-        isomerge.merge([str(first), str(other)], out=str(tmp_path / "out"), spaces="none", force=True)
+        isomerge.merge([str(first), str(other)], out=str(tmp_path / "out"), spaces="none", overwrite=True)
         merged = load_file(tmp_path / "out" / WEIGHTS)
         assert merged.keys() == load_file(first / WEIGHTS).keys()
         assert all(torch.equal(merged[name], idle[name]) for name in idle.keys() & merged.keys())

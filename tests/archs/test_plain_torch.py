@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import isomerge
-from isomerge.api.opening import destination
 from isomerge.archs import spec_for
+from isomerge.commands.opening import destination
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import recognise
@@ -54,7 +54,7 @@ def disguised(folder: Path, out: Path, names: list[str], text: Path = TEXT, seed
     """Write the model moved by random elements of some spaces; by how much the weights moved."""
     model = recognise(folder, spec_file=text)
     g = random_alignment(model.spec, model.blocks, torch.Generator().manual_seed(seed), names)
-    with destination(out, {"force": True}, [model]) as output:
+    with destination(out, {"overwrite": True}, [model]) as output:
         return run_apply(g, model, output)["distance"]["after"]
 
 

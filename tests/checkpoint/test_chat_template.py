@@ -11,12 +11,12 @@ import pytest
 import torch
 from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from raw_files import single
 
 from isomerge.checkpoint.chat_template import common_template, named_templates, own_template, template_text
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from raw_files import single
 
 TALK = [
     {"role": "user", "content": "Hi"},

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from raw_files import config_only, entry, one_sentence, raw_safetensors, sharded, single, tree
 from safetensors.torch import save_file
 
 import isomerge.errors
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
+from raw_files import config_only, entry, one_sentence, raw_safetensors, sharded, single, tree
 
 SOURCE = str(Path(isomerge.errors.__file__).parents[1])
 TWO = {"a": torch.arange(4.0), "b": torch.ones(2, 3, dtype=torch.bfloat16)}

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from raw_files import CONFIG, one_sentence, planned, tree, written
 
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
+from raw_files import CONFIG, one_sentence, planned, tree, written
 
 
 def test_same_bytes_whatever_the_order(tmp_path):
@@ -66,7 +66,7 @@ def test_force_replaces_at_the_very_end(tmp_path):
     out = written(tmp_path / "m", {"old": torch.ones(1)}, files={**CONFIG, "old.txt": b"x"})
     before = tree(out)
     tensors = {"new": torch.zeros(2)}
-    with CheckpointWriter(out, planned(tensors), key="k", force=True) as writer:
+    with CheckpointWriter(out, planned(tensors), key="k", overwrite=True) as writer:
         writer.write("new", tensors["new"])
         writer.commit("u", {})
         with pytest.raises(IsomergeError):

@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_files import CONFIG, one_sentence, planned, sharded, single, written
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, joined, weights_checksum
 from isomerge.checkpoint.header import read_header
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.errors import IsomergeError
+from raw_files import CONFIG, one_sentence, planned, sharded, single, written
 
 TENSORS = {
     "a": torch.arange(6.0).reshape(2, 3),
@@ -54,8 +54,8 @@ def test_lengths_beyond_memory() -> None:
 
 
 @pytest.mark.parametrize("order", [list(TENSORS), list(reversed(TENSORS))])
-@pytest.mark.parametrize("shard_size", [10**9, 20])
-def test_written_files(tmp_path: Path, order: list[str], shard_size: int) -> None:
+@pytest.mark.parametrize("out_shard_size", [10**9, 20])
+def test_written_files(tmp_path: Path, order: list[str], out_shard_size: int) -> None:
     """The writer's checksums are those of the files on the disk, in whatever order tensors come."""
     told: dict[str, Checksum] = {}
 
@@ -63,7 +63,7 @@ def test_written_files(tmp_path: Path, order: list[str], shard_size: int) -> Non
         told.update(sums)
         return {"report.json": b"{}"}
 
-    with CheckpointWriter(tmp_path / "m", planned(TENSORS), key="k", shard_size=shard_size) as writer:
+    with CheckpointWriter(tmp_path / "m", planned(TENSORS), key="k", out_shard_size=out_shard_size) as writer:
         for name in order:
             writer.write(name, TENSORS[name])
         source = tmp_path / "vocab.txt"
@@ -71,7 +71,7 @@ def test_written_files(tmp_path: Path, order: list[str], shard_size: int) -> Non
         out = writer.finish({**CONFIG, "vocab.txt": source}, last=last)
     assert {p.name for p in out.iterdir()} == {*told, "report.json"}
     assert {name: crc_of(out / name) for name in told} == told
-    assert len(told) == (3 if shard_size == 10**9 else 2 + 1 + len(list(out.glob("model-*"))))
+    assert len(told) == (3 if out_shard_size == 10**9 else 2 + 1 + len(list(out.glob("model-*"))))
 
 
 def test_written_files_after_a_resume(tmp_path: Path) -> None:

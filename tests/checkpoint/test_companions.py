@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import transformers
-from raw_files import one_sentence
 
 from isomerge.checkpoint.companions import COMPANIONS, companion_files, config_bytes
 from isomerge.errors import IsomergeError
+from raw_files import one_sentence
 
 WANTED = [
     "generation_config.json",

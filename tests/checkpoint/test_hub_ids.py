@@ -4,10 +4,10 @@ from typing import Any, cast
 import pytest
 import torch
 from huggingface_hub import errors
-from raw_files import config_only, one_sentence, single
 
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
+from raw_files import config_only, one_sentence, single
 
 
 @pytest.fixture

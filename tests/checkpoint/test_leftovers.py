@@ -31,17 +31,17 @@ def seen(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("kind", ["file", "folder", "like ours", "replaced"])
-def test_unfinished_output_takes_nobody_s_place(kind: str, force: bool, tmp_path: Path) -> None:
+def test_unfinished_output_takes_nobody_s_place(kind: str, overwrite: bool, tmp_path: Path) -> None:
     """The run stops in one sentence, whatever the way in, and everything is as it was."""
     theirs(tmp_path / ".m.partial", kind)
     before = seen(tmp_path)
     with pytest.raises(IsomergeError, match=r"\.m\.partial is in the way.*rename or remove it") as caught:
-        CheckpointWriter(tmp_path / "m", PLAN, key="k", force=force)
+        CheckpointWriter(tmp_path / "m", PLAN, key="k", overwrite=overwrite)
     assert "\n" not in str(caught.value)
     with pytest.raises(IsomergeError, match="in the way"):
-        PartialFolder(tmp_path / "m", force=force)
+        PartialFolder(tmp_path / "m", overwrite=overwrite)
     assert seen(tmp_path) == before
     assert not (tmp_path / "m").exists()
 
@@ -49,7 +49,7 @@ def test_unfinished_output_takes_nobody_s_place(kind: str, force: bool, tmp_path
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_nor_while_it_is_written(kind: str, tmp_path: Path) -> None:
     """Put there after the run has looked: neither begun over nor discarded."""
-    partial = PartialFolder(tmp_path / "m", force=False)
+    partial = PartialFolder(tmp_path / "m", overwrite=False)
     theirs(tmp_path / ".m.partial", kind)
     before = seen(tmp_path)
     with pytest.raises(IsomergeError, match="in the way"):

@@ -3,10 +3,10 @@ import os
 
 import pytest
 import torch
-from raw_files import config_only, one_sentence, single, tree
 
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
+from raw_files import config_only, one_sentence, single, tree
 
 
 @pytest.fixture

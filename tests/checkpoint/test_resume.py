@@ -7,13 +7,13 @@ from shutil import rmtree
 
 import pytest
 import torch
-from raw_files import one_sentence, tree
 
 import isomerge.errors
 from isomerge.checkpoint.header import read_header
 from isomerge.checkpoint.journal import Journal
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
+from raw_files import one_sentence, tree
 
 SOURCE = str(Path(isomerge.errors.__file__).parents[1])
 UNITS = 6
@@ -26,7 +26,7 @@ def value(name):
 
 
 def writer_of(out, key="k", **options):
-    return CheckpointWriter(out, PLAN, key=key, shard_size=200, **options)
+    return CheckpointWriter(out, PLAN, key=key, out_shard_size=200, **options)
 
 
 def do_units(writer, count=UNITS):
@@ -193,7 +193,7 @@ def test_another_key_or_plan_begins_anew(tmp_path):
     with writer_of(tmp_path / "m", key="other") as writer:
         assert (writer.resumed, writer.discarded, writer.done) == (False, True, {})
         do_units(writer, 1)
-    with CheckpointWriter(tmp_path / "m", PLAN, key="other", shard_size=10**6) as writer:
+    with CheckpointWriter(tmp_path / "m", PLAN, key="other", out_shard_size=10**6) as writer:
         assert (writer.resumed, writer.discarded) == (False, True)
 
 
@@ -209,9 +209,9 @@ def test_leftovers_of_a_failed_finish_do_not_stay(tmp_path, whole):
 def test_second_writer_is_refused_and_harms_nothing(tmp_path, whole):
     with writer_of(tmp_path / "m") as writer:
         do_units(writer, 2)
-        for force in (False, True):
+        for overwrite in (False, True):
             with pytest.raises(IsomergeError) as caught:
-                writer_of(tmp_path / "m", key="other", force=force)
+                writer_of(tmp_path / "m", key="other", overwrite=overwrite)
             one_sentence(caught.value, tmp_path / "m", "another process")
         with pytest.raises(IsomergeError):
             writer_of(tmp_path / "whole" / ".." / "m")
@@ -225,7 +225,7 @@ import sys, time
 sys.path[:0] = {paths!r}
 from pathlib import Path
 from test_resume import do_units, writer_of, value
-writer = writer_of(Path({out!r}), force={force!r})
+writer = writer_of(Path({out!r}), overwrite={overwrite!r})
 do_units(writer, 3)
 writer.write("u3.a", value("not committed"))
 {more}
@@ -234,14 +234,14 @@ time.sleep(60)
 """
 
 
-def killed_child(out, *, more="", force=False):
+def killed_child(out, *, more="", overwrite=False):
     """A real process that did three units, ``more``, and was killed while it held the lock."""
-    code = CHILD.format(paths=[SOURCE, str(Path(__file__).parent)], out=str(out), more=more, force=force)
+    code = CHILD.format(paths=[SOURCE, str(Path(__file__).parent)], out=str(out), more=more, overwrite=overwrite)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         with pytest.raises(IsomergeError, match="another process"):
-            writer_of(out, force=force)
+            writer_of(out, overwrite=overwrite)
         child.send_signal(signal.SIGKILL)
 
 
@@ -263,13 +263,13 @@ def test_killed_between_the_two_renames_of_force(tmp_path, whole, key):
     out = tmp_path / "m"
     out.mkdir()
     (out / "old").write_text("precious")
-    with writer_of(out, force=True) as writer:
+    with writer_of(out, overwrite=True) as writer:
         do_units(writer)
         os.rename(out, tmp_path / ".m.partial" / "replaced")
     with pytest.raises(IsomergeError, match="--overwrite"):
         writer_of(out, key=key)
     assert (out / "old").read_text() == "precious"
-    with writer_of(out, key=key, force=True) as writer:
+    with writer_of(out, key=key, overwrite=True) as writer:
         assert writer.resumed == (key == "k")
         assert (out / "old").read_text() == "precious"
         do_units(writer)
@@ -287,7 +287,7 @@ def test_killed_after_the_rename_leaves_a_whole_output(tmp_path, whole, monkeypa
         monkeypatch.undo()
     assert tree(tmp_path / "m") == whole
     assert (tmp_path / ".m.partial").exists()
-    with writer_of(tmp_path / "m", force=True) as writer:
+    with writer_of(tmp_path / "m", overwrite=True) as writer:
         assert (writer.resumed, writer.discarded) == (False, True)
         do_units(writer)
         writer.finish(FILES)

@@ -4,13 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_files import CONFIG, planned, written
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from isomerge.checkpoint.dtypes import torch_dtype
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.writer import CheckpointWriter
+from raw_files import CONFIG, planned, written
 
 CODES = ["BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64", "C64"]
 CODES += ["F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ"]
@@ -42,11 +42,11 @@ def same(left, right):
 
 @settings(max_examples=60, deadline=None)
 @given(tensor_dicts(), st.randoms(), st.sampled_from([1, 16, 10**9]))
-def test_written_by_us_read_by_safetensors(tmp_path_factory, tensors, random, shard_size):
+def test_written_by_us_read_by_safetensors(tmp_path_factory, tensors, random, out_shard_size):
     folder = tmp_path_factory.mktemp("ours")
     order = list(tensors)
     random.shuffle(order)
-    with CheckpointWriter(folder / "m", planned(tensors), key="k", shard_size=shard_size) as writer:
+    with CheckpointWriter(folder / "m", planned(tensors), key="k", out_shard_size=out_shard_size) as writer:
         for name in order:
             writer.write(name, tensors[name])
         writer.finish(CONFIG)
@@ -95,7 +95,7 @@ def test_same_shards_as_save_pretrained(tmp_path, limit):
     model.save_pretrained(tmp_path / "theirs", max_shard_size=limit)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     files = {"config.json": tmp_path / "theirs" / "config.json"}
-    out = written(tmp_path / "ours", state, shard_size=limit, files=files)
+    out = written(tmp_path / "ours", state, out_shard_size=limit, files=files)
     theirs, ours = open_checkpoint(tmp_path / "theirs"), open_checkpoint(out)
     assert {n: t.file.name for n, t in theirs.tensors.items()} == {n: t.file.name for n, t in ours.tensors.items()}
     assert sorted(p.name for p in theirs.folder.iterdir()) == sorted(p.name for p in out.iterdir())

@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_files import entry, one_sentence, raw_safetensors
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from isomerge.checkpoint.header import MAX_HEADER, read_header
 from isomerge.errors import IsomergeError
+from raw_files import entry, one_sentence, raw_safetensors
 
 A = entry("F32", [2], 0, 8)
 BIG = 2**62

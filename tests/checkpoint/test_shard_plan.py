@@ -3,15 +3,15 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_files import one_sentence
 
 from isomerge.checkpoint.plan import index_bytes
 from isomerge.checkpoint.writer import OutTensor, parse_size, shard_plan
 from isomerge.errors import IsomergeError
+from raw_files import one_sentence
 
 
-def plan(sizes, shard_size):
-    return shard_plan([OutTensor(f"t{i}", "U8", (n,)) for i, n in enumerate(sizes)], shard_size)
+def plan(sizes, out_shard_size):
+    return shard_plan([OutTensor(f"t{i}", "U8", (n,)) for i, n in enumerate(sizes)], out_shard_size)
 
 
 def names(shards):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import transformers as tf
-from raw_files import one_sentence, tree
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -32,6 +31,7 @@ from isomerge.options.unused import notes, noting
 from isomerge.run.writing_run import run_key
 from isomerge.solve.match_inputs import inputs_key, open_given
 from isomerge.solve.match_options import Matching
+from raw_files import one_sentence, tree
 from toys import randomise, relative, save_toy
 
 SMALL = {
@@ -535,7 +535,7 @@ def test_slices_of_two_vocabularies(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yml"
     for source, expected in (("union", {*ONE, *TWO}), (str(two.folder), {*TWO})):
         recipe.write_text(f"{layers}merge_method: passthrough\ntokenizer_source: {source}\n")
-        merge(recipe, out=tmp_path / "out", force=True)
+        merge(recipe, out=tmp_path / "out", overwrite=True)
         out = open_checkpoint(tmp_path / "out")
         embeddings, heads = by_token(out, TABLES[0]), by_token(out, TABLES[1])
         assert set(embeddings) == expected

@@ -906,7 +906,6 @@ def test_ctrl_c_is_one_sentence(
     left: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 130, no traceback; whether the same command goes on is said."""
-    import isomerge
     from isomerge.cli.app import main
     from isomerge.run import writing_run as run
 
@@ -918,7 +917,7 @@ def test_ctrl_c_is_one_sentence(
     if left:
         monkeypatch.setattr(run.StreamWriter, "done", interrupted)
     else:
-        monkeypatch.setattr(isomerge, "merge", interrupted)
+        monkeypatch.setattr("isomerge.commands.merging.planned_merge", interrupted)
     monkeypatch.setattr(sys, "argv", ["isomerge", "merge", a, b, "-o", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as stopped:
         main()

@@ -139,7 +139,7 @@ def test_options_reach_the_run(stored: Callable, isomerge: Callable, tmp_path: P
     a, b = stored("gpt2", 0), stored("gpt2", 5)
     options = ["--layers", "tail:1", "--spaces", "ff", "--dtype", "bfloat16", "--out-shard-size", "30K"]
     assert isomerge("merge", a, b, "-o", tmp_path / "out", *options).code == 0
-    api.merge([a, b], out=tmp_path / "same", layers="tail:1", spaces="ff", dtype="bfloat16", shard_size=30_000)
+    api.merge([a, b], out=tmp_path / "same", layers="tail:1", spaces="ff", dtype="bfloat16", out_shard_size=30_000)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "same")
     assert len(list((tmp_path / "out").glob("model-*"))) > 2
 

@@ -71,12 +71,12 @@ def test_what_is_left_out_is_told(tuned: tuple[Path, Path], isomerge: Callable, 
 
 
 def test_python_replaces_only_when_told(tuned: tuple[Path, Path], tmp_path: Path) -> None:
-    """The same by `isomerge.extract_lora`; ``force`` replaces a folder."""
+    """The same by `isomerge.extract_lora`; ``overwrite`` replaces a folder."""
     fine, base = tuned
     first = package.extract_lora(fine, base, out=tmp_path / "lora", rank=1)
     with pytest.raises(package.IsomergeError, match="lora"):
         package.extract_lora(fine, base, out=tmp_path / "lora", rank=3)
-    second = package.extract_lora(fine, base, out=tmp_path / "lora", rank=3, force=True)
+    second = package.extract_lora(fine, base, out=tmp_path / "lora", rank=3, overwrite=True)
     assert first["lost"] > second["lost"]
     assert second["tensors"]["model.norm.weight"]["kept"] == "lost"
 

@@ -27,7 +27,6 @@ from isomerge.options.unused import (
     notes,
     noting,
 )
-from isomerge.solve.match_checks import matching_of
 
 API = sorted({*library.__all__} - {"Alignment", "IsomergeError"})
 ALIGN = ("align", "b", "--onto", "a", "-o", "OUT")
@@ -53,7 +52,7 @@ NOTED: dict[tuple[str, ...], dict[str, list[str]]] = {
 WORDS = {
     "stats_src": ["--stats-src", "x"], "stats_anchor": ["--stats-anchor", "x"], "evidence": ["--evidence", "weights"],
     "search": ["--search", "1"], "input_metric": ["--input-metric"], "steps": ["--steps", "3"],
-    "permutations": ["--learn-permutations"], "batch_size": ["--batch-size", "3"], "precision": ["--precision", "bfloat16"],
+    "learn_permutations": ["--learn-permutations"], "batch_size": ["--batch-size", "3"], "precision": ["--precision", "bfloat16"],
     "gradient_checkpointing": ["--gradient-checkpointing"], "learn_target": ["--learn-target", "distill"],
     "learn_effort": ["--learn-effort", "thorough"], "address": ["--address", "auto"],
 }  # fmt: skip
@@ -77,14 +76,14 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("merge", "evidence"): ({"match": "ot-acts"}, "weights"),
     ("merge", "data"): ({"evidence": "weights"}, "x"),
     ("align", "data"): ({"evidence": "weights"}, "x"),
-    ("discover", "force"): ({}, True),
+    ("discover", "overwrite"): ({}, True),
     ("prove", "inputs"): ({"model": "x"}, (1,)),
     ("prove", "forward"): ({"model": "x"}, print),
     **{("report", name): ({}, 3) for name in ("points", "limit", "length", "batch_size", "device", "allow_pickle")},
     **{
         (f, name): ({}, "x")
         for f in ("align", "canon", "merge", "apply")
-        for name in ("shard_size", "dtype", "force")
+        for name in ("out_shard_size", "dtype", "overwrite")
     },
 }
 """Where the command line has no such case, or it would need a device: what else is asked for, and a value."""
@@ -105,7 +104,7 @@ def test_every_argument_has_an_entry(name: str) -> None:
     own = {
         n for n, p in inspect.signature(getattr(library, name)).parameters.items() if p.kind is not p.VAR_KEYWORD
     }
-    more = set(inspect.signature(matching_of).parameters) if name in ("align", "merge") else set()
+    more = set()
     assert own | more <= TABLE[name].keys()
     assert TABLE[name].keys() - own - more <= {"observer", "spec", "allow_pickle"}  # which several share
 
@@ -192,7 +191,7 @@ def test_what_contradicts_is_refused(
 def test_what_a_door_knows(function: str, name: str) -> None:
     """Of the table alone: one note where it does nothing, none where it is as by default."""
     more, value = DIRECT[function, name]
-    defaults = defaults_of(matching_of, getattr(library, function))
+    defaults = defaults_of(getattr(library, function))
     for given, count in ((value, 1), (defaults.get(name), 0)):
         with noting():
             note_idle(function, {**defaults, "out": None, **more, name: given}, defaults)
@@ -204,7 +203,7 @@ def test_data_beside_a_match_that_reads_none_are_refused_in_python(place: Path, 
     with pytest.raises(IsomergeError, match="--match git-rebasin reads no data"):
         library.align(place / "b", onto=place / "a", match="git-rebasin", data=place / "t.jsonl")
     with noting():
-        defaults = defaults_of(matching_of, library.merge)
+        defaults = defaults_of(library.merge)
         given = {**defaults, "match": "git-rebasin", "data": "x", "method_reads": True}
         note_idle("merge", given, defaults)
         assert notes() == []

@@ -97,5 +97,5 @@ def test_an_adapters_base_stays(copies: Callable, tmp_path: Path) -> None:
     before = {file: file.read_bytes() for file in a.rglob("*") if file.is_file()}
     for out in (a, tmp_path / "adapter", a / "x"):
         with pytest.raises(IsomergeError, match="choose another output folder"):
-            library.canon(tmp_path / "adapter", out=out, force=True)
+            library.canon(tmp_path / "adapter", out=out, overwrite=True)
     assert {file: file.read_bytes() for file in a.rglob("*") if file.is_file()} == before

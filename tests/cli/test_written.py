@@ -188,8 +188,8 @@ def test_python_writes_over_no_input(tmp_path: Path) -> None:
     config = model / "config.json"
     for write in (
         lambda to: library.fingerprint(model, out=to),
-        lambda to: library.discover(model, out=to, force=True),
-        lambda to: library.stats(model, data=tmp_path / "x.jsonl", out=to, force=True),
+        lambda to: library.discover(model, out=to, overwrite=True),
+        lambda to: library.stats(model, data=tmp_path / "x.jsonl", out=to, overwrite=True),
     ):
         for victim in (config, model / "model.safetensors"):
             before = victim.read_bytes()
@@ -205,7 +205,7 @@ def test_overwrite_makes_no_folder_of_a_file(pair: tuple[Path, Path], tmp_path: 
     weights = pair[0] / "model.safetensors"
     before = weights.read_bytes()
     with pytest.raises(IsomergeError, match="is read, and would be replaced"):
-        align(pair[1], onto=pair[0], out=weights, force=True)
+        align(pair[1], onto=pair[0], out=weights, overwrite=True)
     assert weights.read_bytes() == before
 
 

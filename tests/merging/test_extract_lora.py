@@ -228,7 +228,7 @@ def test_refusals(tmp_path: Path) -> None:
         (gpt, {}, ["gpt2", "llama"]),
         (tuned, {"rank": 0}, ["--rank 0"]),
         (tuned, {"energy": 0.0}, ["--energy 0.0"]),
-        (tuned, {"epsilon": 1.0}, ["--sv-epsilon 1.0"]),
+        (tuned, {"sv_epsilon": 1.0}, ["--sv-epsilon 1.0"]),
         (tuned, {"include": "nothing"}, ["no module that differs", "--include"]),
         (tuned, {"include": "("}, ["--include ", "'('"]),
         (tuned, {"out": tmp_path / "there"}, ["there", "exists"]),
@@ -240,7 +240,7 @@ def test_refusals(tmp_path: Path) -> None:
     left = {p.name for p in tmp_path.iterdir()}
     assert left == {"base", "tuned", "wide", "gpt", "there"}
     assert (tmp_path / "there" / "file").read_text() == "kept"
-    extract_lora(tuned, base, tmp_path / "there", force=True)
+    extract_lora(tuned, base, tmp_path / "there", overwrite=True)
     assert {p.name for p in (tmp_path / "there").iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
 
 
@@ -251,7 +251,7 @@ def test_overwrite_never_removes_what_is_read(tmp_path: Path) -> None:
     other = tune(project, tmp_path / "other", 3)
     for pair in ((inner, other), (other, inner)):
         with pytest.raises(IsomergeError, match=r"project holds .*checkpoint-500.*, which is read"):
-            extract_lora(*pair, project, force=True)
+            extract_lora(*pair, project, overwrite=True)
     assert (inner / "model.safetensors").is_file()
 
 

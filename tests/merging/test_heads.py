@@ -87,7 +87,7 @@ def test_separate_heads_share_one_body(pair: tuple[Path, Path], tmp_path: Path) 
     """Every folder is a complete checkpoint and gives its model's outputs; weights of the body are stored once."""
     one, two = pair
     out = tmp_path / "out"
-    isomerge.merge([one, two], out=out, spaces="all", heads="separate", shard_size=60_000)
+    isomerge.merge([one, two], out=out, spaces="all", heads="separate", out_shard_size=60_000)
     assert relative(outputs(bare(out)), outputs(one)) <= 1e-4
     for folder, model in (("1-one", one), ("2-two", two)):
         here = out / "heads" / folder
@@ -102,7 +102,7 @@ def test_separate_heads_share_one_body(pair: tuple[Path, Path], tmp_path: Path) 
         assert len(shared) == len(list(here.glob("model-0*"))) > 1
         names = set().union(*(load_file(file) for file in shared))
         assert not any(name.startswith("classifier") for name in names)
-    isomerge.merge([one, two], out=tmp_path / "again", spaces="all", heads="separate", shard_size=60_000)
+    isomerge.merge([one, two], out=tmp_path / "again", spaces="all", heads="separate", out_shard_size=60_000)
     first, again = files_of(out), files_of(tmp_path / "again")
     assert {n: b for n, b in again.items() if not n.startswith("alignment")} == first
 
@@ -147,7 +147,7 @@ def test_averaged_heads_of_other_labels_are_told(tmp_path: Path) -> None:
     """By their names, where classes have some, or by their task; not where there is one head, or a choice was made."""
 
     def notes(one: Path, two: Path, **how: str) -> list[str]:
-        merged = isomerge.merge([one, two], out=tmp_path / "out", force=True, align=False, **how)
+        merged = isomerge.merge([one, two], out=tmp_path / "out", overwrite=True, align=False, **how)
         return [note for note in merged["notes"] if "averaged" in note]
 
     a, b = classifier("bert", tmp_path / "a", 3), classifier("bert", tmp_path / "b", 3, seed=1)

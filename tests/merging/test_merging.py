@@ -39,7 +39,7 @@ def given(method: Method, models: list[Path], folder: Path) -> dict:
         kind = {"grams": "regmean", "factors": "kfac", "fishers": "fisher"}[method.statistics]
         files = [folder / f"{k}-{kind}.safetensors" for k in range(len(models))]
         for model, file in zip(models, files, strict=True):
-            isomerge.stats(model, data=tokens(folder), out=file, kinds=[kind], force=True)
+            isomerge.stats(model, data=tokens(folder), out=file, kinds=[kind], overwrite=True)
         found["stats"] = files
     return found
 

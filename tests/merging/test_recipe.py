@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.schema import Recipe, read_recipe
 from isomerge.merging.recipe.yaml_text import read_yaml
-from isomerge.solve.match_checks import matching_of
+from isomerge.options import MatchingOptions
 
 FULL = """
 models:
@@ -138,7 +137,7 @@ align:
   learn_effort: thorough
   learn_target: distill
   steps: 12
-  permutations: true
+  learn_permutations: true
   functional: false
   input_metric: true
   batch_size: 4
@@ -157,20 +156,12 @@ def test_every_option_of_the_match(tmp_path: Path) -> None:
     """The block has each option that `isomerge.align` takes beside the weights, by its name there."""
     block = read_recipe(write(tmp_path, f"{MODELS}merge_method: linear\n{EVIDENCE}")).align
     found = block.matching()
-    wanted = set(signature(matching_of).parameters)
+    wanted = set(MatchingOptions.declared())
     assert set(found) == wanted
     assert found["stats_anchor"] == "a.safetensors"
     assert found["stats_src"] == ["b.safetensors"]
-    assert (found["search"], found["steps"], found["permutations"], found["seed"]) == (20.0, 12, True, 3)
+    assert (found["search"], found["steps"], found["learn_permutations"], found["seed"]) == (20.0, 12, True, 3)
     assert set(type(block).model_fields) == {*wanted - {"stats_src", "stats_anchor"}, "stats", *OWN}
-
-
-def test_every_option_of_the_match_is_one_of_the_command_line() -> None:
-    """By its name in Python, with its default; `stats_src` as a list, which is none."""
-    from isomerge.cli.matching_options import _declared
-
-    wanted = {name: p.default for name, p in signature(matching_of).parameters.items()}
-    assert _declared() == {**wanted, "stats_src": []}
 
 
 OWN = ("enabled", "anchor", "onto", "repair", "heads", "merge_base", "spaces", "layers", "untie", "spec")

@@ -8,7 +8,7 @@ from isomerge.errors import IsomergeError, UnfinishedError
 from isomerge.merging.recipe.recipe_words import in_keys, told_in_keys
 from isomerge.merging.recipe.schema import AlignBlock, Recipe
 
-BLOCK = AlignBlock(data="x", search=1.0, permutations=True, stats=["a", "b"])
+BLOCK = AlignBlock(data="x", search=1.0, learn_permutations=True, stats=["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ BLOCK = AlignBlock(data="x", search=1.0, permutations=True, stats=["a", "b"])
     [
         ("--search nan: give a time", "`align.search` nan: give a time"),
         ("--steps -1: at least one", "--steps -1: at least one"),  # it does not stand there
-        ("--learn-permutations is for learning", "`align.permutations` is for learning"),
+        ("--learn-permutations is for learning", "`align.learn_permutations` is for learning"),
         ("--stats-src and --data: choose one", "`align.stats` and `align.data`: choose one"),
         (
             "make it by isomerge stats A --data DATA: it is none",

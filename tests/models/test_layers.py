@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as tf
-from raw_files import one_sentence
 
 from depth import more
 from isomerge.checkpoint import checksums
@@ -24,6 +23,7 @@ from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.statistics import weights_digest
 from isomerge.run.writing_run import run_key
+from raw_files import one_sentence
 from toys import CAUSAL, TOYS, Toy, config_of, inputs, outputs, overwrite, relative, save_toy
 
 # toy -> (what stands before and after the number of a layer, the layers of its module, the key of its depth)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from raw_files import one_sentence
 
 from depth import EVERY
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
 from isomerge.models.materialise import materialise
+from raw_files import one_sentence
 from solve.disguises import write_like
 from toys import Toy, load_toy, relative
 

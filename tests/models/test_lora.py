@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from raw_files import one_sentence
 from safetensors.torch import save_file
 
 from isomerge.checkpoint.opening import open_checkpoint
@@ -23,6 +22,7 @@ from isomerge.models.references import ModelRef, open_model_ref, parse_model_ref
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.statistics import weights_digest
 from isomerge.run.writing_run import run_key
+from raw_files import one_sentence
 from toys import config_of, outputs, overwrite, relative, save_toy, tensors
 
 Q = "model.layers.0.self_attn.q_proj"

@@ -13,10 +13,10 @@ import torch
 
 import isomerge
 from depth import more
-from isomerge.api.opening import pair_solver
 from isomerge.archs import spec_for
 from isomerge.checkpoint.agreement import read_by_transformers
 from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.commands.opening import pair_solver
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
 from isomerge.models.materialise import materialise

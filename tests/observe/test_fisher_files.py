@@ -33,7 +33,7 @@ from toys import config_of, load_toy
 
 def stats(folder: Path, path: Path, kinds: str, count: int = 4, **how: Any) -> dict[str, Any]:
     """The command on labelled examples."""
-    return isomerge.stats(folder, data=labelled(folder, count), out=path, kinds=kinds, force=True, **how)
+    return isomerge.stats(folder, data=labelled(folder, count), out=path, kinds=kinds, overwrite=True, **how)
 
 
 def rewritten(path: Path, out: Path, tensors: Callable = lambda t: None, header: Callable = lambda h: None) -> Path:

@@ -44,7 +44,7 @@ def test_models_write_in_turn(tmp_path: Path) -> None:
     isomerge.generate(models, out=tmp_path / "y.safetensors", **again)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert (tmp_path / "y.safetensors").read_bytes() == (tmp_path / "x.safetensors").read_bytes()
-    isomerge.generate(models, out=tmp_path / "y.safetensors", seed=1, force=True, **again)
+    isomerge.generate(models, out=tmp_path / "y.safetensors", seed=1, overwrite=True, **again)
     assert not torch.equal(load_file(tmp_path / "y.safetensors")["input_ids"], tokens)
 
 
@@ -129,4 +129,4 @@ def test_weights_are_not_replaced_by_what_is_made_of_them(toy: Callable, tmp_pat
     """By whatever name, and with --overwrite."""
     (link := tmp_path / "x.safetensors").symlink_to(toy("gpt2").folder / "model.safetensors")
     with pytest.raises(IsomergeError, match="is read, and would be replaced"):
-        isomerge.generate([toy("gpt2").folder], out=link, limit=1, length=4, force=True)
+        isomerge.generate([toy("gpt2").folder], out=link, limit=1, length=4, overwrite=True)

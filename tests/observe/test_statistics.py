@@ -207,7 +207,7 @@ def test_files_belong_to_one_model(tmp_path: Path) -> None:
         with pytest.raises(IsomergeError, match=said):
             read_activations(path, recognise(other))
     toy = load_toy("llama", a)
-    shards = write_toy(toy, toy.stored, tmp_path / "shards", shard_size=30_000)
+    shards = write_toy(toy, toy.stored, tmp_path / "shards", out_shard_size=30_000)
     assert len(list(shards.glob("*.safetensors"))) > 2
     assert read_activations(path, recognise(shards)).values
     tied = single("gpt2", tmp_path / "tied")
@@ -284,7 +284,7 @@ def test_the_command(tmp_path: Path) -> None:
         isomerge.stats(a, data=examples, out=tmp_path / "s.safetensors")
     before = (a / "model.safetensors").read_bytes()
     with pytest.raises(IsomergeError, match="is read, and would be replaced"):
-        isomerge.stats(a, data=examples, out=tmp_path / "." / "a" / "model.safetensors", force=True)
+        isomerge.stats(a, data=examples, out=tmp_path / "." / "a" / "model.safetensors", overwrite=True)
     assert (a / "model.safetensors").read_bytes() == before
     with pytest.raises(IsomergeError, match="no such folder"):
         isomerge.stats(a, data=examples, out=tmp_path / "no" / "s.safetensors")

@@ -43,4 +43,4 @@ def use(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def engine_of(name: str, address: str | None = None):
         yield engine
 
-    monkeypatch.setattr("isomerge.api.opening.engine_of", engine_of)
+    monkeypatch.setattr("isomerge.commands.opening.engine_of", engine_of)

@@ -75,7 +75,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"weights": numpy.eye(2)},
         r"^weights=array\(\[\[1\., 0\.\], \[0\., 1\.\]\]\): give a list of numbers",
     ),
-    "no shards": ({"shard_size": 0}, "^0 is not a size"),
+    "no shards": ({"out_shard_size": 0}, "^0 is not a size"),
     "long": ({"heads": ["é" * 90]}, "^heads=.{80}…: give a text, such as"),
     "misspelt": ({"wieghts": [1]}, "^wieghts: merge has no such argument; did you mean weights$"),
     "misspelt in matching": ({"stepps": 1}, "^stepps: merge has no such argument; did you mean steps$"),

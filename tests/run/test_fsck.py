@@ -26,7 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fsck")
     a, b = single("bert", folder / "a"), single("bert", folder / "b", 5)
     (a / "vocab.txt").write_text("one\ntwo\n")
-    isomerge.merge([a, b], out=folder / "out", shard_size=60_000)
+    isomerge.merge([a, b], out=folder / "out", out_shard_size=60_000)
     return folder
 
 

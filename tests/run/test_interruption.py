@@ -37,11 +37,11 @@ KILLED = textwrap.dedent("""
             os.kill(os.getpid(), signal.SIGKILL)
         seen += 1
     if what == "merge":
-        isomerge.merge([a, b], out=out, shard_size=60_000, observer=observer)
+        isomerge.merge([a, b], out=out, out_shard_size=60_000, observer=observer)
     elif what == "align":
-        isomerge.align(b, onto=a, out=out, shard_size=60_000, observer=observer)
+        isomerge.align(b, onto=a, out=out, out_shard_size=60_000, observer=observer)
     else:
-        isomerge.apply(what, b, out=out, shard_size=60_000, observer=observer)
+        isomerge.apply(what, b, out=out, out_shard_size=60_000, observer=observer)
 """)
 
 
@@ -63,7 +63,7 @@ def test_killed_and_run_again(name: str, what: str, at: int, tmp_path: Path) -> 
     assert not out.exists()
     assert (out.parent / ".out.partial").is_dir()
     solved = []
-    again = {"shard_size": 60_000, "observer": lambda unit, done, total: solved.append(unit)}
+    again = {"out_shard_size": 60_000, "observer": lambda unit, done, total: solved.append(unit)}
     for folder in (out, tmp_path / "whole"):
         if what == "merge":
             isomerge.merge([a, b], out=folder, **again)
@@ -83,9 +83,9 @@ def test_finished_units_are_not_solved_again(tmp_path: Path, monkeypatch: pytest
     original = UnitWork.solve
     with monkeypatch.context() as watched:
         watched.setattr(UnitWork, "solve", lambda self, unit: [solved.append(unit.key), original(self, unit)][1])
-        isomerge.merge([a, b], out=tmp_path / "out", shard_size=60_000)
+        isomerge.merge([a, b], out=tmp_path / "out", out_shard_size=60_000)
     units = []
-    isomerge.merge([a, b], out=tmp_path / "whole", shard_size=60_000, observer=lambda u, *_: units.append(u))
+    isomerge.merge([a, b], out=tmp_path / "whole", out_shard_size=60_000, observer=lambda u, *_: units.append(u))
     # the run that was killed looked at one unit first, and wrote one less; what was being written behind may be lost
     assert solved in (units[8:-1], units[7:-1])
 
@@ -94,8 +94,8 @@ def test_other_inputs_start_anew(tmp_path: Path) -> None:
     """A partial folder of other inputs or settings is not continued."""
     a, b, c = (single("gpt2", tmp_path / tag, seed) for seed, tag in enumerate("abc"))
     assert run("merge", a, b, tmp_path / "out", 9) == -signal.SIGKILL
-    isomerge.merge([a, c], out=tmp_path / "out", shard_size=60_000)
-    isomerge.merge([a, c], out=tmp_path / "whole", shard_size=60_000)
+    isomerge.merge([a, c], out=tmp_path / "out", out_shard_size=60_000)
+    isomerge.merge([a, c], out=tmp_path / "whole", out_shard_size=60_000)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
 
 
@@ -107,12 +107,12 @@ def test_killed_apply(tmp_path: Path) -> None:
     assert run(str(tmp_path / "patch.safetensors"), a, b, tmp_path / "out", 9) == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     for name in ("out", "whole"):
-        isomerge.apply(tmp_path / "patch.safetensors", b, out=tmp_path / name, shard_size=60_000)
+        isomerge.apply(tmp_path / "patch.safetensors", b, out=tmp_path / name, out_shard_size=60_000)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
 
 
 def test_killed_run_leaves_what_was_there(tmp_path: Path) -> None:
-    """With force, the old folder stands until the new one is whole."""
+    """With overwrite, the old folder stands until the new one is whole."""
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
     out = tmp_path / "out"
     isomerge.merge([a, b], out=out)
@@ -126,9 +126,9 @@ def test_killed_run_leaves_what_was_there(tmp_path: Path) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        isomerge.merge([b, a], out=out, force=True, observer=observer)
+        isomerge.merge([b, a], out=out, overwrite=True, observer=observer)
     assert files_of(out) == before
-    isomerge.merge([b, a], out=out, force=True)
+    isomerge.merge([b, a], out=out, overwrite=True)
     isomerge.merge([b, a], out=tmp_path / "whole")
     assert files_of(out) == files_of(tmp_path / "whole")
 
@@ -198,8 +198,10 @@ def test_bad_input_leaves_nothing_where_out_is_a_link(tmp_path: Path) -> None:
     assert list(there.parent.iterdir()) == [there]
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_an_output_that_was_filled_meanwhile(force: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_output_that_was_filled_meanwhile(
+    overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All work is done: it is kept, and the same command does no more than publish it."""
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
     out = tmp_path / "out"
@@ -211,10 +213,10 @@ def test_an_output_that_was_filled_meanwhile(force: bool, tmp_path: Path, monkey
     with pytest.raises(IsomergeError, match=r"exists and is not an empty folder.*the same command goes on"):
         isomerge.merge([a, b], out=out, observer=fill)
     assert files_of(out) == {"precious.txt": b"keep"}
-    if not force:
+    if not overwrite:
         (out / "precious.txt").unlink()
     monkeypatch.setattr(Fuser, "fuse", lambda *_, **__: pytest.fail("a unit is fused again"))
-    isomerge.merge([a, b], out=out, force=force)
+    isomerge.merge([a, b], out=out, overwrite=overwrite)
     assert (out / "model.safetensors").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "out"}
 
@@ -227,7 +229,7 @@ def test_an_unfinished_folder_is_removed_under_its_lock(tmp_path: Path, monkeypa
     def removed(path: Path, **how: bool) -> None:
         if path.name == ".out.partial":
             with pytest.raises(IsomergeError, match="another process is writing"):
-                PartialFolder(tmp_path / "out", force=False)
+                PartialFolder(tmp_path / "out", overwrite=False)
             refused.append(path)
         remove(path, **how)
 

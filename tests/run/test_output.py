@@ -72,10 +72,12 @@ def test_shards_in_and_out(name: str, pair: Callable, tmp_path: Path) -> None:
     a, b = pair(name)
     isomerge.merge([a, b], out=tmp_path / "whole")
     for model in (a, b):
-        isomerge.align(model, onto=model, spaces="none", out=tmp_path / f"{model.name}-shards", shard_size="20K")
+        isomerge.align(
+            model, onto=model, spaces="none", out=tmp_path / f"{model.name}-shards", out_shard_size="20K"
+        )
     shards = [tmp_path / f"{m.name}-shards" for m in (a, b)]
     assert all(len(list(s.glob("model-*.safetensors"))) > 3 for s in shards)
-    isomerge.merge(shards, out=tmp_path / "out", shard_size=30_000)
+    isomerge.merge(shards, out=tmp_path / "out", out_shard_size=30_000)
     files = sorted((tmp_path / "out").glob("model-*.safetensors"))
     assert len(files) > 3
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
@@ -91,7 +93,7 @@ def test_shards_in_and_out(name: str, pair: Callable, tmp_path: Path) -> None:
 def test_shards_change_no_bit(pair: Callable, tmp_path: Path) -> None:
     """How the inputs are cut into files shows nowhere in the result, not even in the last bit."""
     a, b = pair("gpt2")
-    isomerge.align(a, onto=a, spaces="none", out=tmp_path / "shards", shard_size="20K")
+    isomerge.align(a, onto=a, spaces="none", out=tmp_path / "shards", out_shard_size="20K")
     for name, model in (("whole", a), ("parts", tmp_path / "shards")):
         isomerge.merge([model, b], out=tmp_path / name)
     assert equal(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
@@ -174,7 +176,7 @@ def test_the_same_bytes_twice(pair: Callable, tmp_path: Path) -> None:
     """Nothing in an output depends on the time, the place or the run."""
     a, b = pair("bert")
     for turn in ("one", "two"):
-        isomerge.merge([a, b], out=tmp_path / turn / "merged", shard_size=60_000)
+        isomerge.merge([a, b], out=tmp_path / turn / "merged", out_shard_size=60_000)
         isomerge.align(b, onto=a, out=tmp_path / turn / "aligned")
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
@@ -210,7 +212,7 @@ def test_nothing_is_written_without_out(pair: Callable, tmp_path: Path, monkeypa
 
 
 def test_overwrite(pair: Callable, tmp_path: Path) -> None:
-    """A filled folder is refused without force; with it the new checkpoint takes the place of all that was there."""
+    """A filled folder is refused without overwrite; with it the new checkpoint takes the place of all that was there."""
     a, b = pair("gpt2")
     out = tmp_path / "out"
     out.mkdir()
@@ -218,7 +220,7 @@ def test_overwrite(pair: Callable, tmp_path: Path) -> None:
     with pytest.raises(IsomergeError, match="not an empty folder"):
         isomerge.merge([a, b], out=out)
     assert files_of(tmp_path) == {"out/precious.txt": b"keep"}
-    isomerge.merge([a, b], out=out, force=True)
+    isomerge.merge([a, b], out=out, overwrite=True)
     assert "precious.txt" not in files_of(out)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
@@ -236,32 +238,32 @@ def test_overwrite_never_removes_what_is_read_or_what_was_no_model(
             with pytest.raises(
                 IsomergeError, match=r"outer holds .*inner.*, which is read: --overwrite would remove it"
             ):
-                run(models, out=outer, force=True)
+                run(models, out=outer, overwrite=True)
     (tmp_path / "work" / "results").mkdir(parents=True)
     with pytest.raises(IsomergeError, match=r"work is no checkpoint, and holds folders \(results\)"):
-        isomerge.merge([a, b], out=tmp_path / "work", force=True)
+        isomerge.merge([a, b], out=tmp_path / "work", overwrite=True)
     shutil.rmtree(outer / "inner")
     (outer / "here").mkdir()
     monkeypatch.chdir(outer / "here")
     with pytest.raises(IsomergeError, match=r"\.\. holds the current folder|outer holds the current folder"):
-        isomerge.merge([a, b], out="..", force=True)
+        isomerge.merge([a, b], out="..", overwrite=True)
     (empty := tmp_path / "empty").mkdir()
-    for folder, force in (
+    for folder, overwrite in (
         (empty, False),
         (outer, True),
     ):  # by any name; a shell would be left in what was there before
         monkeypatch.chdir(folder)
         for name in (".", folder, f"../{folder.name}/"):
             with pytest.raises(IsomergeError, match="is the current folder, which cannot be replaced"):
-                isomerge.merge([a, b], out=name, force=force)
+                isomerge.merge([a, b], out=name, overwrite=overwrite)
     monkeypatch.chdir(tmp_path)
     empty.rmdir()
     (outer / "here").rmdir()
     before = files_of(outer)
     with pytest.raises(IsomergeError, match="outer is read, and would be replaced"):
-        isomerge.merge([outer, b], out=outer, force=True)
+        isomerge.merge([outer, b], out=outer, overwrite=True)
     assert files_of(outer) == before
-    isomerge.merge([a, b], out=outer, force=True)
+    isomerge.merge([a, b], out=outer, overwrite=True)
     assert files_of(outer)["model.safetensors"] != before["model.safetensors"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["outer", "work"]
 
@@ -274,7 +276,7 @@ def test_overwrite_never_removes_what_is_read_beside_models(pair: Callable, tmp_
     (outer / "inner").mkdir()
     (outer / "inner" / "data.jsonl").write_text('{"text": "one"}\n')
     isomerge.align(b, onto=a, spaces="ff")[0].save(patch := outer / "inner" / "patch.safetensors")
-    before, how = files_of(outer), {"out": outer, "force": True}
+    before, how = files_of(outer), {"out": outer, "overwrite": True}
     for run in (
         lambda: isomerge.merge([a, b], data=outer / "inner", **how),
         lambda: isomerge.merge([a, b], repair=outer / "inner" / "data.jsonl", align=False, **how),
@@ -683,5 +685,5 @@ def test_a_current_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.M
     (empty := tmp_path / "empty").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    check_out(empty, force=False)
+    check_out(empty, overwrite=False)
     monkeypatch.chdir(tmp_path)

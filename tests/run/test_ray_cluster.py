@@ -64,7 +64,7 @@ class Nodes:
 
     def merge(self, out: str, **how: Any) -> dict[str, bytes]:
         """A merge by the cluster unless another engine is named; all files."""
-        given = {"engine": "ray", "shard_size": 60_000, **how}
+        given = {"engine": "ray", "out_shard_size": 60_000, **how}
         isomerge.merge([self.a, self.b], out=self.folder / "runs" / out, **given)
         return files_of(self.folder / "runs" / out)
 

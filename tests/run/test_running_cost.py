@@ -14,6 +14,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.taps import plan_taps
+from isomerge.options import MatchingOptions
 from isomerge.run.running_cost import Running, matching_memory
 from isomerge.solve.match_checks import matching_of
 from solve.disguises import single
@@ -24,7 +25,7 @@ def test_widths_are_those_of_the_module(name: str, tmp_path: Path) -> None:
     """What is read at every place, and the bytes of the weights, told without the module."""
     model = recognise(single(name, tmp_path / "a"))
     module = load_module(model)
-    run = Running([model, model], matching_of())
+    run = Running([model, model], matching_of(MatchingOptions()))
     read = {tap.block for tap, _ in plan_taps(model, module)}
     assert {block.key for block in run.widths} >= read
     for tap, path in plan_taps(model, module):
@@ -52,7 +53,8 @@ def asked(tmp_path: Path) -> dict[str, float]:
         "recomputed": {"learn": data, "batch_size": 512, "gradient_checkpointing": True},
     }
     return {
-        name: matching_memory(models, matching_of(length=4, **{"rows": 64, **how}))[0] for name, how in ways.items()
+        name: matching_memory(models, matching_of(MatchingOptions(length=4, **{"rows": 64, **how})))[0]
+        for name, how in ways.items()
     }
 
 
@@ -92,7 +94,7 @@ def test_a_bound_without_room_to_run_is_refused(
         if command == "align":
             isomerge.align(model, onto=model, out=tmp_path / "out", max_memory="0.4GB", **more)
         else:
-            isomerge.merge([model, model], out=tmp_path / "out", max_memory="0.4GB", force=True, **more)
+            isomerge.merge([model, model], out=tmp_path / "out", max_memory="0.4GB", overwrite=True, **more)
 
     with pytest.raises(
         IsomergeError, match=r"--max-memory 0.4GB is too little: running the models needs about"

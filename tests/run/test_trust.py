@@ -55,13 +55,13 @@ def test_every_way_to_fill_a_disk(small_disk: Path, pair: tuple[Path, Path], tmp
     """With less and less room: a sentence, inputs as they were, no output; with room again, the same bytes."""
     a, b = pair
     before = files_of(a.parent)
-    isomerge.merge([a, b], out=tmp_path / "whole", shard_size=60_000)
+    isomerge.merge([a, b], out=tmp_path / "whole", out_shard_size=60_000)
     ballast, out = small_disk / "ballast", small_disk / "out"
     stopped = resumed = 0
     for left in range(200_000, 420_000, 24_000):
         ballast.write_bytes(b"x" * max(room(small_disk) - left, 0))
         try:
-            isomerge.merge([a, b], out=out, shard_size=60_000)
+            isomerge.merge([a, b], out=out, out_shard_size=60_000)
             said = None
         except IsomergeError as error:
             said = error
@@ -80,7 +80,7 @@ def test_every_way_to_fill_a_disk(small_disk: Path, pair: tuple[Path, Path], tmp
         ballast.unlink(missing_ok=True)
     assert stopped > 2
     assert resumed > 0
-    isomerge.merge([a, b], out=out, shard_size=60_000)
+    isomerge.merge([a, b], out=out, out_shard_size=60_000)
     assert files_of(out) == files_of(tmp_path / "whole")
 
 
@@ -183,9 +183,9 @@ def test_two_processes(pair: tuple[Path, Path], tmp_path: Path) -> None:
     first = subprocess.Popen(command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert first.stdout is not None
     assert first.stdout.readline() == "writing\n"
-    for force in (False, True):
+    for overwrite in (False, True):
         with pytest.raises(IsomergeError, match=r"another process is writing .*out"):
-            isomerge.merge([*pair], out=out, force=force)
+            isomerge.merge([*pair], out=out, overwrite=overwrite)
     assert not out.exists()
     first.communicate("\n" * 1000, timeout=60)
     assert first.returncode == 0
@@ -244,7 +244,7 @@ def test_everything_is_on_the_disk_before_the_rename(
     monkeypatch.setattr(os, "fsync", lambda fd: (events.append(("fsync", names.get(fd, ""))), fsync(fd))[1])
     monkeypatch.setattr(os, "rename", lambda a, b: (events.append(("rename", str(b))), rename(a, b))[1])
     out = tmp_path / "out"
-    isomerge.merge([*pair], out=out, shard_size=60_000)
+    isomerge.merge([*pair], out=out, out_shard_size=60_000)
     model = str(tmp_path / ".out.partial" / "model")
     at = events.index(("rename", str(out)))
     flushed = {path for what, path in events[:at] if what == "fsync"}

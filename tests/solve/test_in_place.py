@@ -17,7 +17,7 @@ from toys import outputs, relative, save_toy
 def aligned(folder: Path, name: str) -> tuple[dict[str, Any], Path]:
     """Two unrelated models of one kind, the second aligned onto the first with its streams; the report and where it is."""
     out = folder / "out"
-    _, report = isomerge.align(folder / "b", onto=folder / "a", out=out, spaces="default,residual", force=True)
+    _, report = isomerge.align(folder / "b", onto=folder / "a", out=out, spaces="default,residual", overwrite=True)
     return report, out
 
 

@@ -16,6 +16,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.read_files import data_key
+from isomerge.options import MatchingOptions
 from isomerge.solve.match_checks import check_matching, matching_of
 from isomerge.solve.match_inputs import inputs_key
 from isomerge.solve.match_options import Matching
@@ -113,7 +114,7 @@ def test_a_killed_run_with_other_data_begins_again(pair: tuple[Path, Path], tmp_
         run(tmp_path / "out", observer=at_writing)
     save_file({"input_ids": ids(2)}, file)
     os.utime(file, (5, 5))
-    found, wanted = run(tmp_path / "out", force=True), run(tmp_path / "fresh")
+    found, wanted = run(tmp_path / "out", overwrite=True), run(tmp_path / "fresh")
     assert all(torch.equal(found[k], wanted[k]) for k in wanted)
 
 
@@ -190,7 +191,7 @@ def test_contradictions() -> None:
     for options, says in (
         ({"learn": "x", "batch_size": 0}, "--batch-size 0"),
         ({"learn": "x", "seed": -1}, "--seed -1"),
-        ({"permutations": True}, "--learn-permutations is for learning"),
+        ({"learn_permutations": True}, "--learn-permutations is for learning"),
         ({"gradient_checkpointing": True}, "--gradient-checkpointing is for learning"),
         ({"learn_target": "labels"}, "--learn-target is for learning"),
         ({"learn_effort": "thorough"}, "--learn-effort is for learning"),
@@ -198,7 +199,7 @@ def test_contradictions() -> None:
         ({"precision": "bfloat16"}, "--precision is for learning"),
     ):
         with pytest.raises(IsomergeError, match=says):
-            matching_of(**options)
+            matching_of(MatchingOptions(**options))
     for options, spaces, says in (
         ({"evidence": "activations"}, "all", "--evidence activations .* add --data"),
         ({"data": "x"}, "paper-joint", "--spaces paper-joint is an algorithm of weights"),
@@ -207,7 +208,7 @@ def test_contradictions() -> None:
         ({"learn": "x", "device": "abacus"}, "all", "--device abacus"),
     ):
         with pytest.raises(IsomergeError, match=says):
-            check_matching(matching_of(**options), 1, spaces)
+            check_matching(matching_of(MatchingOptions(**options)), 1, spaces)
 
 
 def test_places_survive(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_learning_lowers_the_barrier(digits: str, tmp_path: Path) -> None:
     images, labels = held_out_digits()
 
     def midpoint(folder: Path) -> float:
-        isomerge.merge([a, folder], out=tmp_path / "mid", align=False, force=True)
+        isomerge.merge([a, folder], out=tmp_path / "mid", align=False, overwrite=True)
         with torch.no_grad():
             logits = load_module(tmp_path / "mid")(pixel_values=images).logits
         return float(torch.nn.functional.cross_entropy(logits, labels))

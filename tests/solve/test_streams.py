@@ -195,10 +195,10 @@ def test_sharded_inputs(tmp_path: Path) -> None:
     parts = []
     for folder in (a, b):
         toy = load_toy("llama", folder)
-        parts.append(write_toy(toy, toy.stored, tmp_path / f"parts-{folder.name}", shard_size=30_000))
+        parts.append(write_toy(toy, toy.stored, tmp_path / f"parts-{folder.name}", out_shard_size=30_000))
     assert len(list(parts[0].glob("model-*.safetensors"))) > 2
     isomerge.align(b, onto=a, out=tmp_path / "whole", spaces="all")
-    isomerge.align(parts[1], onto=parts[0], out=tmp_path / "shards", spaces="all", shard_size=30_000)
+    isomerge.align(parts[1], onto=parts[0], out=tmp_path / "shards", spaces="all", out_shard_size=30_000)
     one, many = tensors(tmp_path / "whole"), tensors(tmp_path / "shards")
     assert one.keys() == many.keys()
     assert all(torch.equal(one[n], many[n]) for n in one)

@@ -67,7 +67,9 @@ def distance(pair: tuple[str, str], spaces: str) -> dict[str, Any]:
 def merge(pair: tuple[str, str], spaces: str, out: Path, weights: tuple[float, float] = (1.0, 1.0)) -> None:
     """The mean of a pair, matched in these spaces."""
     how: dict[str, Any] = {"align": False} if spaces == "none" else {"align": True, "spaces": spaces}
-    isomerge.merge([DATA / name for name in pair], out=out, weights=weights, allow_pickle=True, force=True, **how)
+    isomerge.merge(
+        [DATA / name for name in pair], out=out, weights=weights, allow_pickle=True, overwrite=True, **how
+    )
 
 
 def filled(folder: Path) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def measure(name: str) -> dict[str, Any]:
     began, cost = time.perf_counter(), {}
     if name != "none":
         two = MADE / f"aligned-{name}"
-        _, report = isomerge.align(folder(1), onto=one, out=two, align=True, force=True, **MATCHINGS[name])
+        _, report = isomerge.align(folder(1), onto=one, out=two, align=True, overwrite=True, **MATCHINGS[name])
         cost = {"distance": report["distance"]["after"], "distance_stored": report["distance"]["before"]}
     matched = time.perf_counter() - began
     data = str(MADE / "heldout.safetensors")

@@ -95,7 +95,7 @@ def statistics(model: Moved, kind: str, work: Path) -> tuple[Path, float]:
         _, seconds = timed(
             lambda: isomerge.stats(
                 model.folder, data=own_examples(run, count), out=out, kinds=kind, device=run.preset.device,
-                seed=run.seed, force=True, fisher_labels=labels,
+                seed=run.seed, overwrite=True, fisher_labels=labels,
             ),
             run.preset.device,
         )  # fmt: skip

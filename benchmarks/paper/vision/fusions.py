@@ -34,7 +34,7 @@ def statistics(model: Path) -> Path:
     out = MADE / "statistics" / f"{name}.safetensors"
     if not out.is_file() or out.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
         out.parent.mkdir(parents=True, exist_ok=True)
-        isomerge.stats(model, data=TRAIN, out=out, force=True, **STATISTICS)
+        isomerge.stats(model, data=TRAIN, out=out, overwrite=True, **STATISTICS)
     return out
 
 

@@ -89,7 +89,7 @@ def tasks(family: str, pair: str, folder: Path) -> dict[str, Callable[[], Any]]:
     out = folder / "out"
 
     def match(**options: Any) -> Callable[[], Any]:
-        return lambda: isomerge.align(source, onto=anchor, out=out, align=True, force=True, **options)
+        return lambda: isomerge.align(source, onto=anchor, out=out, align=True, overwrite=True, **options)
 
     def merge(row: str) -> Callable[[], Any]:
         how = dict(ROWS[row])
@@ -99,13 +99,13 @@ def tasks(family: str, pair: str, folder: Path) -> dict[str, Callable[[], Any]]:
 
             def run() -> None:
                 for model, file in zip((anchor, source), files, strict=True):
-                    isomerge.stats(model, data=data, out=file, force=True, **settings)
-                isomerge.merge([anchor, source], out=out, align=False, force=True, stats=files, **how)
+                    isomerge.stats(model, data=data, out=file, overwrite=True, **settings)
+                isomerge.merge([anchor, source], out=out, align=False, overwrite=True, stats=files, **how)
 
             return run
         if "data" in how:
             how |= {"data": data, "limit": limit}
-        return lambda: isomerge.merge([anchor, source], out=out, align="match" in how, force=True, **how)
+        return lambda: isomerge.merge([anchor, source], out=out, align="match" in how, overwrite=True, **how)
 
     looks: dict[str, Any] = {"spaces": "all", "data": data, "limit": limit}
     tied = {"untie": True} if family == "gpt2" else {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.api.opening import pair_solver, recognised
+from isomerge.commands.opening import pair_solver, recognised
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
@@ -139,7 +139,7 @@ def fingerprint(
 
     path = None if out is None else Path(os.path.expanduser(out))
     if path is not None:
-        check_file(path, f"--out {path}", force=True)
+        check_file(path, f"--out {path}", overwrite=True)
     with recognised([model], spec, allow_pickle) as (found,):
         if path is not None:
             check_not_read(path, f"--out {path}", files_read([found], spec))

@@ -18,7 +18,7 @@ def discover(
     *,
     out: str | Path | None = None,
     seed: int = 0,
-    force: bool = False,
+    overwrite: bool = False,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
     """Derive the spec of an architecture that isomerge does not know, and prove every space of it by the law.
@@ -30,7 +30,7 @@ def discover(
             dict.
         out: a file for the spec text, which every command takes as ``--spec``.
         seed: of the tiny models.
-        force: replace ``out`` when it exists.
+        overwrite: replace ``out`` when it exists.
 
     Returns:
         ``spec`` (the text), ``model_type``, ``class``, ``proven`` and ``rejected`` (``space``, ``role``, ``group``, ``index``,
@@ -52,7 +52,7 @@ def discover(
 
     path = None if out is None else Path(os.path.expanduser(out))
     if path is not None:
-        check_file(path, str(path), force=force)
+        check_file(path, str(path), overwrite=overwrite)
         folders = model.folder if isinstance(model, Checkpoint) else model
         check_not_read(path, str(path), [file for place in paths_read(folders) for file in files_of_model(place)])
     ref, config, shapes = read_config(model)

@@ -23,7 +23,7 @@ def generate(
     seed: int = 0,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
-    force: bool = False,
+    overwrite: bool = False,
     max_memory: str | int | None = None,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def generate(
         batch_size: texts that a model writes at a time.
         device: where models write.
         seed: of what is drawn; equal seeds give equal files on one machine.
-        force: replace ``out``.
+        overwrite: replace ``out``.
         max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too little nothing is done.
 
     Returns:
@@ -49,10 +49,10 @@ def generate(
     Raises:
         IsomergeError: models that neither write texts nor see images, or not the same ones; nothing is written.
     """
-    from isomerge.api.planning import planned_generate
+    from isomerge.commands.measuring import planned_generate
 
     with planned_generate(
         models, out=out, limit=limit, length=length, batch_size=batch_size, device=device, seed=seed, spec=spec,
-        allow_pickle=allow_pickle, force=force, max_memory=max_memory, observer=observer,
+        allow_pickle=allow_pickle, overwrite=overwrite, max_memory=max_memory, observer=observer,
     ) as planned:  # fmt: skip
         return Report(planned.run())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.api.opening import dtype_name
+from isomerge.commands.opening import dtype_name
 from isomerge.evidence.report.notebook import Report
 from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer, quiet
@@ -61,7 +61,7 @@ def barrier(
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
-    from isomerge.api.planning import planned_barrier
+    from isomerge.commands.measuring import planned_barrier
 
     with planned_barrier(
         [one, two] if third is None else [one, two, third], data=data, points=points, grid=grid, spaces=spaces,
@@ -136,7 +136,7 @@ def stats(
     seed: int = 0,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
-    force: bool = False,
+    overwrite: bool = False,
     max_memory: str | int | None = None,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def stats(
         seed: of sampled labels.
         limit, length: examples, and tokens per example; see `open_data`.
         device: where the model runs, in float32.
-        force: replace ``out``.
+        overwrite: replace ``out``.
         max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too little nothing is done.
 
     Returns:
@@ -165,11 +165,11 @@ def stats(
     Raises:
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.api.planning import planned_stats
+    from isomerge.commands.measuring import planned_stats
 
     with planned_stats(
         model, data=data, out=out, rows=rows, limit=limit, length=length, batch_size=batch_size, device=device,
         dtype=dtype_name(dtype) or dtype, kinds=kinds, labels=fisher_labels, seed=seed, spec=spec,
-        allow_pickle=allow_pickle, force=force, max_memory=max_memory, observer=observer,
+        allow_pickle=allow_pickle, overwrite=overwrite, max_memory=max_memory, observer=observer,
     ) as planned:  # fmt: skip
         return Report(planned.run())

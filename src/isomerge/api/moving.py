@@ -5,36 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import destination, recognised
-from isomerge.errors import IsomergeError
+from isomerge.commands.aligning import planned_align, planned_apply, planned_canon
 from isomerge.evidence.report.notebook import Report
+from isomerge.options import (
+    MatchingOptions,
+    OpeningOptions,
+    OutputOptions,
+    RunningOptions,
+    SpacesOptions,
+    UntieOptions,
+)
+from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
-from isomerge.solve.standing import AUTO, check_align
 from isomerge.symmetry.alignment import Alignment
 
 
-@checked(rest="isomerge.solve.match_checks.matching_of")
+@checked(SpacesOptions, OpeningOptions, OutputOptions, RunningOptions, MatchingOptions, settled=False)
 def align(
     source: Any,
     *,
     onto: Any,
     out: str | Path | None = None,
     align: bool | str = AUTO,
-    spaces: str | None = None,
-    layers: str | None = None,
-    untie: bool = False,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    shard_size: str | int | None = None,
-    dtype: Any = None,
-    force: bool = False,
-    jobs: int | None = None,
-    max_memory: str | int | None = None,
-    engine: str = "local",
-    address: str | None = None,
     observer: Observer = quiet,
-    **matching: Any,
+    **options: Any,
 ) -> tuple[Alignment, dict[str, Any]]:
     """The element of the symmetry group that brings ``source`` closest to ``onto``, and a report.
 
@@ -42,20 +37,9 @@ def align(
         source, onto: folders, hub ids, open checkpoints or live transformers modules of one architecture.
         out: where to write the moved source; no checkpoint is written when None (and the report has no checksums of files).
         align: ``auto``: a source that is aligned already, as a fine-tune of the same base is, is left as it is; True: it is matched.
-        spaces: what may move (see ``isomerge align --help``); by default ``default``, and ``all`` when data are given, or where the
-            source is a relative whose residual stream is in another basis.
-        layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
-        untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
-        spec: a spec file for an architecture that isomerge does not know.
-        jobs: units that are worked on at once, each by one thread; the bytes that are written do not depend on it.
-        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; fewer units at once if need be. On a
-            cluster, what one worker may take.
-        engine: ``local``, or ``ray``: the units are tasks of a Ray cluster, and checkpoints and output are on storage that all
-            of its machines share.
-        address: of the cluster: ``auto`` or ``host:port``; by default Ray is started on this machine alone.
-        matching: what is looked at beside the weights: ``data``, ``evidence``, ``search``, ``learn``, ``steps`` and so
-            on (see `isomerge.solve.match_checks.matching_of`); ``data`` and ``learn`` are examples, or what
-            `isomerge.observe.data.opening_data.open_data` opens for the anchor.
+        observer: told of progress.
+        options: what may move, what is looked at beside the weights (``data`` and ``learn`` are examples, or what
+            `isomerge.observe.data.opening_data.open_data` opens for the anchor), and how it is read, written and run.
 
     Returns:
         The alignment (``save``, ``inverse``, ``@``) and the report: ``distance.before`` and ``distance.after``
@@ -64,41 +48,31 @@ def align(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.quotient.kinship import kinship
-    from isomerge.run.alignment_runs import run_align
-    from isomerge.solve.match_checks import files_of_matching, matching_of
-
-    check_align(align)
-    if align is False:
-        raise IsomergeError("align=False leaves nothing to do: give True or 'auto'")
-    how = matching_of(**matching)
-    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    options |= {"jobs": jobs, "max_memory": max_memory, "engine": engine, "address": address}
-    reads = (spec, *files_of_matching(how))
-    with (
-        recognised([source, onto], spec, allow_pickle, untie) as (a, b),
-        destination(out, options, [a, b], *reads) as output,
-    ):
-        alignment, report = run_align(
-            a, b, output, spaces=spaces, layers=layers, matching=how, align=align, kinship=kinship
-        )
+    with planned_align(
+        source,
+        onto,
+        out,
+        align=align,
+        moving=SpacesOptions.of(options),
+        matching=MatchingOptions.of(options),
+        opening=OpeningOptions.of(options),
+        writing=OutputOptions.of(options),
+        running=RunningOptions.of(options),
+        observer=observer,
+    ) as plan:
+        alignment, report = plan.run()
         return alignment, Report(report)
 
 
-@checked()
+@checked(UntieOptions, OpeningOptions, OutputOptions)
 def apply(
     alignment: Alignment | str | Path,
     model: Any,
     *,
     out: str | Path,
     inverse: bool = False,
-    untie: bool = False,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    shard_size: str | int | None = None,
-    dtype: Any = None,
-    force: bool = False,
     observer: Observer = quiet,
+    **options: Any,
 ) -> dict[str, Any]:
     """Write ``model`` moved by an alignment (an object or a patch file): the same function in other weights.
 
@@ -108,31 +82,22 @@ def apply(
     Raises:
         IsomergeError: the alignment was made for another architecture or other sizes.
     """
-    from isomerge.run.alignment_runs import run_apply
+    with planned_apply(
+        alignment,
+        model,
+        out,
+        inverse=inverse,
+        tie=UntieOptions.of(options),
+        opening=OpeningOptions.of(options),
+        writing=OutputOptions.of(options),
+        observer=observer,
+    ) as plan:
+        return Report(plan.run())
 
-    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    reads = (spec, alignment)
-    with (
-        recognised([model], spec, allow_pickle, untie) as (found,),
-        destination(out, options, [found], *reads) as output,
-    ):
-        name = "given" if isinstance(alignment, Alignment) else str(alignment)
-        patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, found.declared)
-        return Report(run_apply(patch.inverse() if inverse else patch, found, output, name=name))
 
-
-@checked()
+@checked(UntieOptions, OpeningOptions, OutputOptions)
 def canon(
-    model: Any,
-    *,
-    out: str | Path | None = None,
-    untie: bool = False,
-    spec: str | Path | None = None,
-    allow_pickle: bool = False,
-    shard_size: str | int | None = None,
-    dtype: Any = None,
-    force: bool = False,
-    observer: Observer = quiet,
+    model: Any, *, out: str | Path | None = None, observer: Observer = quiet, **options: Any
 ) -> tuple[Alignment, dict[str, Any]]:
     """The canonical representative of a model: the same function, and the same weights whatever symmetries were applied
     to them (Francois and Ravera 2026: a dressing field).
@@ -140,7 +105,8 @@ def canon(
     Args:
         model: a folder, a hub id, an open checkpoint or a live module.
         out: where to write it; no checkpoint is written when None.
-        untie: give a head that is tied to the embeddings weights of its own, where a symmetry needs that.
+        observer: told of progress.
+        options: how it is read and written.
 
     Returns:
         The alignment that moves the model there, and the report: ``degeneracy`` tells how clear every choice was (the
@@ -150,12 +116,13 @@ def canon(
     Raises:
         IsomergeError: a model that cannot be read, or a gain of zero, which cannot be folded.
     """
-    from isomerge.quotient.canonical import run_canon
-
-    options = {"shard_size": shard_size, "dtype": dtype, "force": force, "observer": observer}
-    with (
-        recognised([model], spec, allow_pickle, untie) as (found,),
-        destination(out, options, [found], spec) as output,
-    ):
-        alignment, report = run_canon(found, output)
+    with planned_canon(
+        model,
+        out,
+        tie=UntieOptions.of(options),
+        opening=OpeningOptions.of(options),
+        writing=OutputOptions.of(options),
+        observer=observer,
+    ) as plan:
+        alignment, report = plan.run()
         return alignment, Report(report)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge.commands.proof import text_of
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
@@ -51,7 +51,7 @@ def prove(
     Raises:
         IsomergeError: no tiny model of the class can be built or run, or the text does not describe its tensors.
     """
-    text, spec_of = _text_of(spec)
+    text, spec_of = text_of(spec)
     ref, config, made = _specimens(model, module, inputs, forward, seed, observer)
     from isomerge.discovery.proofs import remember
     from isomerge.discovery.trial import try_spec
@@ -65,56 +65,6 @@ def prove(
     if text is not None:  # built-in texts are proven by isomerge's tests
         remember(text, config, report)
     return Report(report)
-
-
-def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any]) -> None:
-    """Refuse a text of the user's own that is not proven for a model; where it was not tried, it is tried now.
-
-    Args:
-        spec: the text's file.
-        ref: what the user calls the model.
-        config: its config.json.
-
-    Raises:
-        IsomergeError: the law refutes the text, or it cannot be tried.
-    """
-    from isomerge.discovery.building import real_config, specimens
-    from isomerge.discovery.proofs import recall, remember
-    from isomerge.discovery.trial import try_spec
-
-    text, spec_of = _text_of(spec)
-    assert text is not None
-    report = recall(text, config)
-    try:
-        if report is None:
-            report = try_spec(spec_of, specimens(real_config(config), 0, untied=False)).report()
-            remember(text, config, {"command": "prove", "model": ref, "spec": str(spec), **report})
-    except IsomergeError as error:
-        raise IsomergeError(
-            f"{spec}: this text is not proven for {ref}, and cannot be tried here ({error}): prove it once with a tiny module of "
-            f"your own (isomerge prove {ref} --spec {spec} --module FILE.py:FUNCTION)"
-        ) from None
-    if not report["proven"]:
-        raise IsomergeError(
-            f"{spec}: {report['refuted']}: correct the text (isomerge prove {ref} --spec {spec} tells all)"
-        )
-
-
-def _text_of(spec: str | Path | None) -> tuple[str | None, Any]:
-    """A spec text, and what binds it to a config."""
-    from isomerge.archs import spec_for
-
-    file = None if spec is None else Path(os.path.expanduser(spec))
-
-    def spec_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Any:
-        return spec_for(config, file, shapes)
-
-    if file is None:
-        return None, spec_of
-    try:
-        return file.read_text(encoding="utf-8"), spec_of
-    except (OSError, UnicodeDecodeError) as error:
-        raise IsomergeError(f"{spec}: cannot read this spec file ({error})") from None
 
 
 def _specimens(

@@ -16,10 +16,10 @@ from isomerge.files import disk_errors, flush
 from isomerge.lock import give_back, take
 
 
-def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
+def check_out(out: Path, *, overwrite: bool, reads: Iterable[Path] = ()) -> None:
     """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced. A file never is.
 
-    What is read (``reads``, files and folders) is never replaced, nor written into (see `check_apart`). With ``force`` a folder is
+    What is read (``reads``, files and folders) is never replaced, nor written into (see `check_apart`). With ``overwrite`` a folder is
     not replaced either where the current folder is in it, nor where it is a folder of other folders and no checkpoint. The
     current folder itself, even empty, would no longer be the one that a shell is in.
     """
@@ -31,7 +31,7 @@ def check_out(out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
         check_apart(out, reads)
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
             return
-        if force:
+        if overwrite:
             if os.path.exists(out) and not out.is_dir():
                 raise IsomergeError(f"{out} is a file, which no folder replaces; choose another output folder")
             _check_replaceable(out)
@@ -71,7 +71,7 @@ class PartialFolder:
     ``journal`` and ``blobs`` are beside ``model`` and stay valid until after that rename.
     """
 
-    def __init__(self, out: Path, *, force: bool, reads: Iterable[Path] = ()) -> None:
+    def __init__(self, out: Path, *, overwrite: bool, reads: Iterable[Path] = ()) -> None:
         """Checks ``out`` and takes the lock; removes and creates nothing else but missing parents of ``out``.
 
         Raises IsomergeError when ``out`` exists and must not be replaced (see `check_out`), when something that is not ours is in the
@@ -80,7 +80,7 @@ class PartialFolder:
         if not out.name:
             raise IsomergeError(f"{out} cannot be an output folder; name a new folder")
         self.out = out
-        self.force = force
+        self.overwrite = overwrite
         self.reads = tuple(reads)
         self.root = out.parent / f".{out.name}.partial"
         self.model = self.root / "model"
@@ -88,7 +88,7 @@ class PartialFolder:
         self.journal = self.root / "journal.jsonl"
         self._replaced = self.root / "replaced"
         self._lock_path = out.parent / f".{out.name}.lock"
-        check_out(self.out, force=self.force, reads=self.reads)
+        check_out(self.out, overwrite=self.overwrite, reads=self.reads)
         check_apart(self.root, self.reads)
         with disk_errors(out):
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ class PartialFolder:
         try:
             self._check_place()
             self._restore()
-            check_out(self.out, force=self.force, reads=self.reads)
+            check_out(self.out, overwrite=self.overwrite, reads=self.reads)
         except BaseException:
             self.release()
             raise
@@ -158,11 +158,11 @@ class PartialFolder:
             self.blobs.mkdir()
 
     def publish(self) -> None:
-        """Renames ``model`` to ``out``, replacing it only with ``force``; then removes everything else.
+        """Renames ``model`` to ``out``, replacing it only with ``overwrite``; then removes everything else.
 
         Raises IsomergeError when ``out`` was filled meanwhile or cannot be replaced; nothing is lost then.
         """
-        check_out(self.out, force=self.force, reads=self.reads)
+        check_out(self.out, overwrite=self.overwrite, reads=self.reads)
         with disk_errors(self.out):
             if os.path.lexists(self.out) and (not self.out.is_dir() or any(self.out.iterdir())):
                 os.rename(self.out, self._replaced)

@@ -41,22 +41,22 @@ class Shard:
 
 
 def shard_plan(
-    tensors: Sequence[OutTensor], shard_size: int, apart: Collection[str] = (), name: str = SAFETENSORS
+    tensors: Sequence[OutTensor], out_shard_size: int, apart: Collection[str] = (), name: str = SAFETENSORS
 ) -> list[Shard]:
-    """The files for ``tensors``, at most ``shard_size`` bytes of tensor data each.
+    """The files for ``tensors``, at most ``out_shard_size`` bytes of tensor data each.
 
-    Tensors are dealt out in the order given; one larger than ``shard_size`` gets a file of its own, numbered
+    Tensors are dealt out in the order given; one larger than ``out_shard_size`` gets a file of its own, numbered
     before the file being filled, as in huggingface_hub. Tensors whose names are in ``apart`` come last, in files that hold
     nothing else. Within a file wider dtypes come first (then the order
     given), so that every tensor is aligned to its element. One file is called ``name``, several (for
     model.safetensors) model-00001-of-0000N.safetensors. Raises IsomergeError on a duplicate or unusable name, an unknown dtype,
-    an impossible shape, a ``shard_size`` under 1 or a header over MAX_HEADER bytes.
+    an impossible shape, a ``out_shard_size`` under 1 or a header over MAX_HEADER bytes.
     """
-    if shard_size < 1:
-        raise IsomergeError(f"the shard size is {shard_size} bytes, expected at least 1; give e.g. 5GB")
+    if out_shard_size < 1:
+        raise IsomergeError(f"the shard size is {out_shard_size} bytes, expected at least 1; give e.g. 5GB")
     sizes = _sizes(tensors)
-    groups = _dealt([t for t in tensors if t.name not in apart], sizes, shard_size)
-    groups += _dealt([t for t in tensors if t.name in apart], sizes, shard_size)
+    groups = _dealt([t for t in tensors if t.name not in apart], sizes, out_shard_size)
+    groups += _dealt([t for t in tensors if t.name in apart], sizes, out_shard_size)
     groups = groups or [[]]
     count = len(groups)
     stem = name.removesuffix(".safetensors")
@@ -64,17 +64,17 @@ def shard_plan(
     return [_shard(file, group, sizes) for file, group in zip(names if count > 1 else [name], groups, strict=True)]
 
 
-def _dealt(tensors: Sequence[OutTensor], sizes: Mapping[str, int], shard_size: int) -> list[list[OutTensor]]:
-    """Tensors in groups of at most ``shard_size`` bytes, larger ones alone."""
+def _dealt(tensors: Sequence[OutTensor], sizes: Mapping[str, int], out_shard_size: int) -> list[list[OutTensor]]:
+    """Tensors in groups of at most ``out_shard_size`` bytes, larger ones alone."""
     groups: list[list[OutTensor]] = []
     filling: list[OutTensor] = []
     filled = 0
     for tensor in tensors:
         nbytes = sizes[tensor.name]
-        if nbytes > shard_size:
+        if nbytes > out_shard_size:
             groups.append([tensor])
             continue
-        if filled + nbytes > shard_size:
+        if filled + nbytes > out_shard_size:
             groups.append(filling)
             filling, filled = [], 0
         filling.append(tensor)

@@ -44,8 +44,8 @@ class CheckpointWriter:
         tensors: Sequence[OutTensor],
         *,
         key: str,
-        shard_size: int = 5_000_000_000,
-        force: bool = False,
+        out_shard_size: int = 5_000_000_000,
+        overwrite: bool = False,
         apart: Collection[str] = (),
         name: str = SAFETENSORS,
         reads: Collection[Path] = (),
@@ -53,22 +53,22 @@ class CheckpointWriter:
     ) -> None:
         """Plans the files and takes the lock on ``out``; resumes or begins the partial folder beside it.
 
-        ``key`` is a digest of everything that determines the output; ``shard_size`` is in bytes of tensor
+        ``key`` is a digest of everything that determines the output; ``out_shard_size`` is in bytes of tensor
         data per file, ``apart`` the tensors that have files of their own, ``name`` what a single file is called;
-        ``reads`` are the files that it is made from, which ``force`` must not remove;
+        ``reads`` are the files that it is made from, which ``overwrite`` must not remove;
         ``observer`` is told of bytes that an earlier run wrote, as they are checked.
-        Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``force``,
+        Raises IsomergeError when ``out`` exists and is not an empty folder (unless ``overwrite``,
         which replaces it at the very end), when another process is writing it, when the tensors cannot be
         stored (see `shard_plan`), or when the disk lacks room.
         """
-        self.shards = shard_plan(tensors, shard_size, apart, name)
+        self.shards = shard_plan(tensors, out_shard_size, apart, name)
         self._index = f"{name}.index.json"
         self._tensors = {tensor.name: tensor for tensor in tensors}
         self.out = Path(os.path.realpath(out))
         self._pending: dict[str, int] = {}
         self._pending_blobs: set[Path] = set()
         self._flushing = FlushBehind()
-        self._partial = PartialFolder(self.out, force=force, reads=reads)
+        self._partial = PartialFolder(self.out, overwrite=overwrite, reads=reads)
         self._spans = file_spans(self.shards, self._partial.model)
         self._journal = Journal(self._partial.journal)
         self._open = True

@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import OpeningOptions, OutputOptions, TellingOptions, UntieOptions
 
 
+@grouped
 def apply(
     patch: Annotated[Path, typer.Argument(help="An alignment file (alignment.safetensors).")],
     model: Annotated[str, typer.Argument(help="The model to move: a folder or hub id.")],
@@ -17,28 +20,24 @@ def apply(
     inverse: Annotated[
         bool, typer.Option("--inverse", help="Undo the alignment: back to the coordinates from before it.")
     ] = False,
-    untie: o.Untie = False,
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    out_shard_size: o.ShardSize = "5GB",
-    dtype: o.Dtype = None,
-    overwrite: o.Force = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    tie: UntieOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    telling: TellingOptions,
 ) -> None:
     """Move MODEL by a saved alignment and write it: the same function in other weights."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
     from isomerge.cli.evidence import rounding_lines
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("applying") as observer:
         report = isomerge.apply(
-            patch, model, out=out, inverse=inverse, untie=untie, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
-            force=overwrite, observer=observer,
+            patch, model, out=out, inverse=inverse, untie=tie.untie, spec=opening.spec, allow_pickle=opening.allow_pickle, out_shard_size=writing.out_shard_size, dtype=writing.dtype,
+            overwrite=writing.overwrite, observer=observer,
         )  # fmt: skip
-    if verbose:
+    if telling.verbose:
         layers = report["distance"]["layers"].items()
         voice.table(
             "",
@@ -48,4 +47,4 @@ def apply(
     for line in rounding_lines(report):
         voice.say(line)
     voice.say(f"Wrote {out}: moved by {report['distance']['after']:.6g} (norm {report['distance']['norm']:.6g}).")
-    write_json(json, report)
+    write_json(telling.json, report)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import DryRunOptions, ExamplesOptions, MemoryOptions, OpeningOptions, TellingOptions
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
 
 
+@grouped
 def barrier(
     a: Annotated[str, typer.Argument(help="The anchor: a folder or hub id.")],
     b: Annotated[str, typer.Argument(help="The model at the other end of the line.")],
@@ -41,36 +43,31 @@ def barrier(
     ] = None,
     points: Annotated[int, typer.Option(help="Points on a line, both ends included; odd.")] = 25,
     grid: Annotated[int, typer.Option(help="Points along each side of the plane.")] = 21,
-    limit: o.Limit = None,
-    length: o.Length = 128,
+    examples: ExamplesOptions,
     batch_size: Annotated[int, typer.Option(help="Examples that a model reads at a time.")] = 32,
-    device: o.Device = "cpu",
     png: Annotated[Path | None, typer.Option("--png", help="Draw the curves, or the plane, to this file.")] = None,
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    max_memory: o.MaxMemory = None,
-    dry_run: o.DryRun = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    opening: OpeningOptions,
+    memory: MemoryOptions,
+    planning: DryRunOptions,
+    telling: TellingOptions,
 ) -> None:
     """Measure the loss on the line from A to B (or the plane through A, B, C), as stored and aligned."""
     import isomerge
-    from isomerge.api.planning import planned_barrier
     from isomerge.cli.console import Voice, tell_verdict, warn_fixed, write_json
     from isomerge.cli.dry_run import tell_cost
+    from isomerge.commands.measuring import planned_barrier
     from isomerge.run.connectivity import check_labelled
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     given: dict[str, Any] = {
         "data": data, "points": points, "grid": grid, "spaces": spaces or None, "aligned": aligned or [],
-        "batch_size": batch_size, "limit": limit, "length": length, "device": device, "png": png, "spec": spec,
-        "allow_pickle": allow_pickle, "max_memory": max_memory,
+        "batch_size": batch_size, "limit": examples.limit, "length": examples.length, "device": examples.device, "png": png, "spec": opening.spec,
+        "allow_pickle": opening.allow_pickle, "max_memory": memory.max_memory,
     }  # fmt: skip
-    if dry_run:
+    if planning.dry_run:
         with planned_barrier([a, b] if c is None else [a, b, c], **given) as planned:
             check_labelled(planned.examples)
-            return tell_cost(voice, json, planned)
+            return tell_cost(voice, telling.json, planned)
     with voice.progress("measuring", steps=True) as observer:
         report = isomerge.barrier(a, b, c, **given, observer=observer)
     warn_fixed(voice, report["fixed"])
@@ -86,7 +83,7 @@ def barrier(
     tell_verdict(voice, report["verdict"])
     if png is not None:
         voice.say(f"Picture: {png}")
-    return write_json(json, report)
+    return write_json(telling.json, report)
 
 
 def _percent(accuracy: float | None) -> str:

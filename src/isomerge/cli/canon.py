@@ -7,20 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import OpeningOptions, OutputOptions, TellingOptions, UntieOptions
 
 
+@grouped
 def canon(
     model: Annotated[str, typer.Argument(help="The model: a folder or hub id.")],
     out: o.Out,
-    untie: o.Untie = False,
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    out_shard_size: o.ShardSize = "5GB",
-    dtype: o.Dtype = None,
-    overwrite: o.Force = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    tie: UntieOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    telling: TellingOptions,
 ) -> None:
     """Write MODEL in its canonical form: the same function, and the same weights whatever symmetries disguised it.
 
@@ -30,11 +29,11 @@ def canon(
     from isomerge.cli.console import Voice, warn_fixed, write_json
     from isomerge.cli.evidence import rounding_lines
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("canonical form") as observer:
         _, report = isomerge.canon(
-            model, out=out, untie=untie, spec=spec, allow_pickle=allow_pickle, shard_size=out_shard_size, dtype=dtype,
-            force=overwrite, observer=observer,
+            model, out=out, untie=tie.untie, spec=opening.spec, allow_pickle=opening.allow_pickle, out_shard_size=writing.out_shard_size, dtype=writing.dtype,
+            overwrite=writing.overwrite, observer=observer,
         )  # fmt: skip
     for line in rounding_lines(report):
         voice.say(line)
@@ -45,7 +44,7 @@ def canon(
     voice.table(
         "", ["least clear", "choice of", "gap", "would move the weights by"], [_row(g) for g in found["gaps"]]
     )
-    if verbose and found["ambiguous"]:
+    if telling.verbose and found["ambiguous"]:
         voice.table("", ["ambiguous", "choice of", "gap", "moves"], [_row(g) for g in found["ambiguous"]])
     if found["dead"]:
         voice.say(
@@ -58,7 +57,7 @@ def canon(
         else "may differ between disguises in what is named above"
     )
     voice.say(f"Wrote {out}: the canonical form, which {unique}.")
-    write_json(json, report)
+    write_json(telling.json, report)
 
 
 def _row(gap: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from isomerge.errors import visible
 from isomerge.files import write_whole
-from isomerge.options import unused
+from isomerge.options import MatchingOptions, unused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -198,3 +198,13 @@ def size_text(n: float) -> str:
             return f"{n:.3g} {unit}"
         n /= 1000
     return f"{n:.3g} TB"
+
+
+def tell_files(voice: Voice, matching: MatchingOptions) -> None:
+    """Say what a match by files of statistics leaves out beside one by data, where it leaves something out."""
+    by_data = matching.data is not None or matching.learn is not None
+    if matching.stats_src and matching.functional and matching.evidence == "both" and not by_data:
+        voice.say(
+            "Note: files of statistics do not tell what averaging a pair of neurons costs; neurons are matched as by --data "
+            "with --no-functional."
+        )

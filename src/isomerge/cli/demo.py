@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import TellingOptions
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
@@ -23,13 +24,13 @@ KINDS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
+@grouped
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the merged models and the picture.")] = Path(
         "demo-out"
     ),
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    telling: TellingOptions,
 ) -> None:
     """Align and merge two digit classifiers that were trained apart, and show what it does."""
     import isomerge
@@ -37,7 +38,7 @@ def demo(
     from isomerge.evidence.digits import digit_evaluator, example_models
     from isomerge.evidence.report.page import PAGE
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     evaluate = digit_evaluator()
     a, b = example_models()
     _single_thread()
@@ -51,7 +52,7 @@ def demo(
     report = {"twin": twin, **_pair(voice, a, b, out, evaluate)}
     page = isomerge.report(out / "vit-b-learned", data=TEST).save(out / PAGE)
     voice.say(_plain_words(out, page))
-    write_json(json, report)
+    write_json(telling.json, report)
 
 
 def _single_thread() -> None:
@@ -82,13 +83,13 @@ def _twin(voice: Voice, a: Path, out: Path, evaluate: Any) -> dict[str, Any]:
     model = recognise(a)
     spec = select_spaces(model.spec, "default").spec
     disguise = random_alignment(spec, model.blocks, torch.Generator().manual_seed(0))
-    isomerge.apply(disguise, a, out=out / "twin", force=True)
+    isomerge.apply(disguise, a, out=out / "twin", overwrite=True)
     rows, found = [], {}
     for name, folder, align in (
         ("plain average", "twin-average", False),
         ("aligned, then averaged", "twin-merge", True),
     ):
-        isomerge.merge([a, out / "twin"], out=out / folder, align=align, force=True)
+        isomerge.merge([a, out / "twin"], out=out / folder, align=align, overwrite=True)
         loss, accuracy = evaluate(_load(out / folder))
         found[name] = {"loss": loss, "accuracy": accuracy}
         rows.append([name, f"{100 * accuracy:.1f} %", f"{loss:.4f}"])
@@ -112,9 +113,9 @@ def _pair(voice: Voice, a: Path, b: Path, out: Path, evaluate: Any) -> dict[str,
     for name, kind, how in KINDS:
         closest = out / f"vit-b-{kind}"
         with voice.progress(f"aligning: {name}", steps=True) as observer:
-            _, aligned = isomerge.align(b, onto=a, out=closest, force=True, observer=observer, **how)
+            _, aligned = isomerge.align(b, onto=a, out=closest, overwrite=True, observer=observer, **how)
         folder = out / f"merge-{kind}"
-        isomerge.merge([a, closest], out=folder, align=False, force=True)
+        isomerge.merge([a, closest], out=folder, align=False, overwrite=True)
         loss, accuracy = evaluate(_load(folder))
         line = loss_line(first, _load(closest), evaluate)
         lines.append((name, line))

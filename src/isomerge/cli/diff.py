@@ -6,28 +6,33 @@ from typing import Annotated
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import LayersOptions, OpeningOptions, TellingOptions
 
 
+@grouped
 def diff(
     a: Annotated[str, typer.Argument(help="A model: a folder or hub id.")],
     b: Annotated[str, typer.Argument(help="Another one.")],
-    spaces: o.Spaces = None,
-    layers: o.Layers = None,
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    moving: LayersOptions,
+    opening: OpeningOptions,
+    telling: TellingOptions,
 ) -> None:
     """Compare two models: raw distance, distance modulo symmetry, and what that means."""
     import isomerge
     from isomerge.cli.console import Voice, distance_table, stream_table, warn_fixed, write_json
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("comparing") as observer:
         report = isomerge.distance(
-            a, b, spaces=spaces, layers=layers, spec=spec, allow_pickle=allow_pickle, observer=observer
+            a,
+            b,
+            spaces=moving.spaces,
+            layers=moving.layers,
+            spec=opening.spec,
+            allow_pickle=opening.allow_pickle,
+            observer=observer,
         )
     warn_fixed(voice, report.get("fixed", []))
     stream_table(voice, report)
@@ -45,4 +50,4 @@ def diff(
             f"Fingerprints: {prints['verdict']} (score {prints['score']:.2f}; 1 is one function, 0 independent)."
         )
     voice.say(f"Verdict: {report['verdict']}.")
-    write_json(json, report)
+    write_json(telling.json, report)

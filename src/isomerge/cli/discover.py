@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import TellingOptions
 
 
+@grouped
 def discover(
     model: Annotated[str, typer.Argument(help="A model: a folder, a hub id, or its config.json alone.")],
     out: Annotated[
@@ -17,9 +19,8 @@ def discover(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the tiny random models.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file when it exists.")] = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    telling: TellingOptions,
 ) -> None:
     """Derive the spec of MODEL's architecture and prove it: every symmetry is tried on tiny random models of the same class.
 
@@ -29,9 +30,9 @@ def discover(
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("discover", steps=True) as observer:
-        report = isomerge.discover(model, out=out, seed=seed, force=overwrite, observer=observer)
+        report = isomerge.discover(model, out=out, seed=seed, overwrite=overwrite, observer=observer)
     voice.say(f"{model}: {report['model_type']}, run as a tiny random {report['class']}")
     columns = ["space", "role", "group", "per", "verdict", "outputs changed by"]
     rows = [_row(found, "proven", report["checked"]) for found in report["proven"]]
@@ -50,7 +51,7 @@ def discover(
     else:
         voice.say("")
         voice.say(report["spec"].rstrip())
-    write_json(json, report)
+    write_json(telling.json, report)
 
 
 def _row(found: dict[str, Any], verdict: str, checked: dict[str, float]) -> list[str]:

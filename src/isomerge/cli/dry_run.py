@@ -9,44 +9,27 @@ from typing import TYPE_CHECKING, Any
 from isomerge.cli.console import Voice, size_text, tell_verdict, warn_fixed, write_json
 
 if TYPE_CHECKING:
-    from isomerge.api.planning import Planned
-    from isomerge.merging.merge_plan import MergePlan
+    from isomerge.commands.aligning import Aligning
+    from isomerge.commands.measuring import Planned
+    from isomerge.commands.merging import Merging
     from isomerge.models.recognised import Model
     from isomerge.models.unit_plan import Plan
-    from isomerge.run.alignment_runs import AlignPlan
-    from isomerge.run.writing_run import Output
     from isomerge.solve.match_options import Matching
 
 
-def tell_merge(voice: Voice, json: Path | None, planned: MergePlan, beside: Sequence[str]) -> None:
-    """Print units, spaces, memory and time of a merge, which was checked when it was planned; the rest is checked here.
-
-    ``beside`` is what the run takes time for beside matching and averaging, and shapes do not tell.
-    """
-    from isomerge.run.cost import estimate
-    from isomerge.solve.match_inputs import check_data
-
-    options, output, models = planned.options, planned.output, planned.models
-    output.check([*models, *planned.read])
-    check_data(options.matching, models[0])
-    cost = estimate(planned.plan, models, limit=output.max_memory, **planned.cost)
-    looked = [*_looked_at(options.matching), *beside] if planned.matches else list(beside)
-    verdict = planned.expected()
-    _tell(voice, json, models, planned.plan, cost, looked, moved=planned.matches, verdict=verdict)
+def tell_merge(voice: Voice, json: Path | None, planned: Merging) -> None:
+    """Print units, spaces, memory and time of a merge, which was checked when it was planned; the rest is checked here."""
+    plan, cost = planned.plan, planned.cost()
+    looked = [*_looked_at(plan.options.matching), *planned.looks] if plan.matches else list(planned.looks)
+    _tell(voice, json, plan.models, plan.plan, cost, looked, moved=plan.matches, verdict=plan.expected())
 
 
-def tell_alignment(voice: Voice, json: Path | None, planned: AlignPlan, output: Output, matching: Matching) -> None:
+def tell_alignment(voice: Voice, json: Path | None, planned: Aligning) -> None:
     """The same of an alignment."""
-    from isomerge.run.cost import estimate
-    from isomerge.solve.match_inputs import check_data
-
-    solver = planned.solver
-    models = [solver.source, solver.anchor]
-    output.check(models)
-    check_data(matching, solver.anchor)
-    cost = estimate(solver.plan, models, guard=True, limit=output.max_memory, matching=matching)
-    verdict = planned.verdict()
-    _tell(voice, json, models, solver.plan, cost, _looked_at(matching), moved=planned.matches, verdict=verdict)
+    plan, cost = planned.plan, planned.cost()
+    models = [plan.solver.source, plan.solver.anchor]
+    looked = _looked_at(plan.matching)
+    _tell(voice, json, models, plan.solver.plan, cost, looked, moved=plan.matches, verdict=plan.verdict())
 
 
 def tell_cost(voice: Voice, json: Path | None, planned: Planned) -> None:

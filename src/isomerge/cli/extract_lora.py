@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import FolderOptions, OpeningOptions, TellingOptions
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
 
 
+@grouped
 def extract_lora(
     finetuned: Annotated[str, typer.Argument(help="The model to describe: a folder or hub id.")],
     base: Annotated[str, typer.Argument(help="The model that the adapter is for.")],
@@ -47,24 +50,22 @@ def extract_lora(
         typer.Option("--save-modules", help="Keep whole what has no factors: norms, biases, tables, new heads."),
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the randomised range finder for large matrices.")] = 0,
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    overwrite: o.Force = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    opening: OpeningOptions,
+    writing: FolderOptions,
+    telling: TellingOptions,
 ) -> None:
     """Write FINETUNED minus BASE as a LoRA adapter in peft's format; BASE+OUT is then the fine-tune, as far as ranks go."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
     report = isomerge.extract_lora(
-        finetuned, base, out=out, rank=rank, energy=energy, epsilon=sv_epsilon, include=include, exclude=exclude,
-        embeddings=embeddings, save_modules=save_modules, seed=seed, spec=spec, allow_pickle=allow_pickle,
-        force=overwrite,
+        finetuned, base, out=out, rank=rank, energy=energy, sv_epsilon=sv_epsilon, include=include, exclude=exclude,
+        embeddings=embeddings, save_modules=save_modules, seed=seed, spec=opening.spec, allow_pickle=opening.allow_pickle,
+        overwrite=writing.overwrite,
     )  # fmt: skip
-    _tell(Voice(quiet, verbose), report, out)
-    write_json(json, report)
+    _tell(Voice(telling.quiet, telling.verbose), report, out)
+    write_json(telling.json, report)
 
 
 def _tell(voice: Voice, report: dict[str, Any], out: Path) -> None:

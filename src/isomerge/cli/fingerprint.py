@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import OpeningOptions, TellingOptions
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
@@ -16,6 +17,7 @@ DISAGREE = 3
 """The exit code where the witnesses of a pair disagree: somebody must look."""
 
 
+@grouped
 def fingerprint(
     model: Annotated[str, typer.Argument(help="A model (a folder or hub id), or a fingerprint that was written.")],
     others: Annotated[
@@ -28,11 +30,9 @@ def fingerprint(
         str,
         typer.Option(help="A secret text that decides what is looked at, so that no model can be prepared for it."),
     ] = "",
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    opening: OpeningOptions,
+    telling: TellingOptions,
 ) -> None:
     """Print the hash of MODEL that all of its disguises share, and how OTHERS are related to it.
 
@@ -45,9 +45,9 @@ def fingerprint(
     from isomerge.files import check_file
 
     if out is not None:
-        check_file(out, f"--out {out}", force=True)
-    voice = Voice(quiet, verbose)
-    options: dict[str, Any] = {"spec": spec, "allow_pickle": allow_pickle, "salt": salt}
+        check_file(out, f"--out {out}", overwrite=True)
+    voice = Voice(telling.quiet, telling.verbose)
+    options: dict[str, Any] = {"spec": opening.spec, "allow_pickle": opening.allow_pickle, "salt": salt}
     prints: dict[int, Any] = {}
     unread: list[dict[str, str]] = []
     with voice.progress("fingerprint") as observer:
@@ -74,7 +74,7 @@ def fingerprint(
     report |= {"hashes": [found.hash for found in prints.values()], "compared": compared, "unread": unread}
     conflicts = [f"{found['models'][1]}: {found['conflict']}" for found in compared if found["conflict"]]
     report["notes"] = conflicts + [f"{failure['model']} could not be read" for failure in unread]
-    write_json(json, report)
+    write_json(telling.json, report)
     if unread:
         names = " and ".join(failure["model"] for failure in unread)
         raise IsomergeError(

@@ -7,24 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import SpecOptions, TellingOptions
 
 
+@grouped
 def fsck(
     out: Annotated[Path, typer.Argument(help="The folder that merge, align, apply or canon wrote.")],
-    spec: o.SpecFile = None,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    opening: SpecOptions,
+    telling: TellingOptions,
 ) -> None:
     """Exit 0 if OUT is still what was written, 1 if not: files and checksums, headers, index, shapes, no NaN."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, write_json
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("checking") as observer:
-        report = isomerge.fsck(out, spec=spec, observer=observer)
-    rows = report["files"] if verbose else [row for row in report["files"] if row["state"] != "ok"]
+        report = isomerge.fsck(out, spec=opening.spec, observer=observer)
+    rows = report["files"] if telling.verbose else [row for row in report["files"] if row["state"] != "ok"]
     if rows:
         voice.table("", ["file", "bytes", "crc32", ""], [_cells(row, "file") for row in rows])
     for found in report["problems"]:
@@ -37,7 +38,7 @@ def fsck(
     if report["report"] == "unknown":
         voice.say("Note: an earlier version wrote the report, without a digest of it: edits of it are not noticed.")
     _say_inputs(voice, report["inputs"])
-    write_json(json, report)
+    write_json(telling.json, report)
     if not report["sound"]:
         raise typer.Exit(1)
 

@@ -6,30 +6,34 @@ from typing import Annotated, Any
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import OpeningOptions, TellingOptions
 
 
+@grouped
 def inspect(
     model: Annotated[str, typer.Argument(help="A model: a folder or hub id.")],
-    spec: o.SpecFile = None,
+    *,
+    opening: OpeningOptions,
     print_spec: Annotated[
         bool, typer.Option("--print-spec", help="Print the spec text of its architecture and stop.")
     ] = False,
-    allow_pickle: o.Pickle = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    telling: TellingOptions,
 ) -> None:
     """Show architecture, symmetry spaces, work units and redundant dimensions; reads headers only."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
 
-    voice = Voice(quiet, verbose)
-    report = isomerge.inspect(model, spec=spec, allow_pickle=allow_pickle)
+    voice = Voice(telling.quiet, telling.verbose)
+    report = isomerge.inspect(model, spec=opening.spec, allow_pickle=opening.allow_pickle)
     if print_spec:
         from isomerge.archs import spec_texts
 
-        print(spec_texts()[report["architecture"]][1] if spec is None else spec.read_text(encoding="utf-8"))
+        print(
+            spec_texts()[report["architecture"]][1]
+            if opening.spec is None
+            else opening.spec.read_text(encoding="utf-8")
+        )
         return
     voice.say(
         f"{report['model']}: {report['architecture']} ({report['spec']}), {report['parameters']:,} parameters in "
@@ -52,9 +56,9 @@ def inspect(
         f"{report['units']} work units, {report['units_matched']} of them with symmetries; "
         f"{report['redundant_dimensions']:,} continuous dimensions are redundant"
     )
-    if verbose:
+    if telling.verbose:
         voice.table("", ["tensor", "axes"], [[name, axes] for name, axes in report["lines"].items()])
-    write_json(json, report)
+    write_json(telling.json, report)
 
 
 def _stream_text(stream: dict[str, Any]) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import ReportOptions
 
 
-def methods(json: o.Json = None, quiet: o.Quiet = False) -> None:
+@grouped
+def methods(*, telling: ReportOptions) -> None:
     """List the merge methods: what each does, its parameters, and whether it needs a base model."""
     from isomerge.cli.console import Voice, write_json
     from isomerge.fusion.registry import methods as registered
 
-    voice = Voice(quiet)
+    voice = Voice(telling.quiet)
     rows: list[dict[str, Any]] = []
     for method in registered().values():
         options = {
@@ -26,4 +28,4 @@ def methods(json: o.Json = None, quiet: o.Quiet = False) -> None:
         base = {"none": "", "optional": " [base_model]", "required": " base_model,"}[method.base]
         voice.say(f"{method.name}:{base} {', '.join(words)}".rstrip(" ,:"), style="bold")
         voice.say(f"    {method.summary}")
-    write_json(json, {"command": "methods", "methods": rows})
+    write_json(telling.json, {"command": "methods", "methods": rows})

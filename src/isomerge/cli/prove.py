@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import TellingOptions
 
 
+@grouped
 def prove(
     model: Annotated[str, typer.Argument(help="A model: a folder, a hub id, or its config.json alone.")],
     spec: Annotated[
@@ -26,9 +28,8 @@ def prove(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the tiny random models.")] = 0,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    telling: TellingOptions,
 ) -> None:
     """Prove a spec: random elements of every space leave the outputs of tiny random models of MODEL's class unchanged, and every
     line that is left out changes them.
@@ -39,11 +40,11 @@ def prove(
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     own, inputs = (None, None) if module is None else made_by(module)
     with voice.progress("prove", steps=True) as observer:
         report = isomerge.prove(model, spec=spec, module=own, inputs=inputs, seed=seed, observer=observer)
-    write_json(json, report)
+    write_json(telling.json, report)
     voice.say(f"{model}: {report['model_type']}, run as a tiny random {report['class']}")
     columns = ["space", "role", "group", "per", "verdict", "outputs changed by"]
     voice.table("", columns, [_row(law) for law in report["laws"]])

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import OpeningOptions, ReportOptions
 
 
+@grouped
 def report(
     out: Annotated[Path, typer.Argument(help="The folder that isomerge merge or isomerge align wrote.")],
     page: Annotated[
@@ -30,10 +32,9 @@ def report(
     length: Annotated[int, typer.Option(help="With --data: tokens per example of text.")] = 128,
     batch_size: Annotated[int, typer.Option(help="With --data: examples that a model reads at a time.")] = 32,
     device: Annotated[str, typer.Option(help="With --data: where the models run, cpu or cuda.")] = "cpu",
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
+    *,
+    opening: OpeningOptions,
+    telling: ReportOptions,
 ) -> None:
     """Write one self-contained HTML page on OUT: what was merged, how far apart the models are, and whether it works."""
     import isomerge
@@ -41,14 +42,14 @@ def report(
     from isomerge.evidence.report.page import PAGE
     from isomerge.files import check_file
 
-    voice = Voice(quiet)
+    voice = Voice(telling.quiet)
     where = page or out / PAGE
     if page is not None:
-        check_file(page, f"--out {page}", force=True)
+        check_file(page, f"--out {page}", overwrite=True)
     with voice.progress("measuring", steps=True) as observer:
         found = isomerge.report(
             out, barrier=barrier or [], data=data, points=points, batch_size=batch_size, limit=limit, length=length,
-            device=device, spec=spec, allow_pickle=allow_pickle, observer=observer,
+            device=device, spec=opening.spec, allow_pickle=opening.allow_pickle, observer=observer,
         )  # fmt: skip
     found.save(where)
     verdict = found.verdict
@@ -59,7 +60,7 @@ def report(
     voice.say(f"Wrote {where} ({size_text(len(found.html.encode()))}).")
     steps = [{"text": step.text, "command": step.command} for step in verdict.steps]
     write_json(
-        json,
+        telling.json,
         {
             "command": "report", "level": verdict.level.name.lower(), "verdict": verdict.title, "text": verdict.text,
             "next": steps, "measured": list(found.measured),

@@ -7,8 +7,18 @@ from typing import Annotated, Any
 import typer
 
 from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import (
+    DryRunOptions,
+    ExamplesOptions,
+    FileOptions,
+    MemoryOptions,
+    OpeningOptions,
+    TellingOptions,
+)
 
 
+@grouped
 def stats(
     model: Annotated[str, typer.Argument(help="The model to run: a folder or hub id.")],
     data: Annotated[
@@ -37,41 +47,37 @@ def stats(
     rows: Annotated[
         int, typer.Option(help="Rows of activations that are kept of every place in the model.")
     ] = 1024,
-    limit: o.Limit = None,
-    length: o.Length = 128,
+    *,
+    examples: ExamplesOptions,
     batch_size: Annotated[int, typer.Option(help="Examples read at a time; equal for models to be matched.")] = 16,
-    device: o.Device = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the rows: float32, or float16 in half the size.")] = "float32",
     seed: Annotated[int, typer.Option(help="Of sampled labels.")] = 0,
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    max_memory: o.MaxMemory = None,
-    overwrite: o.ForceFile = False,
-    dry_run: o.DryRun = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    opening: OpeningOptions,
+    memory: MemoryOptions,
+    writing: FileOptions,
+    planning: DryRunOptions,
+    telling: TellingOptions,
 ) -> None:
     """Run MODEL over data once and write the statistics that matching and merging need; align and merge read them."""
     import isomerge
-    from isomerge.api.planning import planned_stats
     from isomerge.cli.console import Voice, size_text, write_json
     from isomerge.cli.dry_run import tell_cost
+    from isomerge.commands.measuring import planned_stats
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     given: dict[str, Any] = {
-        "data": data, "out": out, "rows": rows, "limit": limit, "length": length, "batch_size": batch_size,
-        "device": device, "dtype": dtype, "kinds": kinds, "seed": seed, "spec": spec, "allow_pickle": allow_pickle,
-        "force": overwrite, "max_memory": max_memory,
+        "data": data, "out": out, "rows": rows, "limit": examples.limit, "length": examples.length, "batch_size": batch_size,
+        "device": examples.device, "dtype": dtype, "kinds": kinds, "seed": seed, "spec": opening.spec, "allow_pickle": opening.allow_pickle,
+        "overwrite": writing.overwrite, "max_memory": memory.max_memory,
     }  # fmt: skip
-    if dry_run:
+    if planning.dry_run:
         with planned_stats(model, **given, labels=fisher_labels) as planned:
-            return tell_cost(voice, json, planned)
+            return tell_cost(voice, telling.json, planned)
     with voice.progress("reading activations", steps=True) as observer:
         report = isomerge.stats(model, **given, fisher_labels=fisher_labels, observer=observer)
-    if verbose:
+    if telling.verbose:
         voice.table("", ["read at", "tokens"], [[key, str(count)] for key, count in report["tokens"].items()])
     parts = [f"{report['rows']} rows at {report['taps']} places"] if report["rows"] else []
     parts += [kind for kind in report["kinds"] if kind != "activations"]
     voice.say(f"Wrote {out}: {', '.join(parts)}, from {report['examples']} examples, {size_text(report['bytes'])}.")
-    return write_json(json, report)
+    return write_json(telling.json, report)

@@ -6,30 +6,32 @@ from typing import Annotated
 
 import typer
 
-from isomerge.cli import options as o
+from isomerge.cli.grouped import grouped
+from isomerge.options import OpeningOptions, TellingOptions
 
 UNTOLD = 3
 """The exit code where it cannot be told: rounding, configs or outputs leave the question open. 1 is not the same, 2 a question that
 makes no sense."""
 
 
+@grouped
 def verify(
     a: Annotated[str, typer.Argument(help="A model: a folder or hub id.")],
     b: Annotated[str, typer.Argument(help="Another one.")],
     run: Annotated[bool, typer.Option("--run", help="Also compare outputs on random inputs.")] = False,
-    spec: o.SpecFile = None,
-    allow_pickle: o.Pickle = False,
-    json: o.Json = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    *,
+    opening: OpeningOptions,
+    telling: TellingOptions,
 ) -> None:
     """Exit 0 if two models are the same function by the symmetries declared for them (without running them), 1 if not, 3 if it cannot be told."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
-    voice = Voice(quiet, verbose)
+    voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("verifying") as observer:
-        report = isomerge.verify(a, b, run=run, spec=spec, allow_pickle=allow_pickle, observer=observer)
+        report = isomerge.verify(
+            a, b, run=run, spec=opening.spec, allow_pickle=opening.allow_pickle, observer=observer
+        )
     residual = report["residual"]
     how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
     if report["refuted"]:
@@ -43,7 +45,7 @@ def verify(
         voice.say(f"Same function modulo symmetry: {how}.")
     else:
         voice.say(f"Not the same by the symmetries declared for {report['model_type']}: {how}.")
-    if verbose:
+    if telling.verbose:
         rows = [[f"layer {n}" if n != "outside" else n, f"{r:.2g}"] for n, r in residual["layers"].items()]
         voice.table("", ["largest relative residual", ""], rows)
     if report["only_in_one"]:
@@ -51,6 +53,6 @@ def verify(
         voice.say(f"Not compared, as only one model has them: {names}.")
     if run:
         voice.say(f"Outputs on random inputs differ by {report['outputs']:.2g} of the largest output.")
-    write_json(json, report)
+    write_json(telling.json, report)
     if not report["same"]:
         raise typer.Exit(UNTOLD if report["same"] is None else 1)

@@ -52,7 +52,9 @@ class Writing(TyperCommand):
         command = str(ctx.command.name)
         check_written(command, ctx.params)
         with noting() as told:
-            if (function := FUNCTIONS.get(command, command.replace("-", "_"))) in TABLE and function != "merge":
+            if (
+                function := FUNCTIONS.get(command, command.replace("-", "_"))
+            ) in TABLE and function not in NOTED_LATER:
                 defaults = {parameter.name: parameter.default for parameter in self.params}
                 note_idle(function, _in_python(ctx.params), _in_python(defaults))
             try:
@@ -63,11 +65,12 @@ class Writing(TyperCommand):
                         print(f"note: {visible(text)}", file=sys.stderr)
 
 
+NOTED_LATER = ("align", "merge")
+"""Commands whose plan notes what is not used."""
 FUNCTIONS = {"diff": "distance"}
 """Commands whose function in Python is called otherwise."""
 IN_PYTHON = {
-    "a": "one", "b": "two", "c": "third", "learn_permutations": "permutations", "out_shard_size": "shard_size",
-    "overwrite": "force", "parameter": "parameters", "patch": "alignment", "source_base": "source_bases", "sv_epsilon": "epsilon",
+    "a": "one", "b": "two", "c": "third", "patch": "alignment",
 }  # fmt: skip
 """Parameters of commands that Python's functions call otherwise."""
 

@@ -62,7 +62,7 @@ def intermediate_output(output: Output, folder: Path, dtype: torch.dtype) -> Out
     return Output(
         folder,
         dtype=str(dtype).removeprefix("torch."),
-        force=True,
+        overwrite=True,
         observer=output.observer,
         jobs=output.jobs,
         max_memory=output.max_memory,

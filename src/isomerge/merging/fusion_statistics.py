@@ -118,7 +118,7 @@ class FusionStatistics:
         paths = [folder / f"{number}.safetensors" for number in range(len(models))]
         for number, (path, model) in enumerate(zip(paths, models, strict=True)):
             options = StatsOptions(
-                path, batch_size=batch_size, device=device, force=True, observer=observer, kinds=parse_kinds(kinds),
+                path, batch_size=batch_size, device=device, overwrite=True, observer=observer, kinds=parse_kinds(kinds),
                 labels=labels, seed=seed,
             )  # fmt: skip
             options.check()

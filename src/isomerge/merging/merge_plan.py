@@ -187,7 +187,7 @@ class MergePlan:
             self.spaces,
             options.layers,
             self.output.dtype,
-            self.output.shard_size,
+            self.output.out_shard_size,
             inputs_key(options.matching, self.donor),
             inputs_key(options.matching, self.target),
             options.anchor,

@@ -14,12 +14,12 @@ from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 
 
 def materialise(
-    checkpoint: Checkpoint, out: str | Path, *, shard_size: int = 5_000_000_000, force: bool = False
+    checkpoint: Checkpoint, out: str | Path, *, out_shard_size: int = 5_000_000_000, overwrite: bool = False
 ) -> Path:
     """Writes every tensor of ``checkpoint``, its config and its companion files to the folder ``out``, which is returned.
 
-    Tensors are read and written one by one; a killed run goes on where it stopped. ``shard_size`` is in bytes.
-    Raises IsomergeError when ``out`` exists (unless ``force``), the disk is full, or a tensor cannot be read.
+    Tensors are read and written one by one; a killed run goes on where it stopped. ``out_shard_size`` is in bytes.
+    Raises IsomergeError when ``out`` exists (unless ``overwrite``), the disk is full, or a tensor cannot be read.
     """
     key = hashlib.sha256(json.dumps(["materialise", checkpoint.config, checkpoint.identity()]).encode()).hexdigest()
     plan = [OutTensor(info.name, info.dtype, tuple(info.shape)) for info in checkpoint.tensors.values()]
@@ -27,7 +27,13 @@ def materialise(
     config = {name: value for name, value in checkpoint.config.items() if name != "transformers_weights"}
     name = weights_name(config)
     with CheckpointWriter(
-        Path(out), plan, key=key, shard_size=shard_size, force=force, name=name, reads=checkpoint.files
+        Path(out),
+        plan,
+        key=key,
+        out_shard_size=out_shard_size,
+        overwrite=overwrite,
+        name=name,
+        reads=checkpoint.files,
     ) as writer:
         for name in checkpoint.tensors:
             if name not in writer.done:

@@ -22,8 +22,8 @@ REFUSED = "refused"
 LATE = "late"
 """What the models or data are decides: `note` is called where that is known."""
 OPTIONS = {
-    "shard_size": "out-shard-size", "permutations": "learn-permutations", "force": "overwrite", "epsilon": "sv-epsilon",
-    "parameters": "parameter", "source_bases": "source-base", "include": "include-regex", "exclude": "exclude-regex",
+
+    "parameters": "parameter", "source_bases": "source-base",
     "align": "no-align", "functional": "no-functional", "merge_base": "no-merge-base",
 }  # fmt: skip
 """The command line's names of options that Python calls otherwise, or that are switched off."""
@@ -245,7 +245,7 @@ def _of_module(a: Asked) -> str | None:
 
 _OPENING: dict[str, Any] = {"spec": ALWAYS, "allow_pickle": ALWAYS, "observer": ALWAYS}
 _RUNNING: dict[str, Any] = {"jobs": ALWAYS, "max_memory": ALWAYS, "engine": ALWAYS, "address": REFUSED}
-_OUTPUT: dict[str, Any] = {"out": ALWAYS, "shard_size": _written, "dtype": _written, "force": _written}
+_OUTPUT: dict[str, Any] = {"out": ALWAYS, "out_shard_size": _written, "dtype": _written, "overwrite": _written}
 _EXAMPLES: dict[str, Any] = {
     "limit": ALWAYS,
     "length": LATE,
@@ -254,7 +254,7 @@ _EXAMPLES: dict[str, Any] = {
     "max_memory": ALWAYS,
 }
 _LEARNING = dict.fromkeys(
-    ("steps", "permutations", "batch_size", "precision", "gradient_checkpointing", "learn_target"), REFUSED
+    ("steps", "learn_permutations", "batch_size", "precision", "gradient_checkpointing", "learn_target"), REFUSED
 )
 MATCHING: dict[str, Any] = {
     "data": _data, "stats_src": REFUSED, "stats_anchor": REFUSED, "evidence": _evidence, "search": REFUSED, "learn": REFUSED,
@@ -293,10 +293,10 @@ TABLE: dict[str, dict[str, Any]] = {
     "inspect": {"model": ALWAYS, **_OPENING},
     "open": {"model": ALWAYS, "allow_pickle": ALWAYS},
     "fsck": {"out": ALWAYS, **_OPENING},
-    "discover": {"model": ALWAYS, "out": ALWAYS, "seed": ALWAYS, "force": _file, "observer": ALWAYS},
-    "generate": {"models": ALWAYS, "out": ALWAYS, "force": ALWAYS, "seed": ALWAYS, **_OPENING, **_EXAMPLES, "batch_size": LATE},
+    "discover": {"model": ALWAYS, "out": ALWAYS, "seed": ALWAYS, "overwrite": _file, "observer": ALWAYS},
+    "generate": {"models": ALWAYS, "out": ALWAYS, "overwrite": ALWAYS, "seed": ALWAYS, **_OPENING, **_EXAMPLES, "batch_size": LATE},
     "stats": {
-        "model": ALWAYS, "data": ALWAYS, "out": ALWAYS, "force": ALWAYS, **_OPENING, **_EXAMPLES, "kinds": ALWAYS,
+        "model": ALWAYS, "data": ALWAYS, "out": ALWAYS, "overwrite": ALWAYS, **_OPENING, **_EXAMPLES, "kinds": ALWAYS,
         "rows": _with_activations, "dtype": _with_activations, "fisher_labels": _with_fisher, "seed": _sampled,
     },
     "barrier": {
@@ -308,7 +308,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "batch_size": _measured, "device": _measured, **_OPENING, "allow_pickle": _measured,
     },
     "extract_lora": {
-        "finetuned": ALWAYS, "base": ALWAYS, "out": ALWAYS, "force": ALWAYS, "rank": ALWAYS, "energy": ALWAYS, "epsilon": ALWAYS,
+        "finetuned": ALWAYS, "base": ALWAYS, "out": ALWAYS, "overwrite": ALWAYS, "rank": ALWAYS, "energy": ALWAYS, "sv_epsilon": ALWAYS,
         "include": ALWAYS, "exclude": ALWAYS, "embeddings": ALWAYS, "save_modules": ALWAYS, "seed": ALWAYS, **_OPENING,
     },
 }  # fmt: skip

@@ -47,6 +47,9 @@ class AlignPlan:
     solver: PairSolver
     spaces: str
     standing: Standing
+    layers: str | None
+    matching: Matching
+    output: Output
 
     @property
     def matches(self) -> bool:
@@ -109,7 +112,7 @@ def plan_align(
     room = room_for_units(plan, [source, anchor], output.max_memory, guard=True, matching=matching)
     solver = PairSolver(anchor, source, plan, dtype, guard=True, device=matching.matching_device, room=room)
     solver.left = left
-    return AlignPlan(solver, chosen, found[0])
+    return AlignPlan(solver, chosen, found[0], layers, matching, output)
 
 
 def run_align(
@@ -125,8 +128,13 @@ def run_align(
 ) -> tuple[Alignment, dict[str, Any]]:
     """Write the source in the weights closest to the anchor's; returns the alignment and the report. Arguments as of `plan_align`."""
     how: dict[str, Any] = {"layers": layers, "matching": matching, "align": align, "kinship": kinship}
-    planned = plan_align(source, anchor, output, spaces=spaces, **how)
-    solver, spaces = planned.solver, planned.spaces
+    return run_planned(plan_align(source, anchor, output, spaces=spaces, **how))
+
+
+def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
+    """Match and write what was planned; the alignment and the report."""
+    solver, spaces, matching, output = planned.solver, planned.spaces, planned.matching, planned.output
+    source, anchor, layers = solver.source, solver.anchor, planned.layers
     plan, dtype = solver.plan, solver.dtype
     key = run_key(
         "align",
@@ -134,7 +142,7 @@ def run_align(
         spaces,
         layers,
         output.dtype,
-        output.shard_size,
+        output.out_shard_size,
         plan.selection.spec.origin,
         inputs_key(matching, anchor),
         solver.left,
@@ -201,7 +209,7 @@ def run_apply(
     rows: list[dict[str, Any]] = []
     units = plan_units(spec, model.blocks)
     total = model.checkpoint.nbytes
-    key = run_key(command, [model], output.dtype, output.shard_size, alignment.digest())
+    key = run_key(command, [model], output.dtype, output.out_shard_size, alignment.digest())
     with StreamWriter(model, output, key) as stream:
         rounding = RoundingOf(model, stream.form, working_dtype([model]))
         for number, unit in enumerate(units):

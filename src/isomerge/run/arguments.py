@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import lru_cache, wraps
-from importlib import import_module
+from functools import wraps
 from inspect import Parameter, Signature, signature
 from operator import index
 from pathlib import Path
@@ -15,22 +14,26 @@ from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import Examples
+from isomerge.options.option import Options
 from isomerge.options.unused import TABLE, defaults_of, is_noting, note_idle, noting, with_notes
 
 P = ParamSpec("P")
 R = TypeVar("R")
+KNOWN = {"Any": Any, "Path": Path, "Sequence": Sequence, "Mapping": Mapping, "Examples": Examples}
+"""What the annotations of options name."""
 SHOWN = 80
 """How much of a wrong value a sentence shows."""
 
 
-def checked(rest: str | None = None, *, settled: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator: arguments are checked against the function's annotations, and handed on in Python's own kinds.
 
     Numbers of numpy and torch become Python's, iterables lists, and one text or path where a list is asked for a list of one.
     What is annotated as ``Any``, or by a name that is there for type checkers only, is not looked at.
 
     Args:
-        rest: ``module.function`` that takes the further keywords; it is imported when there are some.
+        groups: of options, which become keywords of the function; it gets those that are given in its ``**`` argument.
         settled: whether its arguments are all that is asked for, so that those which do nothing are noted
             (`isomerge.options.unused`); else the function does that itself.
 
@@ -39,39 +42,52 @@ def checked(rest: str | None = None, *, settled: bool = True) -> Callable[[Calla
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        full = with_groups(signature(function), groups)
+
         @wraps(function)
         def call(*args: P.args, **named: P.kwargs) -> R:
-            own, kinds = signature(function), _kinds(function)
-            if rest is not None and not named.keys() <= kinds.keys():
-                kinds = {**kinds, **_kinds(_function(rest))}
+            kinds = _kinds(function, full)
             for name in named:
                 if name not in kinds:
                     near = get_close_matches(name, kinds, n=1)
                     hint = f"did you mean {near[0]}" if near else f"there are {', '.join(kinds)}"
                     raise IsomergeError(f"{name}: {function.__name__} has no such argument; {hint}")
             try:
-                bound = own.bind(*args, **named)
+                bound = full.bind(*args, **named)
             except TypeError:
-                raise IsomergeError(_call_text(function.__name__, own, args, named)) from None
+                raise IsomergeError(_call_text(function.__name__, full, args, named)) from None
             for name, value in bound.arguments.items():
-                if own.parameters[name].kind is Parameter.VAR_KEYWORD:
-                    bound.arguments[name] = {n: _as_kind(n, v, kinds[n]) for n, v in value.items()}
-                else:
-                    bound.arguments[name] = _as_kind(name, value, kinds[name])
+                bound.arguments[name] = _as_kind(name, value, kinds[name])
             outermost = not is_noting()
             with noting():
                 if settled and function.__name__ in TABLE:
-                    defaults = defaults_of(function, *([] if rest is None else [_function(rest)]))
-                    given = dict(bound.arguments)
-                    for parameter in own.parameters.values():
-                        if parameter.kind is Parameter.VAR_KEYWORD:
-                            given |= given.pop(parameter.name, {})
-                    note_idle(function.__name__, {**defaults, **given}, defaults)
-                return with_notes(function(*bound.args, **bound.kwargs), outermost=outermost)
+                    defaults = defaults_of(call)
+                    note_idle(function.__name__, {**defaults, **bound.arguments}, defaults)
+                run: Any = function
+                return with_notes(run(**bound.arguments), outermost=outermost)
 
+        call.__signature__ = full  # pyright: ignore[reportAttributeAccessIssue]
         return call
 
     return decorate
+
+
+def with_groups(own: Signature, groups: Sequence[type[Options]]) -> Signature:
+    """A function's signature with the options of groups in place of its ``**`` argument."""
+    if not groups:
+        return own
+    more = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=declared.default, annotation=declared.type)
+        for group in groups
+        for name, (declared, _) in group.declared().items()
+    ]
+    kept = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    return own.replace(parameters=[*kept, *more])
+
+
+def defaults_in(*groups: type[Options]) -> dict[str, Any]:
+    """The defaults of groups' options."""
+    return {name: declared.default for group in groups for name, (declared, _) in group.declared().items()}
 
 
 INSTEAD = {"fingerprint": "isomerge.similarity(ONE, TWO) compares two models"}
@@ -103,25 +119,21 @@ def _call_text(name: str, own: Signature, args: Sequence[Any], named: Mapping[st
     return f"{name} {what}: call it as isomerge.{name}({written}){hint}"
 
 
-def _function(path: str) -> Callable[..., Any]:
-    """A function by ``module.function``, which is imported."""
-    home, _, name = path.rpartition(".")
-    return getattr(import_module(home), name)
+_EVALUATED: dict[Callable[..., Any], dict[str, Any]] = {}
 
 
-@lru_cache
-def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
+def _kinds(function: Callable[..., Any], full: Signature) -> dict[str, Any]:
     """A function's annotations, evaluated one by one: those that only type checkers know are ``Any``."""
-    found = {}
-    for name, parameter in signature(function).parameters.items():
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            continue
-        kind = parameter.annotation
-        try:
-            found[name] = eval(kind, function.__globals__) if isinstance(kind, str) else kind
-        except NameError:
-            found[name] = Any
-    return found
+    if function not in _EVALUATED:
+        kinds: dict[str, Any] = {}
+        for name, parameter in full.parameters.items():
+            kind = parameter.annotation
+            try:
+                kinds[name] = eval(kind, {**KNOWN, **function.__globals__}) if isinstance(kind, str) else kind
+            except NameError:
+                kinds[name] = Any
+        _EVALUATED[function] = kinds
+    return _EVALUATED[function]
 
 
 def _as_kind(name: str, value: Any, kind: Any) -> Any:

@@ -56,7 +56,7 @@ class BarrierOptions:
             raise IsomergeError(f"--batch-size {self.batch_size}: at least one example is needed")
         if self.png is not None:
             check_picture(self.png)
-            check_file(self.png, f"--png {self.png}", force=True)
+            check_file(self.png, f"--png {self.png}", overwrite=True)
         if aligned and len(models) > 2:
             raise IsomergeError("--aligned adds lines, and three models have a plane: leave one of them out")
         check_device(self.device)

@@ -37,9 +37,9 @@ class Output:
     """Where and how a checkpoint is written."""
 
     out: Path
-    shard_size: int = 5_000_000_000
+    out_shard_size: int = 5_000_000_000
     dtype: str | None = None
-    force: bool = False
+    overwrite: bool = False
     observer: Observer = quiet
     jobs: int | None = None
     """Units that are worked on at once, each by one thread; see `isomerge.run.local_engine.LocalEngine`."""
@@ -72,7 +72,7 @@ class Output:
         Raises:
             IsomergeError: a folder that is there and must not be replaced, or an unknown dtype.
         """
-        check_out(self.out, force=self.force, reads=self.files_read(models))
+        check_out(self.out, overwrite=self.overwrite, reads=self.files_read(models))
         planned_tensors(models[0], self.dtype)
 
 
@@ -109,8 +109,8 @@ class StreamWriter:
                 output.out,
                 planned_tensors(donor, output.dtype),
                 key=key,
-                shard_size=output.shard_size,
-                force=output.force,
+                out_shard_size=output.out_shard_size,
+                overwrite=output.overwrite,
                 apart=apart,
                 name=weights_name(donor.config),
                 reads=output.files_read((donor, *others)),

@@ -8,14 +8,19 @@ from pathlib import Path
 
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
-from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.accelerator import CPU, check_device
 from isomerge.observe.read_files import paths_read
 from isomerge.observe.stats.statistics_header import check_statistics
+from isomerge.options import MatchingOptions
 from isomerge.options.unused import note
 from isomerge.solve.baselines.baselines import check_match
 from isomerge.solve.canonical.canonical_units import SHARES
 from isomerge.solve.match_options import OURS, Matching
+
+LEARNING = (
+    "steps", "batch_size", "learn_effort", "learn_target", "learn_permutations", "precision", "gradient_checkpointing",
+)  # fmt: skip
+"""Options that are of use with `learn` alone, in the order in which they are told of."""
 
 
 def check_matching(matching: Matching, sources: int, spaces: str = "") -> None:
@@ -73,49 +78,8 @@ def files_of_matching(matching: Matching) -> tuple[Path, ...]:
     return paths_read(matching.data, matching.learn, *matching.stats)
 
 
-def matching_of(
-    *,
-    data: str | Path | Examples | None = None,
-    stats_src: str | Path | Sequence[str | Path] | None = None,
-    stats_anchor: str | Path | None = None,
-    evidence: str = "both",
-    search: float | None = None,
-    learn: str | Path | Examples | None = None,
-    learn_effort: str = "quick",
-    learn_target: str = "auto",
-    steps: int | None = None,
-    functional: bool = True,
-    permutations: bool = False,
-    batch_size: int | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
-    gradient_checkpointing: bool = False,
-    limit: int | None = None,
-    length: int = 128,
-    rows: int = 1024,
-    seed: int = 0,
-    match: str = "isomerge",
-    input_metric: bool = False,
-) -> Matching:
-    """A `Matching` from the options of the command line.
-
-    Args:
-        data: examples to read activations from, or what `isomerge.observe.data.opening_data.open_data` opens.
-        stats_src, stats_anchor: files of ``isomerge stats`` instead: the sources' and the anchor's.
-        evidence: with activations: ``activations``, ``both`` (with weights), or ``weights``.
-        search: seconds of forward-only search.
-        learn: examples to learn from by gradient.
-        learn_effort: ``quick`` or ``thorough``; ``steps`` overrides it.
-        learn_target: ``labels``, ``distill`` or ``auto``.
-        functional: with data, match neurons once more by what averaging a pair would cost.
-        input_metric: with data or files, match inside layers by the change of their outputs (data-weighted Procrustes).
-        permutations: learn permutations as well, by a straight-through assignment.
-        batch_size: examples per learning step.
-        device: where units are matched and models run.
-        precision, gradient_checkpointing: how models run.
-        limit, length, rows: examples, tokens per example, and activation rows that are kept.
-        seed: of everything that is drawn.
-        match: ``isomerge``, or a baseline: ``git-rebasin``, ``otfusion``, and for merges ``ot-wts``, ``ot-acts``, ``ot-acts-emd``.
+def matching_of(options: MatchingOptions) -> Matching:
+    """A `Matching` from the options of a command.
 
     Raises:
         IsomergeError: an unknown or impossible value.
@@ -123,30 +87,39 @@ def matching_of(
     from isomerge.observe.data.refused_data import check_given
     from isomerge.solve.learn.settings import settings_of
 
-    check_given(data, "--data")
-    check_given(learn, "--learn")
-    sources = [stats_src] if isinstance(stats_src, (str, Path)) else list(stats_src or ())
-    if bool(sources) != bool(stats_anchor):
+    check_given(options.data, "--data")
+    check_given(options.learn, "--learn")
+    one = options.stats_src
+    sources = [one] if isinstance(one, (str, Path)) else list(one or ())
+    if bool(sources) != bool(options.stats_anchor):
         raise IsomergeError("--stats-src and --stats-anchor belong together: give both")
     settings = settings_of(
-        learn_effort, steps, target=learn_target, permutations=permutations, batch_size=batch_size, device=device,
-        precision=precision, checkpointing=gradient_checkpointing, seed=seed,
-    )  # fmt: skip
-    given = {
-        "--steps": steps is not None,
-        "--batch-size": batch_size is not None,
-        "--learn-effort": learn_effort != "quick",
-        "--learn-target": learn_target != "auto",
-        "--learn-permutations": permutations,
-        "--precision": precision != "float32",
-        "--gradient-checkpointing": gradient_checkpointing,
-    }
-    if learn is None and (idle := [name for name, asked in given.items() if asked]):
-        raise IsomergeError(f"{idle[0]} is for learning: add --learn DATA")
-    if steps is not None and learn_effort != "quick":
+        options.learn_effort,
+        options.steps,
+        target=options.learn_target,
+        permutations=options.learn_permutations,
+        batch_size=options.batch_size,
+        device=options.device,
+        precision=options.precision,
+        checkpointing=options.gradient_checkpointing,
+        seed=options.seed,
+    )
+    asked = [name for name in LEARNING if getattr(options, name) != getattr(MatchingOptions, name)]
+    if options.learn is None and asked:
+        raise IsomergeError(f"--{asked[0].replace('_', '-')} is for learning: add --learn DATA")
+    if options.steps is not None and options.learn_effort != "quick":
         note("learn_effort", "--steps says how long to learn")
-    stats = (str(stats_anchor), *map(str, sources)) if sources else ()
-    return Matching(
-        data=data, stats=stats, evidence=evidence, learn=learn, settings=settings, search=search, limit=limit,
-        length=length, rows=rows, functional=functional, match=match, input_metric=input_metric,
-    )  # fmt: skip
+    stats = (str(options.stats_anchor), *map(str, sources)) if sources else ()
+    shared = (
+        "data",
+        "evidence",
+        "learn",
+        "search",
+        "limit",
+        "length",
+        "rows",
+        "functional",
+        "match",
+        "input_metric",
+    )
+    return Matching(stats=stats, settings=settings, **{name: getattr(options, name) for name in shared})

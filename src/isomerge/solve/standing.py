@@ -18,6 +18,7 @@ from isomerge.matching.frame import has_shared_meaning
 from isomerge.matching.settled import Sums, settled
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
+from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.units import Unit, elements_of
@@ -25,7 +26,6 @@ from isomerge.symmetry.units import Unit, elements_of
 if TYPE_CHECKING:
     import torch
 
-AUTO = "auto"
 """Of ``align``: models that are aligned already are left as they are, all others are matched."""
 Kinship = Callable[[Model, Model], "bool | None"]
 """Whether two models have a common base, in whatever basis; None where nothing compares (`isomerge.quotient.kinship`)."""

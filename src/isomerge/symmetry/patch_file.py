@@ -96,7 +96,7 @@ def check_patch_file(path: Path, name: str) -> None:
 
     from isomerge.files import check_file
 
-    check_file(path, name, force=True)
+    check_file(path, name, overwrite=True)
     try:
         with safe_open(str(path), "pt") as file:
             found = _header((file.metadata() or {}).get("isomerge", "{}"))

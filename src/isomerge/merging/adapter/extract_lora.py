@@ -33,12 +33,12 @@ def extract_lora(
     *,
     rank: int | None = None,
     energy: float = 1.0,
-    epsilon: float = 0.0,
+    sv_epsilon: float = 0.0,
     include: str | None = None,
     exclude: str | None = None,
     embeddings: bool = False,
     save_modules: bool = False,
-    force: bool = False,
+    overwrite: bool = False,
     seed: int = 0,
     spec_file: str | Path | None = None,
 ) -> dict[str, Any]:
@@ -53,12 +53,12 @@ def extract_lora(
         out: the folder, complete or not there at all.
         rank: the largest rank of a layer. None: as ``energy`` says, or 16 where that is 1.
         energy: keep the fewest singular values whose squares sum to this share of all, in (0, 1].
-        epsilon: drop singular values below this share of a layer's largest, in [0, 1) (mergekit's ``sv_epsilon``).
+        sv_epsilon: drop singular values below this share of a layer's largest, in [0, 1) (mergekit's ``sv_epsilon``).
         include: a regular expression that module names must contain; all modules when None.
         exclude: a regular expression that they must not contain. The differences of other modules are lost.
         embeddings: describe tables of tokens by factors as well.
         save_modules: keep whole what has no factors and differs (norms, biases, tables, a head that the base lacks).
-        force: replace ``out`` if it exists.
+        overwrite: replace ``out`` if it exists.
         seed: of the randomised range finder for large matrices.
         spec_file: a spec text of the user's own, for models that are not recognised yet.
 
@@ -71,7 +71,7 @@ def extract_lora(
             out of range, or ``out`` exists.
     """
     choice = Choice(
-        Cut(RANK if rank is None and energy == 1 else rank, energy, epsilon, seed),
+        Cut(RANK if rank is None and energy == 1 else rank, energy, sv_epsilon, seed),
         _pattern("include", include),
         _pattern("exclude", exclude),
         embeddings,
@@ -81,7 +81,7 @@ def extract_lora(
     pairs = list(_pairs(one, two))
     read = [model.checkpoint for model in (one, two) if model.checkpoint.files]
     reads = [place for checkpoint in read for place in (*checkpoint.files, checkpoint.folder)]
-    folder = PartialFolder(Path(out).absolute(), force=force, reads=reads)
+    folder = PartialFolder(Path(out).absolute(), overwrite=overwrite, reads=reads)
     try:
         folder.begin()
         writer = AdapterWriter(one, two, choice, GrowingFile(folder.blobs / "tensors"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from isomerge.merging.merge_job import MergeJob
 from isomerge.merging.recipe.align_block import DATA
 from isomerge.merging.recipe.schema import AlignBlock
 from isomerge.observe.data.records import may_be_function
+from isomerge.options import MatchingOptions
 from isomerge.run.absolute_names import absolute_data, absolute_path, absolute_ref
-from isomerge.solve.match_checks import matching_of
 
 FUNCTIONS = "# Data were given by Python functions, and a recipe runs no code: run this one with {}.\n"
 OBJECTS = "# Models or data were given as Python objects: name folders or files of them to run this recipe.\n"
@@ -31,7 +30,7 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
         refs: what the run's models are called, in its order.
         how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces`` (None: by default), ``layers``, ``untie``,
             ``repair``, ``heads``, ``spec`` and ``dtype``, as `isomerge.merge` takes them.
-        matching: what `isomerge.solve.match_checks.matching_of` was given.
+        matching: the options of the match that were said.
     """
     import yaml
 
@@ -146,7 +145,7 @@ def _tokenizer(given: Mapping[str, Any] | None, full: Mapping[str, str]) -> dict
 
 def _align(refs: Sequence[str], how: Mapping[str, Any], matching: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """The block ``align``, and whether it says all: data that are objects have no name."""
-    defaults = {name: p.default for name, p in inspect.signature(matching_of).parameters.items()}
+    defaults = MatchingOptions().given()
     files = (
         [matching["stats_anchor"], *_listed(matching.get("stats_src"))] if matching.get("stats_anchor") else None
     )

@@ -10,7 +10,7 @@ from typing import Any
 from isomerge.errors import OPTION, IsomergeError
 from isomerge.merging.recipe.schema import AlignBlock, Recipe
 
-KEYS = {"learn-permutations": "permutations", "stats-src": "stats", "stats-anchor": "stats", "no-align": "enabled"}
+KEYS = {"stats-src": "stats", "stats-anchor": "stats", "no-align": "enabled"}
 """A key of ``align`` where it is not the option's name."""
 ADVICE = {
     "--tokenizer-source union": "`tokenizer_source: union`",

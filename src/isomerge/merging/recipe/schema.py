@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     ValidationError,
     ValidatorFunctionWrapHandler,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -21,6 +22,8 @@ from isomerge.errors import IsomergeError
 from isomerge.merging.recipe.mistakes import explained
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.yaml_text import read_yaml
+from isomerge.options import MatchingOptions
+from isomerge.options.option import kind_of
 
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -105,12 +108,24 @@ class TokenizerEntry(_Strict):
     pad_to_multiple_of: int | None = None
 
 
-class AlignBlock(_Strict):
+_Evidence: Any = create_model(
+    "_Evidence",
+    __base__=_Strict,
+    **{  # pyright: ignore[reportArgumentType]
+        name: (kind_of(MatchingOptions, name) | None, None)
+        for name, (_, about) in MatchingOptions.declared().items()
+        if about.recipe
+    },
+)
+"""The keys of `align` that are options of a match: each is as on the command line, or left out."""
+
+
+class AlignBlock(_Evidence):
     """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``,
     ``enabled: true`` is ``--align``; ``auto``, the default of a block, leaves models alone that are aligned already.
 
     The keys are the options of the command line. ``onto`` is a model of the recipe, by its name there; ``stats`` has one
-    file per model, in their order, the base first where there is one; ``permutations`` is ``--learn-permutations``. ``data``, ``learn``
+    file per model, in their order, the base first where there is one; ``data``, ``learn``
     and ``repair`` are no Python functions: a recipe runs no code. With ``merge_base: false`` a ``base_model`` that is not among
     ``models`` is not merged with them, by methods that know no base: it gives config and tokenizer alone.
     """
@@ -126,25 +141,7 @@ class AlignBlock(_Strict):
     layers: str | None = None
     untie: bool = False
     spec: str | None = None
-    data: str | None = None
     stats: list[str] | None = None
-    evidence: str | None = None
-    functional: bool | None = None
-    input_metric: bool | None = None
-    search: float | None = None
-    learn: str | None = None
-    learn_effort: str | None = None
-    learn_target: str | None = None
-    steps: int | None = None
-    permutations: bool | None = None
-    batch_size: int | None = None
-    device: str | None = None
-    precision: str | None = None
-    gradient_checkpointing: bool | None = None
-    limit: int | None = None
-    length: int | None = None
-    rows: int | None = None
-    seed: int | None = None
 
     def matching(self) -> dict[str, Any]:
         """What is set of the evidence, by the names of `isomerge.align`'s arguments."""

@@ -36,7 +36,7 @@ class Generation:
     seed: int = 0
     batch_size: int = 64
     device: str = "cpu"
-    force: bool = False
+    overwrite: bool = False
     observer: Observer = quiet
 
     def check(self) -> None:
@@ -47,7 +47,7 @@ class Generation:
         """
         from isomerge.files import check_file
 
-        check_file(self.out, f"--out {self.out}", force=self.force)
+        check_file(self.out, f"--out {self.out}", overwrite=self.overwrite)
         if self.out.suffix != ".safetensors":
             raise IsomergeError(f"--out {self.out}: the examples are written as safetensors: name it .safetensors")
         for name, value, least in (

@@ -148,7 +148,7 @@ class StatsOptions:
     batch_size: int = BATCH
     device: str = "cpu"
     dtype: str = "float32"
-    force: bool = False
+    overwrite: bool = False
     observer: Observer = quiet
     kinds: tuple[str, ...] = DEFAULT_KINDS
     labels: str | None = None
@@ -163,7 +163,7 @@ class StatsOptions:
         from isomerge.files import check_file
         from isomerge.observe.live.accelerator import check_device
 
-        check_file(self.out, f"--out {self.out}", force=self.force)
+        check_file(self.out, f"--out {self.out}", overwrite=self.overwrite)
         for name, value in (("--rows", self.rows), ("--batch-size", self.batch_size)):
             if value < 1:
                 raise IsomergeError(f"{name} {value}: at least 1 is needed")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isomerge.api.opening import recognised
 from isomerge.checkpoint.size import parse_size
+from isomerge.commands.opening import recognised
 from isomerge.files import check_not_read
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples

@@ -1,0 +1,171 @@
+"""Models moved along their orbits: aligned, by an alignment that is given, to their canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.commands.opening import destination, recognised
+from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
+from isomerge.options import (
+    MatchingOptions,
+    OpeningOptions,
+    OutputOptions,
+    RunningOptions,
+    SpacesOptions,
+    UntieOptions,
+)
+from isomerge.options.fusing import AUTO
+from isomerge.options.unused import note_idle
+from isomerge.progress import Observer, quiet
+from isomerge.quotient.canonical import run_canon
+from isomerge.quotient.kinship import kinship
+from isomerge.run.alignment_runs import AlignPlan, plan_align, run_apply, run_planned
+from isomerge.run.arguments import defaults_in
+from isomerge.run.cost import estimate
+from isomerge.run.writing_run import Output
+from isomerge.solve.match_checks import files_of_matching, matching_of
+from isomerge.solve.match_inputs import check_data
+from isomerge.solve.standing import check_align
+from isomerge.symmetry.alignment import Alignment
+
+
+@dataclass(frozen=True)
+class Aligning:
+    """An alignment, planned."""
+
+    plan: AlignPlan
+
+    def cost(self) -> dict[str, float]:
+        """What it will take in memory and time; output and data are looked at.
+
+        Raises:
+            IsomergeError: what a run would refuse.
+        """
+        solver, output, matching = self.plan.solver, self.plan.output, self.plan.matching
+        models = [solver.source, solver.anchor]
+        output.check(models)
+        check_data(matching, solver.anchor)
+        return estimate(solver.plan, models, guard=True, limit=output.max_memory, matching=matching)
+
+    def run(self) -> tuple[Alignment, dict[str, Any]]:
+        """Match and write; the alignment and the report."""
+        return run_planned(self.plan)
+
+
+@contextmanager
+def planned_align(
+    source: Any,
+    onto: Any,
+    out: str | Path | None,
+    *,
+    align: bool | str = AUTO,
+    moving: SpacesOptions,
+    matching: MatchingOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    running: RunningOptions,
+    observer: Observer = quiet,
+) -> Iterator[Aligning]:
+    """`isomerge.align` up to where something is matched: opened, checked, nothing written.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong.
+    """
+    check_align(align)
+    if align is False:
+        raise IsomergeError("align=False leaves nothing to do: give True or 'auto'")
+    given = {"out": out, "align": align}
+    for group in (moving, matching, opening, writing, running):
+        given |= group.given()
+    note_idle(
+        "align",
+        given,
+        {"out": None, "align": AUTO, **defaults_in(*map(type, (moving, matching, opening, writing, running)))},
+    )
+    match = matching_of(matching)
+    reads = (opening.spec, *files_of_matching(match))
+    with (
+        recognised([source, onto], opening.spec, opening.allow_pickle, moving.untie) as (a, b),
+        destination(out, writing, [a, b], *reads, running=running, observer=observer) as output,
+    ):
+        how: dict[str, Any] = {"matching": match, "align": align, "kinship": kinship}
+        yield Aligning(plan_align(a, b, output, spaces=moving.spaces, layers=moving.layers, **how))
+
+
+@dataclass(frozen=True)
+class Applying:
+    """An alignment that will be replayed."""
+
+    alignment: Alignment
+    model: Model
+    output: Output
+    name: str
+
+    def run(self) -> dict[str, Any]:
+        """Move and write; the report."""
+        return run_apply(self.alignment, self.model, self.output, name=self.name)
+
+
+@contextmanager
+def planned_apply(
+    alignment: Alignment | str | Path,
+    model: Any,
+    out: str | Path,
+    *,
+    inverse: bool = False,
+    tie: UntieOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    observer: Observer = quiet,
+) -> Iterator[Applying]:
+    """`isomerge.apply` up to where something is written.
+
+    Raises:
+        IsomergeError: the alignment cannot be read, or is of another architecture.
+    """
+    with (
+        recognised([model], opening.spec, opening.allow_pickle, tie.untie) as (one,),
+        destination(out, writing, [one], opening.spec, alignment, observer=observer) as output,
+    ):
+        name = "given" if isinstance(alignment, Alignment) else str(alignment)
+        patch = alignment if isinstance(alignment, Alignment) else Alignment.load(alignment, one.declared)
+        yield Applying(patch.inverse() if inverse else patch, one, output, name)
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """A model that will be written in its canonical form."""
+
+    model: Model
+    output: Output
+
+    def run(self) -> tuple[Alignment, dict[str, Any]]:
+        """Find and write it; the alignment and the report."""
+        return run_canon(self.model, self.output)
+
+
+@contextmanager
+def planned_canon(
+    model: Any,
+    out: str | Path | None,
+    *,
+    tie: UntieOptions,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    observer: Observer = quiet,
+) -> Iterator[Canonical]:
+    """`isomerge.canon` up to where something is computed.
+
+    Raises:
+        IsomergeError: the model cannot be read.
+    """
+    with (
+        recognised([model], opening.spec, opening.allow_pickle, tie.untie) as (one,),
+        destination(out, writing, [one], opening.spec, observer=observer) as output,
+    ):
+        yield Canonical(one, output)

@@ -1,0 +1,250 @@
+"""Models merged: what is asked for becomes a plan, and the plan runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from isomerge.commands.opening import destination, dtype_name, recognised
+from isomerge.errors import IsomergeError
+from isomerge.merging.job_models import opened
+from isomerge.merging.merge_checks import check_aligned, learned_apart
+from isomerge.merging.merge_job import MergeJob, job_of_models, joins, number_of
+from isomerge.merging.merge_options import MergeOptions
+from isomerge.merging.merge_plan import MergePlan
+from isomerge.merging.merging import run_plan
+from isomerge.merging.recipe.merge_recipe import recipe_text
+from isomerge.merging.recipe.recipe_job import job_of_recipe
+from isomerge.merging.recipe.recipe_words import told_in_keys
+from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.refused_data import check_given
+from isomerge.options import (
+    FusingOptions,
+    MatchingOptions,
+    OpeningOptions,
+    OutputOptions,
+    RunningOptions,
+    SpacesOptions,
+)
+from isomerge.options.unused import MATCHING, note_idle
+from isomerge.progress import Observer, quiet
+from isomerge.quotient.kinship import kinship
+from isomerge.run.absolute_names import absolute_ref
+from isomerge.run.arguments import defaults_in
+from isomerge.run.cost import estimate
+from isomerge.solve.many.mean_solutions import check_anchor
+from isomerge.solve.match_checks import files_of_matching, matching_of
+from isomerge.solve.match_inputs import check_data
+from isomerge.solve.match_options import Matching
+from isomerge.solve.standing import check_align
+
+HOW = ("align", "anchor", "onto", "spaces", "layers", "heads")
+"""What a recipe says of the alignment, beside the evidence."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What a merge is asked for, by whatever door."""
+
+    job: MergeJob
+    how: Mapping[str, Any]
+    """``align``, ``anchor``, ``onto`` (a number from 0), ``spaces``, ``layers``, ``heads`` and ``repair``."""
+    untie: bool
+    match: Matching
+    said: Mapping[str, Any]
+    """The options of the match that were said, for the recipe that is kept."""
+    spec: str | Path | None
+    dtype: str | None
+
+    def notes(self) -> list[str]:
+        """What to tell before anything is opened.
+
+        Raises:
+            IsomergeError: options that contradict each other.
+        """
+        align, count = bool(self.how["align"]), len(self.job.models)
+        with self.told():
+            check_aligned(align, self.match, self.job.fusion, count, self.how["anchor"])
+            check_anchor(self.how["anchor"], self.match, self.how["spaces"] or "")
+        return learned_apart(align, self.match, self.job.fusion, count, self.how["anchor"])
+
+    def told(self) -> AbstractContextManager[None]:
+        """Errors inside name a recipe's keys, where there is one."""
+        path = None if self.job.recipe is None else self.job.files[0]
+        return told_in_keys(path, self.job.recipe, {**self.said, "repair": self.how["repair"]})
+
+    @property
+    def looks(self) -> list[str]:
+        """What the run takes time for beside matching and averaging, and shapes do not tell."""
+        method = self.job.fusion.method
+        looked = [f"method {method.name}"] if method.forward or (method.statistics and not self.job.stats) else []
+        return looked if self.how["repair"] is None else [*looked, "repair"]
+
+    def recipe(self, refs: list[str], spaces: str, firm: bool) -> str:
+        """The recipe that is kept with the output.
+
+        Args:
+            refs: what the models are called.
+            spaces: those that are matched.
+            firm: whether they must stand in it.
+        """
+        implied = spaces in ("none", self.match.spaces(None)) and self.how["spaces"] != "none"
+        said = None if implied and not firm else spaces
+        how = {**self.how, "untie": self.untie, "dtype": self.dtype, "spec": self.spec, "spaces": said}
+        return recipe_text(self.job, refs, how, dict(self.said))
+
+
+def merge_of(
+    models: Sequence[Any] | str | Path,
+    *,
+    fusing: FusingOptions,
+    moving: SpacesOptions,
+    matching: MatchingOptions,
+    said: Mapping[str, Any],
+    repair: str | Path | Examples | None = None,
+    spec: str | Path | None = None,
+    dtype: Any = None,
+) -> Merge:
+    """What is asked for, of models or of a recipe; nothing is opened.
+
+    Args:
+        models: the models, or one recipe file.
+        fusing, moving: of the models; a recipe says them itself.
+        matching: what is looked at beside the weights.
+        said: those options of ``matching`` that were said, whatever their values: they count more than a recipe's.
+
+    Raises:
+        IsomergeError: an option is wrong, or a recipe says it.
+    """
+    check_given(repair, "--repair")
+    dtype = dtype_name(dtype)
+    if isinstance(models, (str, Path)):
+        _alone_with_recipe(models, {**fusing.given(), **moving.given()})
+        job = job_of_recipe(models, seed=said.get("seed"))
+        how = {name: job.options[name] for name in HOW}
+        untie, repair = job.options["untie"], repair or job.options["repair"]
+        spec, dtype = spec or job.options["spec"], dtype or job.options["dtype"]
+        said = {**job.matching, **said}
+        matching = MatchingOptions.of(said)
+    else:
+        own = fusing.given()
+        how = {"align": own.pop("align"), "anchor": own.pop("anchor"), "heads": own.pop("heads")}
+        onto = own.pop("onto")
+        job = job_of_models(models, **own, seed=matching.seed or 0)
+        how |= {"spaces": moving.spaces, "layers": moving.layers, "onto": number_of(onto, job)}
+        untie = moving.untie
+    how["repair"] = repair
+    with told_in_keys(models, job.recipe, {**said, "repair": repair}):
+        return Merge(job, how, untie, matching_of(matching), said, spec, dtype)
+
+
+@dataclass(frozen=True)
+class Merging:
+    """A merge, planned."""
+
+    plan: MergePlan
+    looks: list[str]
+
+    def cost(self) -> dict[str, float]:
+        """What it will take in memory and time; output and data are looked at.
+
+        Raises:
+            IsomergeError: what a run would refuse.
+        """
+        plan = self.plan
+        plan.output.check([*plan.models, *plan.read])
+        check_data(plan.options.matching, plan.models[0])
+        return estimate(plan.plan, plan.models, limit=plan.output.max_memory, **plan.cost)
+
+    def run(self) -> dict[str, Any]:
+        """Match, fuse and write; the report."""
+        return run_plan(self.plan)
+
+
+@contextmanager
+def planned_merge(
+    merge: Merge,
+    out: str | Path,
+    *,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    running: RunningOptions,
+    observer: Observer = quiet,
+) -> Iterator[Merging]:
+    """A merge as it will be run: opened, checked and planned, and nothing is written.
+
+    Raises:
+        IsomergeError: the models do not fit together, or an option is wrong.
+    """
+    job, how, match = merge.job, merge.how, merge.match
+    with merge.told():
+        check_align(how["align"])
+        note_idle("merge", _asked(merge, out), _by_default())
+        opening = replace(opening, spec=merge.spec)
+        reads = (opening.spec, how["repair"], *files_of_matching(match), *job.stats, *job.files)
+        with (
+            _models_of(job, opening, untie=merge.untie, unmoved=not how["align"]) as (found, origins),
+            destination(
+                out,
+                replace(writing, dtype=merge.dtype),
+                [*found, *(base for base in origins if base is not None)],
+                *reads,
+                running=running,
+                observer=observer,
+            ) as output,
+        ):
+            named = [
+                absolute_ref(m) if isinstance(m, (str, Path)) else f.ref
+                for m, f in zip(job.models, found, strict=True)
+            ]
+            more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": kinship}
+            options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
+            yield Merging(MergePlan(found, output, job.fusion, options), merge.looks)
+
+
+def _asked(merge: Merge, out: Any) -> dict[str, Any]:
+    """A merge's arguments by whatever door, and what decides whether they act: for `note_idle`."""
+    job, match = merge.job, merge.match
+    method = job.fusion.method
+    given = {name: getattr(match, name) for name in MATCHING if hasattr(match, name)}
+    given |= {name: merge.how[name] for name in ("align", "onto", "spaces", "layers", "repair")}
+    seed = match.settings.seed if match.settings else 0
+    return given | {
+        "out": out, "seed": seed or job.fusion.seed, "merge_base": job.merge_base, "stats": job.stats, "method": method.name,
+        "base_model": job.base_named or None,
+        "base_role": job.fusion.first if joins(method) else "model",
+        "random": method.random,
+        "method_statistics": method.statistics,
+        "method_reads": method.forward or (method.statistics is not None and not job.stats),
+    }  # fmt: skip
+
+
+def _by_default() -> dict[str, Any]:
+    """What `_asked` gives where nothing is said."""
+    groups = (MatchingOptions, FusingOptions, SpacesOptions, OpeningOptions, OutputOptions, RunningOptions)
+    return {**defaults_in(*groups), "repair": None, "onto": 0}
+
+
+@contextmanager
+def _models_of(
+    job: MergeJob, opening: OpeningOptions, *, untie: bool, unmoved: bool
+) -> Iterator[tuple[list[Model], list[Model | None]]]:
+    """The models of a merge, recognised, and what those that are fused were tuned from."""
+    refs = opened(job, spec=opening.spec, allow_pickle=opening.allow_pickle)
+    bases = [base for base in job.source_bases if base is not None]
+    with recognised([*refs, *bases], opening.spec, opening.allow_pickle, untie, unmoved=unmoved) as every:
+        rest = iter(every[len(refs) :])
+        yield every[: len(refs)], [None if base is None else next(rest) for base in job.source_bases]
+
+
+def _alone_with_recipe(path: str | Path, said: Mapping[str, Any]) -> None:
+    """Refuse arguments of a merge that a recipe has keys for, where they are not the defaults."""
+    defaults = defaults_in(FusingOptions, SpacesOptions)
+    told = [k for k, v in said.items() if type(v) is not type(defaults[k]) or v != defaults[k]]
+    if told:
+        raise IsomergeError(f"{path}: a recipe says what is merged and how; put {', '.join(told)} into it")

@@ -1,0 +1,125 @@
+"""What commands are given, opened: models of every kind, and the place for the output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isomerge.checkpoint.memory import as_reference
+from isomerge.errors import IsomergeError
+from isomerge.models.compatible import check_compatible
+from isomerge.models.recognised import Model, recognise, working_dtype
+from isomerge.observe.read_files import paths_read
+from isomerge.options import OutputOptions, RunningOptions
+from isomerge.options.unused import note
+from isomerge.progress import Observer, quiet
+from isomerge.run.engines import engine_of
+from isomerge.run.writing_run import Output
+
+if TYPE_CHECKING:
+    from isomerge.solve.pairs.pair import PairSolver
+
+
+@contextlib.contextmanager
+def recognised(
+    models: Sequence[Any],
+    spec: str | Path | None,
+    allow_pickle: bool,
+    untie: bool = False,
+    *,
+    unmoved: bool = False,
+    proven: bool = True,
+) -> Iterator[list[Model]]:
+    """Recognise models of every kind (see `recognise`); live modules are saved to a temporary folder first.
+
+    A spec text of the user's own must be ``proven`` (see `isomerge.prove`), unless nothing is moved or compared by it.
+    """
+    with contextlib.ExitStack() as stack:
+        found = []
+        for model in models:
+            name = None
+            if hasattr(model, "save_pretrained"):
+                from isomerge.observe.live.saved_modules import save_module
+
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
+                save_module(model, folder)
+                name, model = type(model).__name__, folder
+            else:
+                model = as_reference(model)
+            found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
+            found[-1].checkpoint.ref = name or found[-1].ref
+        if spec is not None and proven and not unmoved:
+            from isomerge.commands.proof import demand_proof
+
+            for each in found:
+                demand_proof(spec, each.ref, each.config)
+        if untie and not any(model.unties for model in found):
+            note("untie", "no head is tied to the embeddings where that stands in the way of a symmetry")
+        yield found
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """The name of a dtype that may be given as torch's object or numpy's."""
+    return None if dtype is None else str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
+
+
+@contextlib.contextmanager
+def destination(
+    out: str | Path | None,
+    writing: OutputOptions,
+    models: Iterable[Model],
+    *reads: Any,
+    running: RunningOptions | None = None,
+    observer: Observer = quiet,
+) -> Iterator[Output]:
+    """The output folder; when the caller wants no checkpoint, a temporary one for what a run notes while it lasts.
+
+    ``models`` are those that are read, and ``reads`` what is read beside them, by name: no folder that holds some of it is
+    replaced, and none is made in it.
+
+    Raises:
+        IsomergeError: an option is wrong, or the folder is not apart from what is read.
+    """
+    from isomerge.checkpoint.size import parse_size
+
+    running = running or RunningOptions()
+    if running.jobs is not None and running.jobs < 1:
+        raise IsomergeError(f"--jobs {running.jobs}: expected a number of units to work on at once, from 1")
+    with contextlib.ExitStack() as stack:
+        if dropped := out is None:
+            out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))) / "out"
+        output = Output(
+            Path(os.path.expanduser(out)),
+            out_shard_size=parse_size("5GB" if writing.out_shard_size is None else writing.out_shard_size),
+            dtype=dtype_name(writing.dtype),
+            overwrite=writing.overwrite,
+            observer=observer,
+            jobs=running.jobs,
+            max_memory=None if running.max_memory is None else parse_size(running.max_memory),
+            engine=stack.enter_context(engine_of(running.engine, running.address)),
+            reads=paths_read(*reads),
+            dropped=dropped,
+        )
+        output.check_apart(models)
+        yield output
+
+
+@contextlib.contextmanager
+def pair_solver(
+    one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allow_pickle: bool, *, guard: bool
+) -> Iterator[PairSolver]:
+    """Two models recognised, and what solves their units."""
+    from isomerge.models.unit_plan import make_plan
+    from isomerge.solve.pairs.pair import PairSolver
+
+    with recognised([one, two], spec, allow_pickle) as (a, b):
+        # a model and its copy that was moved with untie: nothing is written here
+        if a.has_own_head != b.has_own_head:
+            a, b = (recognise(m.checkpoint, spec_file=spec, untie=True) for m in (a, b))
+        check_compatible(a, [b])
+        plan = make_plan(a, [b], spaces, layers)
+        yield PairSolver(a, b, plan, working_dtype([a, b]), guard=guard)

@@ -1,0 +1,60 @@
+"""A spec text of the user's own, proven before anything is moved by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+
+
+def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any]) -> None:
+    """Refuse a text of the user's own that is not proven for a model; where it was not tried, it is tried now.
+
+    Args:
+        spec: the text's file.
+        ref: what the user calls the model.
+        config: its config.json.
+
+    Raises:
+        IsomergeError: the law refutes the text, or it cannot be tried.
+    """
+    from isomerge.discovery.building import real_config, specimens
+    from isomerge.discovery.proofs import recall, remember
+    from isomerge.discovery.trial import try_spec
+
+    text, spec_of = text_of(spec)
+    assert text is not None
+    report = recall(text, config)
+    try:
+        if report is None:
+            report = try_spec(spec_of, specimens(real_config(config), 0, untied=False)).report()
+            remember(text, config, {"command": "prove", "model": ref, "spec": str(spec), **report})
+    except IsomergeError as error:
+        raise IsomergeError(
+            f"{spec}: this text is not proven for {ref}, and cannot be tried here ({error}): prove it once with a tiny module of "
+            f"your own (isomerge prove {ref} --spec {spec} --module FILE.py:FUNCTION)"
+        ) from None
+    if not report["proven"]:
+        raise IsomergeError(
+            f"{spec}: {report['refuted']}: correct the text (isomerge prove {ref} --spec {spec} tells all)"
+        )
+
+
+def text_of(spec: str | Path | None) -> tuple[str | None, Any]:
+    """A spec text, and what binds it to a config."""
+    from isomerge.archs import spec_for
+
+    file = None if spec is None else Path(os.path.expanduser(spec))
+
+    def spec_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        return spec_for(config, file, shapes)
+
+    if file is None:
+        return None, spec_of
+    try:
+        return file.read_text(encoding="utf-8"), spec_of
+    except (OSError, UnicodeDecodeError) as error:
+        raise IsomergeError(f"{spec}: cannot read this spec file ({error})") from None

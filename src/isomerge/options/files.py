@@ -1,0 +1,109 @@
+"""What is read and written: specs, weights, the output's folder or file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.options.option import Options, option
+
+OUTPUT = "Output"
+
+
+@dataclass(frozen=True)
+class SpecOptions(Options):
+    """By what text a model is read."""
+
+    spec: str | Path | None = option(
+        None,
+        "A spec text for an architecture that isomerge does not know.",
+        "--spec",
+        kind=Path | None,
+        panel=OUTPUT,
+    )
+
+
+@dataclass(frozen=True)
+class OpeningOptions(SpecOptions):
+    """How models are opened."""
+
+    allow_pickle: bool = option(
+        False, "Read .bin weights (with weights_only); safetensors are safer.", "--allow-pickle", panel=OUTPUT
+    )
+
+
+@dataclass(frozen=True)
+class OutputOptions(Options):
+    """How a checkpoint is written."""
+
+    out_shard_size: str | int | None = option(
+        None, "Largest shard, such as 5GB or 500M.", "--out-shard-size", kind=str, default="5GB", panel=OUTPUT
+    )
+    dtype: Any = option(
+        None,
+        "Write weights as float32, float16, bfloat16 or float64; as stored by default.",
+        kind=str | None,
+        panel=OUTPUT,
+    )
+    overwrite: bool = option(
+        False, "Replace the output folder when the new one is complete.", "--overwrite", panel=OUTPUT
+    )
+
+
+@dataclass(frozen=True)
+class FolderOptions(Options):
+    """How a folder is written."""
+
+    overwrite: bool = option(False, "Replace the output folder when the new one is complete.", "--overwrite")
+
+
+@dataclass(frozen=True)
+class FileOptions(Options):
+    """How a file is written."""
+
+    overwrite: bool = option(False, "Replace the file.", "--overwrite")
+
+
+def writable(path: Path | None) -> Path | None:
+    """A report that cannot be written is told before the work is done.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    from isomerge.files import check_file, is_device
+
+    if path is not None and str(path) != "-" and not is_device(path):
+        check_file(Path(os.path.expanduser(path)), f"--json {path}", overwrite=True)
+    return path
+
+
+@dataclass(frozen=True)
+class ReportOptions(Options):
+    """What the command line tells of a run; Python returns it."""
+
+    json: Path | None = option(
+        None,
+        "Write the report as JSON to this file (-: print it, with -q alone).",
+        "--json",
+        callback=writable,
+        panel=OUTPUT,
+    )
+    quiet: bool = option(False, "Print nothing but errors.", "--quiet", "-q", panel=OUTPUT)
+
+
+@dataclass(frozen=True)
+class TellingOptions(ReportOptions):
+    """The same, and whether figures per layer are printed."""
+
+    verbose: bool = option(False, "Print figures per layer as well.", "--verbose", "-v", panel=OUTPUT)
+
+
+@dataclass(frozen=True)
+class DryRunOptions(Options):
+    """Whether a run is planned alone."""
+
+    dry_run: bool = option(
+        False, "Check everything, print the plan and its cost, write nothing.", "--dry-run", panel=OUTPUT
+    )

@@ -1,0 +1,95 @@
+"""What is merged and how: the options of `isomerge merge` that a recipe says instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.options.option import FIRST, Options, option
+
+AUTO = "auto"
+"""Models that are aligned already are left as they are."""
+METHOD, MODELS, ALIGNMENT = "Method", "Models", "Matching"
+
+
+def _weights(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise IsomergeError(f"--weights {text}: give one number per model, such as 0.7,0.3") from None
+
+
+def _texts(paths: Sequence[Path] | None) -> list[str]:
+    return [str(path) for path in paths or ()]
+
+
+def _switch(value: bool | None) -> bool | str:
+    return AUTO if value is None else value
+
+
+@dataclass(frozen=True)
+class FusingOptions(Options):
+    """The method, its parameters, and what the models are to it."""
+
+    method: str = option("linear", "How aligned weights are fused; see isomerge methods.", panel=FIRST)
+    weights: Sequence[float] | None = option(
+        None,
+        "One number per model, such as 0.7,0.3; equal by default.",
+        kind=str | None,
+        read=_weights,
+        panel=FIRST,
+    )
+    base_model: Any = option(
+        None,
+        "What task vectors are taken from; it gives config and tokenizer. All align onto it. Methods that know no base merge it "
+        "with the models, as mergekit does.",
+        "--base-model", kind=str | None, panel=FIRST,
+    )  # fmt: skip
+    merge_base: bool = option(
+        True,
+        "Whether methods that know no base merge a --base-model that is not among the models; else it gives config and "
+        "tokenizer alone.",
+        "--merge-base/--no-merge-base", panel=MODELS,
+    )  # fmt: skip
+    parameters: Mapping[str, Any] | None = option(
+        None, "A parameter of the method, such as density=0.5, or density=0.5,0.3 per model.",
+        "--parameter", "-p", kind=list[str] | None, panel=METHOD,
+    )  # fmt: skip
+    stats: Sequence[str | Path] = option(
+        (), "For methods that need statistics: one file of isomerge stats per model, in their order.",
+        kind=list[Path] | None, read=_texts, default=None, panel=METHOD,
+    )  # fmt: skip
+    tokenizer_source: str | None = option(
+        None, "Where vocabularies differ, the output's: base, union or a model.", "--tokenizer-source", panel=MODELS
+    )
+    source_bases: Sequence[Any] = option(
+        (), "What the models were tuned from (one for all, or one each), where it is not --base-model.",
+        "--source-base", kind=list[str] | None, read=lambda given: given or [], default=None, panel=MODELS,
+    )  # fmt: skip
+    heads: str = option(
+        "average",
+        "Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of their own).",
+        panel=MODELS,
+    )
+    align: bool | str = option(
+        AUTO,
+        "Align all before fusing, or none; by default those that are not aligned already, as fine-tunes of one base are.",
+        "--align/--no-align", kind=bool | None, read=_switch, default=None, panel=FIRST,
+    )  # fmt: skip
+    anchor: str = option(
+        "first",
+        "What the models are aligned onto: the first model, or none of them (their common mean).",
+        panel=ALIGNMENT,
+    )
+    onto: Any = option(
+        None,
+        "The model that all are aligned onto, where it is not the first.",
+        "--onto",
+        kind=str | None,
+        panel=ALIGNMENT,
+    )

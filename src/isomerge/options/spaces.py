@@ -1,0 +1,38 @@
+"""What may move: spaces, layers, tied heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isomerge.options.option import FIRST, Options, option
+
+PANEL = "Matching"
+_UNTIE = "Give a head that is tied to the embeddings weights of its own, where that frees a symmetry."
+
+
+@dataclass(frozen=True)
+class LayersOptions(Options):
+    """What may move, in which layers."""
+
+    spaces: str | None = option(
+        None,
+        "What may move: default (inside the layers), all (the residual stream as well), paper, paper-no-rescale, paper-joint, "
+        "attention, ffn, none, or a list of roles and spaces such as qk,ov,ff or default,res:Perm (isomerge inspect shows them). "
+        "Without it: default, and all when data are given.",
+        shown=False, panel=FIRST,
+    )  # fmt: skip
+    layers: str | None = option(None, "Match these layers only: 0-4, 0,2,5, head:5 or tail:3.", panel=PANEL)
+
+
+@dataclass(frozen=True)
+class SpacesOptions(LayersOptions):
+    """The same, and whether tied heads are given weights of their own."""
+
+    untie: bool = option(False, _UNTIE, "--untie", panel=PANEL)
+
+
+@dataclass(frozen=True)
+class UntieOptions(Options):
+    """Tied heads, for commands that match nothing."""
+
+    untie: bool = option(False, _UNTIE, "--untie")
