@@ -11,7 +11,7 @@ from raw_files import one_sentence, tree
 
 import isomerge.errors
 from isomerge.checkpoint.header import read_header
-from isomerge.checkpoint.journal import Journal
+from isomerge.checkpoint.resume import Journal
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_files import one_sentence
 
-from isomerge.checkpoint.plan import index_bytes
+from isomerge.checkpoint.shard_plan import index_bytes
 from isomerge.checkpoint.writer import OutTensor, parse_size, shard_plan
 from isomerge.errors import IsomergeError
 

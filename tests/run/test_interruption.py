@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from depth import more
-from isomerge.checkpoint.partial import PartialFolder
+from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.errors import IsomergeError
 from isomerge.merging.fusing import Fuser
