@@ -30,7 +30,7 @@ ENTRIES = {
 }
 BESIDE = {
     "Federated averaging": ("isomerge.federated", ["aggregate", "align_updates", "Aligned", "activations_of"]),
-    "Data": ("isomerge.data", ["opening.open_data", "examples.Examples"]),
+    "Data": ("isomerge.observe.data", ["opening_data.open_data", "examples.Examples"]),
     "Laws": ("isomerge.evidence.law", ["random_alignment", "random_turn"]),
     "Merge methods": (
         "isomerge.fusion.registry",

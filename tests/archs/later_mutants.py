@@ -8,7 +8,7 @@ LATER_MUTANTS = [
     # llama, once more
     mutant("seed_oss", "query bias forgotten", "c", "q_proj.bias (kv g c pair) => q_proj.bias rows"),
     mutant("smollm3", "any matrix where one layer turns", "c", "space c as qk: Complex[l, kv, pair] => size c = 2\nspace c as qk: GL[l, kv, pair]"),
-    mutant("arcee", "a factor through a square", "u", ' if model_type != "arcee" => '),
+    mutant("arcee", "a factor through a square", "u", "size u = 1\n => space u as scale: Scale[l, ff]\n"),
     # interleaved pairs
     mutant("ernie4_5", "half-split pairs", "c", "[pair c | rest] => [c pair | rest]", "[pair c' | rest'] => [c' pair | rest']"),
     mutant("glm", "half-split pairs", "c", "[pair c | rest] => [c pair | rest]", "[pair c' | rest'] => [c' pair | rest']"),
@@ -49,7 +49,7 @@ LATER_MUTANTS = [
     mutant("mistral3", "patches slow in the merging map", "vision_res", "(vision_res np merge)' => (merge vision_res np)'"),
     mutant("mistral3", "merged past the gain", "np", "(vision_res np merge)' => (vision_res merge)'"),
     mutant("mistral3", "interleaved pairs", "vision_c", "(h c pair) => (h pair c)", "(h c' pair) => (h pair c')", part="pixtral"),
-    mutant("mistral3", "the tower's gate scaled", "vision_u", "gate_proj.weight ff => gate_proj.weight (ff u)", part="pixtral"),
+    mutant("mistral3", "the tower's gate scaled", "vision_u", "(gate_proj|w1).weight ff => (gate_proj|w1).weight (ff u)", part="pixtral"),
     mutant("internvl", "patches fast in the projector", "vision_res", "(merge vision_res)' => (vision_res merge)'"),
     mutant("internvl", "hidden bias forgotten", "project", "linear_1.bias (project pu) => linear_1.bias rows"),
     mutant("internvl", "layer scale not divided", "vision_s1", "lambda_1 diag(res s1') => lambda_1 res", part="internvl_vision"),

@@ -157,7 +157,7 @@ FAMILY_MUTANTS = [
     mutant("bart", "cross-attention key not dual", "xqk", "(xh xqk') => (xh xqk)"),
     mutant(
         "bart", "post-LN gains scaled", "en1",
-        'en1: Scale[l, res] if two and model_type in ("mbart", => en1: Scale[l, res] if two and model_type in ("bart", "mbart",',
+        "size en1 = 1\n => residual en1: Scale[l, res]\n",
     ),
     mutant(
         "mbart", "cross-attention past the encoder's last gain", "enf",
@@ -165,7 +165,7 @@ FAMILY_MUTANTS = [
     ),
     mutant(
         "marian", "permuted under sinusoids", "res",
-        'res: Perm if model_type in ("bart", => res: Perm if model_type in ("marian", "bart",',
+        "space eh as h: => residual res: Perm\nspace eh as h:",
     ),
     mutant(
         "whisper", "channels of the convolutions forgotten", "channel",

@@ -93,7 +93,7 @@ NEWEST_MUTANTS = [
     # kin
     mutant("mellum", "gains not dual", "t", "(c pair t') => (c pair t)"),
     mutant("mellum", "router forgotten", "e", "gate.(wg.|)weight e (res n2)' => gate.(wg.|)weight rows (res n2)'"),
-    mutant("glm_moe_dsa", "half-split pairs", "c", "halves = 1 if => halves = 1 if model_type == \"glm_moe_dsa\" or"),
+    mutant("glm_moe_dsa", "half-split pairs", "c", "size halves = 0\n => size halves = 1\n"),
     mutant("glm_moe_dsa", "the indexer's weights forgotten", "ih", "weights_proj.weight ih (res n1)' => weights_proj.weight rows (res n1)'"),
     mutant("axk1", "experts scaled through the norm behind them", "n2", "post_mlp_layernorm.weight diag(res) => post_mlp_layernorm.weight diag(res n2)"),
     mutant("axk1-halves", "interleaved pairs", "c", "[nope | c pair] => [nope | pair c]", "c' pair => pair c'"),
@@ -118,7 +118,7 @@ NEWEST_MUTANTS = [
     mutant("laguna", "gates forgotten", "ng", "g_proj.weight (nkv ng) => g_proj.weight rows"),
     mutant("laguna", "all of a head turned", "rs", "space rs as qk: Sign[l, kv, rest] => space rs as qk: Scale[l, kv, rest]"),
     mutant("laguna-each", "any matrix on gated values", "ov", "space ov: Perm[l, kv] if full and not whole => space ov: GL[l, kv] if full and not whole", "g_proj.weight (kv g ov) (res n1)' => g_proj.weight (kv g gates) (res n1)'", "size nov = => size gates = ov\nsize nov ="),
-    mutant("openai_privacy_filter", "half-split pairs", "c", "beside = 1 if => beside = 0 if"),
+    mutant("openai_privacy_filter", "half-split pairs", "c", "size beside = 1\n => size beside = 0\n"),
     mutant("openai_privacy_filter", "gate and up beside each other", "ff", "[ff | ff] if beside => (ff 2) if beside"),
     mutant("olmo_hybrid", "the norm before is that behind", "n2", "{l!full}.mlp.gate_proj.weight ff (res n2)' => {l!full}.mlp.gate_proj.weight ff res'"),
     mutant("olmo_hybrid", "a sign per coordinate under rotations", "sg", "size turned = 0 if rope_parameters and => size turned = 0 if vocab_size or rope_parameters and"),

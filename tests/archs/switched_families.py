@@ -21,7 +21,7 @@ SWITCHED_MUTANTS = [
     mutant("falcon-slopes", "heads permuted under ALiBi", "kv", "space kv as h: Perm[l] if not alibi => space kv as h: Perm[l]"),
     mutant("falcon-slopes", "a matrix for every query", "qk", "(kv [g qk | qk' | ov]) (res n1)' if alibi => (kv [g qk | other | ov]) (res n1)' if alibi", "(kv [g qk | qk' | ov]) if alibi => (kv [g qk | other | ov]) if alibi", "size qk => size other = head\nsize qk"),
     mutant("roformer-turned", "any matrix on values that turn", "ov", "space ov: GL[l, h] if not rotary_value => space ov: GL[l, h]", "(h pair vc) res' if => (h ov) res' if", "value.bias (h pair vc) if => value.bias (h ov) if", "space vc as ov: Complex[l, h, pair] if rotary_value\n => ", "res (h pair vc') if => res (h ov') if"),
-    mutant("roformer-turned", "the bias of values that turn is free", "vb", "dense.weight if not rotary_value\n\n => dense.weight\n\n"),
+    mutant("roformer-turned", "the bias of values that turn is free", "vb", "via encoder.layer.{l}.attention.output.dense.weight if not rotary_value => via encoder.layer.{l}.attention.output.dense.weight"),
     mutant("zamba2-adapted", "low-rank changes of queries forgotten", "c", "linear_q_adapter_list.{a}.1.weight (kv g c pair) rank => linear_q_adapter_list.{a}.1.weight rows rank"),
     mutant("zamba2-adapted", "low-rank changes past the stream", "res", "linear_v_adapter_list.{a}.0.weight rank [res | res]' => linear_v_adapter_list.{a}.0.weight rank other"),
     mutant("prophetnet-decoder", "heads permuted in the streams beside the main one", "dh", "space dqk as qk => space dh as h: Perm[l]\nspace dqk as qk"),

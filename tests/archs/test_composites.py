@@ -16,7 +16,7 @@ import transformers as tf
 from safetensors.torch import save_file
 
 import isomerge
-from isomerge.archs import spec_for, spec_texts
+from isomerge.archs import expanded_texts, spec_for
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import recognise
@@ -64,7 +64,7 @@ def test_base_classes_with_heads_give_out_no_stream() -> None:
     """Classes that specs call ``headed`` are base classes whose own outputs have no hidden state, only their parts' have."""
     declared = {
         kind: name
-        for name, (_, text) in spec_texts().items()
+        for name, (_, text) in expanded_texts().items()
         for line in text.splitlines()
         if line.startswith("headed ")
         for kind in line.split()[1:]
@@ -145,7 +145,7 @@ def test_keys_that_are_left_out(kind: str, config: dict[str, Any], sizes: dict[s
 def test_defaults_are_those_of_transformers() -> None:
     """Every ``default`` of a packaged text is the default of the class of its model."""
     tried = 0
-    for kind, (_, text) in spec_texts().items():
+    for kind, (_, text) in expanded_texts().items():
         if kind not in tf.CONFIG_MAPPING:
             continue
         theirs, ours = tf.CONFIG_MAPPING[kind]().to_dict(), {"model_type": kind}

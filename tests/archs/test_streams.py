@@ -28,7 +28,7 @@ from archs.switched_families import SWITCHED_STREAMS
 from archs.test_mutants import model_type_of
 from archs.text_families import TEXT_LARGEST, TEXT_STREAMS
 from archs.wrapped_families import WRAPPED_STREAMS
-from isomerge.archs import spec_texts
+from isomerge.archs import expanded_texts
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.symmetry.alignment import Alignment
@@ -218,7 +218,7 @@ MUTANTS = [
 
 def as_seen_by(model: Toy, mutant: Mutant) -> Toy:
     """The toy as the wrong spec sees it: ties are not looked at, the group is the mutant's."""
-    origin, text = spec_texts()[model_type_of(mutant.toy)]
+    origin, text = expanded_texts()[model_type_of(mutant.toy)]
     text = re.sub(" +", " ", text)
     for edit in mutant.edits:
         old, _, new = edit.partition(" => ")
@@ -227,7 +227,7 @@ def as_seen_by(model: Toy, mutant: Mutant) -> Toy:
     for scale in re.findall(r"residual (\w+): Scale.*\n", text):  # a scale that no line uses is no symmetry
         if not re.search(rf"[ (]{scale}['\)]", text):
             text = re.sub(rf"residual {scale}: Scale.*\n", "", text)
-    spec = parse_spec(text, config_of(model.folder), origin, spec_texts())
+    spec = parse_spec(text, config_of(model.folder), origin, expanded_texts())
     return load_toy(model.name, model.folder, spec.with_group(mutant.stream, mutant.group))
 
 
@@ -252,7 +252,7 @@ def test_rotation_needs_folding(name: str, toy: Callable[..., Toy]) -> None:
 @pytest.mark.parametrize(("name", "edit"), [("llama", "norm.weight diag(res nf)"), ("dinov2", "diag(res s1')")])
 def test_a_gain_without_a_scale_is_seen(name: str, edit: str, toy: Callable[..., Toy]) -> None:
     """``can_fold`` is False where one gain has no scale, and the largest group is then the declared one."""
-    origin, text = spec_texts()[model_type_of(name)]
+    origin, text = expanded_texts()[model_type_of(name)]
     text = re.sub(" +", " ", text)
     spec = parse_spec(
         text.replace(edit, re.sub(r"diag\(res \w+'?\)", "diag(res)", edit)), config_of(toy(name).folder), origin

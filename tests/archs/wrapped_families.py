@@ -44,7 +44,7 @@ WRAPPED_MUTANTS = [
     mutant("hyperclovax_vision_v2", "the second map reads other coordinates", "mid", "weight res mid' => weight res other"),
     mutant("hyperclovax_vision_v2", "the first bias in other coordinates", "mid", "merger.mlp.2.bias mid => merger.mlp.2.bias other"),
     mutant("hyperclovax_vision_v2", "the first bias not given back", "mb", " -> (projector|vision_projector).bias via (projector|vision_projector).weight => "),
-    mutant("cohere_compass", "interleaved pairs", "c", "size split = 1 if => size split = 0 if", part="cohere_compass_text"),
+    mutant("cohere_compass", "interleaved pairs", "c", "size split = 1\n => size split = 0\n", part="cohere_compass_text"),
     mutant("cohere_compass", "the tower past the deep projectors", "vres", "merger_list).{d}.(linear_fc1|mlp.0).weight deep (merge vres)' => merger_list).{d}.(linear_fc1|mlp.0).weight deep other"),
     mutant("cosmos3_edge", "patches fast in the projector", "vision_res", "project (merge vision_res np)' => project (vision_res np merge)'"),
     mutant("cosmos3_edge", "past the gain of the projector's norm", "np", "project (merge vision_res np)' => project (merge vision_res)'"),

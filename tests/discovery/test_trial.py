@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import isomerge
-from isomerge.archs import spec_texts
+from isomerge.archs import expanded_texts
 from isomerge.discovery import trial
 from isomerge.discovery.proofs import recall, remember
 from isomerge.errors import IsomergeError
@@ -17,7 +17,7 @@ from toys import config_of, save_toy
 
 def text_of(kind: str, *edits: tuple[str, str]) -> str:
     """The built-in text of an architecture, changed."""
-    text = re.sub(" +", " ", spec_texts()[kind][1])
+    text = re.sub(" +", " ", expanded_texts()[kind][1])
     for old, new in edits:
         assert old in text, old
         text = text.replace(old, new)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import isomerge
-from isomerge.archs import spec_texts
+from isomerge.archs import expanded_texts
 from isomerge.discovery.proofs import remember
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import beside_streams, random_alignment
@@ -117,7 +117,7 @@ def test_a_pair_that_only_a_bound_favours_is_not_proven(second: float) -> None:
 
 def test_a_fibre_over_spaces_that_meet_is_refused(tmp_path: Path) -> None:
     """A sign for every query coordinate lies over the query heads, which share output projections with the values."""
-    text = spec_texts()["llama"][1]
+    text = expanded_texts()["llama"][1]
     changes = {
         "space ov: GL": "space sq: Sign[l, kv, g, c, pair]\nsize sq = 1\nspace ov: GL",
         "(kv g c pair)": "(kv g c pair sq)",

@@ -132,7 +132,7 @@ def of_no_known_type(folder: Path, out: Path) -> Path:
 def test_a_spec_of_the_users_own_describes_endpoints(found: dict[str, Path], tmp_path: Path) -> None:
     """What is made of a model is recognised by the spec that it was recognised by."""
     spec = tmp_path / "my.spec"
-    spec.write_text((ARCHS / "llama.spec").read_text().replace("\nmodel llama", "\nmodel mine llama"))
+    spec.write_text((ARCHS / "decoders" / "llama.spec").read_text().replace("\nmodel llama", "\nmodel mine llama"))
     a, b = (of_no_known_type(found[name], tmp_path / name) for name in ("a", "a twin"))
     # transformers builds no class of this type: the text is Llama's, and proven there
     remember(spec.read_text(), config_of(a), {"proven": True, "refuted": None})

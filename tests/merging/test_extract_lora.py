@@ -261,7 +261,7 @@ def test_folders_of_a_type_of_the_users_own(tmp_path: Path) -> None:
     tuned = tune(base, tmp_path / "tuned", 2)
     for folder in (base, tuned):
         (folder / "config.json").write_text(json.dumps({**config_of(folder), "model_type": "mine"}))
-    built_in = Path(archs.__file__).with_name("llama.spec").read_text()
+    built_in = (Path(archs.__file__).parent / "decoders" / "llama.spec").read_text()
     (tmp_path / "my.spec").write_text(built_in.replace("\nmodel llama", "\nmodel mine llama"))
     with pytest.raises(IsomergeError, match="no spec for model_type 'mine'"):
         extract_lora(tuned, base, tmp_path / "no", rank=2)

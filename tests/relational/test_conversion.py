@@ -9,7 +9,7 @@ import torch
 import transformers as tf
 from torch import Tensor, nn
 
-from isomerge.archs import spec_for, spec_texts
+from isomerge.archs import expanded_texts, spec_for
 from isomerge.errors import IsomergeError
 from isomerge.relational import CoordinateStream, RelationalTransformer, choose_anchors, from_standard, patches_of
 from isomerge.relational.norm import RelationalNorm
@@ -201,7 +201,7 @@ def test_neurons_without_a_scale() -> None:
     """A spec may write neurons as ``ff`` alone: one reader is no gate."""
     model = standard("gpt2", torch.float64)
     config = model.config.to_dict()
-    text = spec_texts()["gpt2"][1].replace("(ff u)", "ff").replace("(ff u')", "ff")
+    text = expanded_texts()["gpt2"][1].replace("(ff u)", "ff").replace("(ff u')", "ff")
     text = "\n".join(line for line in text.splitlines() if not line.startswith("space u"))
     tensors = {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}
     one, two = (parts_of(spec, tensors) for spec in (parse_spec(text, config), spec_for(config)))

@@ -16,7 +16,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.read_files import data_key
-from isomerge.solve.match_checks import matching_of
+from isomerge.solve.match_checks import check_matching, matching_of
 from isomerge.solve.match_inputs import inputs_key
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.solver_state import load_places, save_places
@@ -207,7 +207,7 @@ def test_contradictions() -> None:
         ({"learn": "x", "device": "abacus"}, "all", "--device abacus"),
     ):
         with pytest.raises(IsomergeError, match=says):
-            matching_of(**options).check(1, spaces)
+            check_matching(matching_of(**options), 1, spaces)
 
 
 def test_places_survive(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isomerge.archs import spec_texts
+from isomerge.archs import expanded_texts
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.fixed import fixed_parts, joined
 from isomerge.symmetry.language.spec import Spec, coverage
@@ -54,7 +54,7 @@ def test_alternatives_name_several_beginnings() -> None:
 
 def test_a_part_of_some_layers() -> None:
     """Layers of one list, or all but these: a name of two kinds of layers is fixed in one kind alone."""
-    text = MIXER.format(fixed="layers full = 0..2 if l == 1\nfixed layers.{l!full}.mix.: a state space")
+    text = MIXER.format(fixed="layers full = 0..2 where l == 1\nfixed layers.{l!full}.mix.: a state space")
     text += "layers.{l:full}.mix.weight  ff res'\nlayers.{l!full}.mix.weight  inside res'\n"
     found = parse_spec(text, {}, "mixer.spec")
     shapes = {f"layers.{at}.mix.weight": (3, 4) for at in range(3)}
@@ -97,7 +97,7 @@ def test_no_state_space_is_fixed_in_silence() -> None:
         "mtp.",
     )
     seen, silent = set(), []
-    for origin, text in spec_texts().values():
+    for origin, text in expanded_texts().values():
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         spaces = {line.split()[1].rstrip(":") for line in lines if line.startswith(("space ", "residual "))}
         said = any(line.startswith("fixed ") for line in lines)

@@ -328,7 +328,7 @@ def test_a_lost_expert_is_named() -> None:
     [
         ("spaces h: Perm", "did you mean `space`"),
         ("sise kv = 2", "did you mean `size`"),
-        ("grop kv 4", "'grop' is no statement"),
+        ("zork kv 4", "'zork' is no statement"),
         ("grip x = 3", "'grip' is no statement"),
     ],
 )
@@ -392,9 +392,9 @@ def test_why_gains_cannot_be_folded() -> None:
 LENT = """model toy
 size res = 4
 size depth = 6
-layers far = 0..depth if kinds[l] == "far"
-layers read = 3..depth if l not in far
-layers fread = 3..depth if l in far
+layers far = 0..depth where kinds[l] == "far"
+layers read = 3..depth where l not in far
+layers fread = 3..depth where l in far
 size h = 2
 size rh = 2
 space h: Perm[l]

@@ -9,21 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.symmetry.language.expansion import expanded_text, written_out
 from isomerge.symmetry.language.spec import Spec, coverage
 from isomerge.symmetry.language.spec_text import parse_spec
 
 
 @cache
 def spec_texts() -> dict[str, tuple[str, str]]:
-    """From every known ``model_type`` to the file name and the text of its spec."""
-    found: dict[str, tuple[str, str]] = {}
-    for file in sorted(files(__name__).iterdir(), key=lambda f: f.name):
-        if file.name.endswith(".spec"):
-            text = file.read_text(encoding="utf-8")
-            for line in text.splitlines():
-                if line.startswith("model "):
-                    found |= dict.fromkeys(line.split()[1:], (file.name, text))
-    return found
+    """From every known ``model_type`` to the file name and the text of its spec, as it is written."""
+    texts: dict[str, tuple[str, str]] = {}
+    for folder in sorted(files(__name__).iterdir(), key=lambda f: f.name):
+        for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else ():
+            if file.name.endswith(".spec"):
+                text = file.read_text(encoding="utf-8")
+                named = [line.split()[1:] for line in text.splitlines() if line.startswith("model ")]
+                texts |= dict.fromkeys((kind for kinds in named for kind in kinds), (file.name, text))
+    return texts
+
+
+@cache
+def expanded_texts() -> dict[str, tuple[str, str]]:
+    """The same with everything written out: no text is like another, and every tensor has a line of its own."""
+    return {kind: (name, expanded_text(text, name, spec_texts())) for kind, (name, text) in spec_texts().items()}
 
 
 def spec_for(
@@ -74,8 +81,12 @@ def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int,
         IsomergeError: several do, and not with the same axes and symmetries (a fused projection has many layouts).
     """
     found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
-    for name, text in {entry[0]: entry[1] for entry in spec_texts().values()}.items():
-        kind = next(kind for kind, entry in spec_texts().items() if entry[0] == name)
+    first: dict[str, str] = {}
+    for kind, (name, text) in spec_texts().items():
+        if written_out(text):  # a text that is like another describes the same tensors
+            first.setdefault(name, kind)
+    for name, kind in sorted(first.items()):
+        text = spec_texts()[kind][1]
         try:
             spec = parse_spec(text, {**config, "model_type": kind}, name, spec_texts(), shapes)
             matches = coverage(spec, shapes)

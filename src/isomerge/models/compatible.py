@@ -42,7 +42,7 @@ def check_compatible(
         _check_tie(model)
     for other in others:
         pair = f"{anchor.ref} and {other.ref}"
-        if anchor.spec.origin != other.spec.origin:
+        if anchor.spec.kin != other.spec.kin:
             raise IsomergeError(
                 f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
                 "only models of one architecture can be aligned"

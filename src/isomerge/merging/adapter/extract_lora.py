@@ -127,7 +127,7 @@ def _pairs(one: Model, two: Model) -> Iterator[Pair]:
     Raises:
         IsomergeError: the models have other architectures or shapes, or the fine-tune lacks a tensor.
     """
-    if one.spec.origin != two.spec.origin:
+    if one.spec.kin != two.spec.kin:
         kinds = f"{one.spec.model_type}, {two.spec.model_type}"
         raise IsomergeError(f"{one.ref} and {two.ref} have different architectures ({kinds})")
     for canonical, match in {m.canonical: m for m in (*two.matches.values(), *one.matches.values())}.items():

@@ -28,7 +28,7 @@ from isomerge.symmetry.axes import renamed
 from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
 
 _INCLUDE = re.compile(
-    r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+without\s+(\w+(?:\s+(?!if\b)\w+)*))?(?:\s+if\s+(.+))?$"
+    r"(\w+)(\s+or\s+whole)?(?:\s+as\s+(\w+))?(?:\s+at\s+(\S+))?(?:\s+of\s+(\S+))?(?:\s+without\s+(\w+(?:\s+\w+)*))?$"
 )
 
 
@@ -42,7 +42,6 @@ class Inclusion:
     at: str = ""
     model: str | None = None
     without: tuple[str, ...] = ()
-    condition: str | None = None
     or_whole: bool = False
     """Whether the keys of the config itself stand in for the group."""
 
@@ -109,8 +108,8 @@ def read_inclusion(rest: str) -> Inclusion:
         raise IsomergeError(
             f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]"
         )
-    group, whole, name, at, model, without, condition = found.groups()
-    return Inclusion(group, name, at or "", model, tuple((without or "").split()), condition, bool(whole))
+    group, whole, name, at, model, without = found.groups()
+    return Inclusion(group, name, at or "", model, tuple((without or "").split()), bool(whole))
 
 
 def included(inclusion: Inclusion, part: Spec) -> Spec:

@@ -187,9 +187,9 @@ def read_layers(rest: str, evaluate: Callable[[str, Mapping[str, Any]], Any]) ->
     Raises:
         IsomergeError: it is not understood, or names no layers.
     """
-    found = re.match(r"([A-Za-z_]\w*)\s*=\s*(.+?)\.\.(.+?)(?:\s+if\s+(.+))?$", rest)
+    found = re.match(r"([A-Za-z_]\w*)\s*=\s*(.+?)\.\.(.+?)(?:\s+where\s+(.+))?$", rest)
     if not found:
-        raise IsomergeError(f"layers {rest!r} is not understood: write NAME = FIRST..LAST [if E]")
+        raise IsomergeError(f"layers {rest!r} is not understood: write NAME = FIRST..LAST [where E]")
     name, first, last, condition = found.groups()
     every = span(f"{first}..{last}", evaluate(first, {}), evaluate(last, {}))
     if every and every[0] < 0:

@@ -136,6 +136,8 @@ class Spec:
     shifts: tuple[Shift, ...] = ()
     config_keys: tuple[str, ...] = ()
     origin: str = "spec"
+    family: str = ""
+    """The text that this one is like, and those of its parts: models of one family can be brought together (see `kin`)."""
     fixed: tuple[FixedPart, ...] = ()
     """The parts that alignment leaves as they are, and why."""
     depths: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -196,6 +198,11 @@ class Spec:
                     f"tensor {name}: axis {show(axis)} has length {have}, but config.json says {want}: "
                     "check that config.json and the spec belong to these weights"
                 )
+
+    @property
+    def kin(self) -> tuple[str, frozenset[str]]:
+        """Equal for models of one architecture: the family of their texts, and what has a size."""
+        return self.family or self.origin, frozenset(self.sizes)
 
     @property
     def describes(self) -> bool:

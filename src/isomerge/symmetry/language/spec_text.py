@@ -7,7 +7,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``prefix NAME. ...``                            base-model prefixes that tensor names may have or lack
 ``size NAME = EXPR``                            the size of an index, from the keys of ``config.json``
 ``depth STACK = EXPR [.. EXPR]``                how many layers the lines have that begin with ``STACK{``; up to how many
-``layers NAME = EXPR..EXPR [if E]``             a list of layers: those of the range of which E holds (``l``)
+``layers NAME = EXPR..EXPR [where E]``          a list of layers: those of the range of which E holds (``l``)
 ``require EXPR : MESSAGE``                      refuse configs that the spec does not describe
 ``numbered EXPR : REASON``                      what a layer (``l``) is by its number, whatever config and tensors say
 ``config KEY ...``                              keys that must agree between two models to be merged
@@ -52,26 +52,20 @@ from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import parse
 from isomerge.symmetry.fixed import check_fixed
 from isomerge.symmetry.groups import GROUPS
+from isomerge.symmetry.language.expansion import LINE, WORDS, Statement, Texts, expanded, family_of
 from isomerge.symmetry.language.expressions import evaluate
-from isomerge.symmetry.language.inclusion import Inclusion, check_apart, included, read_inclusion
+from isomerge.symmetry.language.inclusion import check_apart, included, read_inclusion
 from isomerge.symmetry.language.names import MOST_LAYERS, bound, chosen, first_alternatives, read_layers
 from isomerge.symmetry.language.spec import Line, Shift, Space, Spec
 from isomerge.symmetry.language.statements import FixedPart, Returned, read_fixed, read_returned
 from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import without_returned
 
-_STATEMENT = re.compile(
-    r"(model|prefix|size|layers|depth|require|numbered|config|default|include|space|residual|shift|headed|returns|fixed)\s+(.*)"
-)
-_SPACE = re.compile(
-    r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?\s*(?:if\s+(.+))?$"
-)
-_SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?\s*(?:if\s+(.+))?$")
+_SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
+_SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?$")
 _INFINITE = " infinite"
 _OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
 _DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
-Texts = Mapping[str, tuple[str, str]]
-"""From every known ``model_type`` to the file name and the text of its spec."""
 
 
 def parse_spec(
@@ -94,14 +88,13 @@ def parse_spec(
         IsomergeError: a statement is not understood, or the config is not one that the spec describes.
     """
     reader = _Reader(dict(config), origin, texts or {}, shapes or {})
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = re.sub(r"(^|\s)#(\s.*|$)", "", raw).strip()
-        if line:
-            try:
-                reader.place = f"{origin}, line {number}"
-                reader.statement(line)
-            except IsomergeError as error:
-                raise IsomergeError(f"{origin}, line {number}: {error}") from None
+    reader.families.append(family_of(text, origin, texts or {}))
+    for statement in expanded(text, origin, texts or {}):
+        try:
+            reader.place = statement.place
+            reader.statement(statement)
+        except IsomergeError as error:
+            raise IsomergeError(f"{statement.place}: {error}") from None
     return reader.finish()
 
 
@@ -115,6 +108,7 @@ class _Reader:
         self.tensors = dict(shapes)
         self.place = origin
         self.parts: list[str] = []
+        self.families: list[str] = []
         self.models: list[str] = []
         self.prefixes: list[str] = []
         self.sizes: dict[str, int] = {}
@@ -138,25 +132,24 @@ class _Reader:
     def holds(self, condition: str | None) -> bool:
         return condition is None or bool(self.value(condition))
 
-    def statement(self, line: str) -> None:
-        found = _STATEMENT.match(line)
-        if not found:
-            self.check_statement(line.split()[0])
-            return self.tensor(line)
-        getattr(self, f"read_{found[1]}")(found[2])
-        return None
+    def statement(self, statement: Statement) -> None:
+        if statement.word == LINE:
+            self.check_statement(statement.body.split()[0])
+        if statement.word in ("space", "residual"):  # an axis even where nothing acts on it
+            self.read_space(statement)
+        elif self.holds(statement.condition):
+            getattr(self, f"read_{statement.word}")(statement.body)
 
     def check_statement(self, word: str) -> None:
         """Refuse a first word that is a statement misspelt: a plain word that no stored tensor is called by."""
         if not word.isalpha() or word in self.tensors:
             return
-        known = _STATEMENT.pattern[1:].partition(")")[0].split("|")
-        near = get_close_matches(word, known, 1)
+        near = get_close_matches(word, WORDS, 1)
         if near:
             raise IsomergeError(f"no statement {word!r}; did you mean `{near[0]}`?")
         if self.shapes:
             raise IsomergeError(
-                f"{word!r} is no statement ({', '.join(known)}), and no tensor of the checkpoint is called so: correct it, or put "
+                f"{word!r} is no statement ({', '.join(WORDS)}), and no tensor of the checkpoint is called so: correct it, or put "
                 "`? ` before the name of a tensor that may be missing"
             )
 
@@ -173,24 +166,20 @@ class _Reader:
 
     def read_default(self, rest: str) -> None:
         name, sign, expression = rest.partition("=")
-        expression, _, condition = expression.partition(" if ")
         if not sign:
             raise IsomergeError(f"default {rest!r} is not understood: write KEY = EXPR")
-        if self.config.get(name.strip()) is None and self.holds(condition or None):
+        if self.config.get(name.strip()) is None:
             self.config[name.strip()] = self.value(expression)
 
     def read_include(self, rest: str) -> None:
-        inclusion = read_inclusion(rest)
-        if self.holds(inclusion.condition):
-            self.take_in(inclusion)
-
-    def take_in(self, inclusion: Inclusion) -> None:
         """Everything that the included spec declares, under the names that it has here."""
+        inclusion = read_inclusion(rest)
         config = inclusion.config(self.config)
         name, text = inclusion.text(config, self.texts)
         part = included(inclusion, parse_spec(text, config, name, self.texts, inclusion.stored(self.tensors)))
         check_apart(inclusion, part, self.sizes)
         self.parts.append(part.origin)
+        self.families.append(part.family)
         self.sizes |= part.sizes
         self.spaces |= part.spaces
         self.lines += part.lines
@@ -237,52 +226,41 @@ class _Reader:
         depth = max((most for _, most in self.depths.values()), default=0)
         self.numbered[reason.strip()] = [self.value(expression, {"l": layer}) for layer in range(depth)]
 
-    def read_residual(self, rest: str) -> None:
-        self.read_space(rest, residual=True)
-
-    def read_space(self, rest: str, residual: bool = False) -> None:
-        found = _SPACE.match(rest)
+    def read_space(self, statement: Statement) -> None:
+        found = _SPACE.match(statement.body)
         if not found:
-            raise IsomergeError(f"space {rest!r} is not understood: write NAME: GROUP[index, ...]")
-        name, role, group, index, folded, condition = found.groups()
+            raise IsomergeError(f"space {statement.body!r} is not understood: write NAME: GROUP[index, ...]")
+        name, role, group, index, folded = found.groups()
         for wanted in filter(None, (group, folded)):
             if wanted not in GROUPS:
                 raise IsomergeError(f"space {name}: no group {wanted!r}; there are {', '.join(GROUPS)}")
         self.sizes.setdefault(name, _DEFAULT_SIZES.get(group, 0))
-        if self.holds(condition) and group != "Fixed":
+        if self.holds(statement.condition) and group != "Fixed":
             indices = tuple(re.findall(r"\w+", index or ""))
-            self.spaces[name] = Space(name, group, indices, role or name, residual, folded)
+            self.spaces[name] = Space(name, group, indices, role or name, statement.word == "residual", folded)
 
     def read_shift(self, rest: str) -> None:
         found = _SHIFT.match(rest)
         if not found:
             raise IsomergeError(f"shift {rest!r} is not understood: write NAME: BIAS [-> OUT via WEIGHT]")
-        name, bias, into, via, condition = found.groups()
+        name, bias, into, via = found.groups()
         bias, _, block = bias.partition("#")
-        if self.holds(condition):
-            bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
-            assert bias is not None
-            self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
+        bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
+        assert bias is not None
+        self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
 
     def read_headed(self, rest: str) -> None:
         self.headed += rest.split()
 
     def read_returns(self, rest: str) -> None:
-        statement, _, condition = rest.partition(" if ")
-        if self.holds(condition or None):
-            self.returned.append(read_returned(statement))
+        self.returned.append(read_returned(rest))
 
     def read_fixed(self, rest: str) -> None:
-        statement, _, condition = rest.partition(" if ")
-        if self.holds(condition or None):
-            self.fixed.append(read_fixed(chosen(statement, self.value, self.layers)))
+        self.fixed.append(read_fixed(chosen(rest, self.value, self.layers)))
 
-    def tensor(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         optional = line.startswith("?")
-        line, _, condition = line.lstrip("? ").partition(" if ")
-        if not self.holds(condition or None):
-            return
-        name, _, rest = line.partition(" ")
+        name, _, rest = line.lstrip("? ").partition(" ")
         pattern, _, tied = rest.partition("=")
         finite = pattern.strip().removesuffix(_INFINITE)
         infinite = finite != pattern.strip()
@@ -308,6 +286,7 @@ class _Reader:
             tuple(self.shifts),
             tuple(self.keys),
             " with ".join([self.origin, ", ".join(dict.fromkeys(self.parts))]) if self.parts else self.origin,
+            " with ".join(self.families),
             tuple(self.fixed),
             self.depths,
             self.numbered,
