@@ -18,7 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 ORDER = [
     {"arithmetic", "errors", "lock", "pieces", "progress"},
     {"files"},
-    {"remembered"},
+    {"remembered", "config"},
     {"options", "symmetry", "checkpoint"},
     {"archs", "matching"},
     {"models", "relational"},

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import transformers as tf
-from raw_files import one_sentence, tree
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -19,7 +18,7 @@ from depth import more
 from isomerge import merge
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.checkpoint.vocabulary_config import counts
+from isomerge.config.vocabulary_keys import counts
 from isomerge.errors import IsomergeError
 from isomerge.merging.job_models import opened
 from isomerge.merging.merge_job import job_of_models
@@ -32,6 +31,7 @@ from isomerge.options.unused import notes, noting
 from isomerge.run.writing_run import run_key
 from isomerge.solve.match_inputs import inputs_key, open_given
 from isomerge.solve.match_options import Matching
+from raw_files import one_sentence, tree
 from toys import randomise, relative, save_toy
 
 SMALL = {

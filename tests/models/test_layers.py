@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as tf
-from raw_files import one_sentence
 
 from depth import more
 from isomerge.checkpoint import checksums
@@ -24,6 +23,7 @@ from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.statistics import weights_digest
 from isomerge.run.writing_run import run_key
+from raw_files import one_sentence
 from toys import CAUSAL, TOYS, Toy, config_of, inputs, outputs, overwrite, relative, save_toy
 
 # toy -> (what stands before and after the number of a layer, the layers of its module, the key of its depth)
@@ -297,7 +297,7 @@ def test_periods_of_which_no_list_is_known(
 ) -> None:
     """Layers move by multiples of a period that is in ``config.json``, be the type known to transformers or not."""
     if not known:
-        monkeypatch.setattr("isomerge.models.layer_config.seen_by_transformers", lambda config: None)
+        monkeypatch.setattr("isomerge.config.layer_config.seen_by_transformers", lambda config: None)
     base = open_checkpoint(toy("llama").folder)
     periodic = replace(base, config={**base.config, "attn_layer_period": 2})
     assert stack_layers([(periodic, range(2, 3))]).config["attn_layer_period"] == 2

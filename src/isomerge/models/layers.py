@@ -13,11 +13,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.agreement import disagreement
 from isomerge.checkpoint.reader import Checkpoint, Derived
+from isomerge.config.agreement import disagreement
+from isomerge.config.layer_config import FORMS, Layered, check_numbered, stacked_config
+from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
-from isomerge.models.layer_config import FORMS, Layered, check_numbered, stacked_config
-from isomerge.models.tied_head import is_tied
 
 if TYPE_CHECKING:
     from isomerge.symmetry.language.spec import Line, Match, Spec

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.agreement import as_transformers_reads
+from isomerge.config.agreement import as_transformers_reads
+from isomerge.config.keys import TIE
 from isomerge.errors import IsomergeError
-from isomerge.models.tied_head import TIE
 
 if TYPE_CHECKING:
     from isomerge.symmetry.language.spec import Line, Spec

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isomerge.checkpoint.agreement import disagreements
+from isomerge.config.agreement import disagreements
 from isomerge.evidence.distance import SAME
 from isomerge.quotient.anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.record import BASIS, Fingerprint

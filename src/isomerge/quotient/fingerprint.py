@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.agreement import ASIDE, as_transformers_reads, config_value
+from isomerge.config.agreement import as_transformers_reads, config_value
+from isomerge.config.keys import ASIDE
 from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases

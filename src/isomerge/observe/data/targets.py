@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import IGNORED, first_not_finite
-from isomerge.observe.data.inputs import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor

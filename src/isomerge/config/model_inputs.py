@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from isomerge.config.keys import POSITIONS
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ Kind = Literal["classes", "labels", "values"]
 DISCRIMINATORS = ("ElectraForPreTraining", "FunnelForPreTraining")
 """Heads with one logit [n, length] per token: whether it was replaced."""
 
-POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 BEHIND_PADDING = (
     "altclip_text_model", "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm",
     "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",

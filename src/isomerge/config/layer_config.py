@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from isomerge.checkpoint.agreement import read_by_transformers
+from isomerge.config.agreement import read_by_transformers
+from isomerge.config.keys import DEPTHS
 from isomerge.errors import IsomergeError
 
 
@@ -77,8 +78,6 @@ NUMBERS = Form(_read_numbers, lambda entries, _: [number for number, entry in en
 LEADING = Form(partial(_read_leading, 0), partial(_write_leading, 0))
 LAST = Form(partial(_read_leading, 1), partial(_write_leading, 1))
 
-DEPTH_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers")
-"""How many layers there are."""
 FORMS = {
     "layer_types": EACH,
     "mlp_layer_types": EACH,
@@ -118,8 +117,8 @@ def entries(config: Mapping[str, Any], key: str, depth: int) -> list[Any] | None
 
 def depth_keys(config: Mapping[str, Any], depth: int) -> list[str]:
     """The keys that state so many layers: of their number, or, where a config has none of it, with an entry for each."""
-    if any(key in config for key in DEPTH_KEYS):
-        return [key for key in DEPTH_KEYS if config.get(key) == depth]
+    if any(key in config for key in DEPTHS):
+        return [key for key in DEPTHS if config.get(key) == depth]
     lists = [key for key in FORMS if FORMS[key] is EACH and isinstance(config.get(key), (list, str))]
     return [key for key in lists if len(config[key]) == depth]
 
@@ -246,12 +245,12 @@ def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
     """
     if not (keys := depth_keys(giver.config, giver.depth)):
         raise IsomergeError(
-            f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTH_KEYS)}), so the "
+            f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTHS)}), so the "
             "number of layers of the stack cannot be written"
         )
     if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
         return dict(giver.config)
-    depth: dict[str, Any] = {key: len(order) for key in keys if key in DEPTH_KEYS}
+    depth: dict[str, Any] = {key: len(order) for key in keys if key in DEPTHS}
     if isinstance(scale := giver.config.get(DEPTH_SCALE), (int, float)):
         depth[DEPTH_SCALE] = scale * (len(order) / giver.depth) ** 0.5
     config = _joined(giver, order, ()) | depth
