@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoint.raw_files import raw_safetensors
 from safetensors.torch import load_file, save_file
 
-from checkpoint.raw_files import raw_safetensors
 from isomerge.checkpoint.document import MAX_VALUES
 
 DEEP = "[" * 200_000

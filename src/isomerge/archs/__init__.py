@@ -11,7 +11,7 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.expansion import expanded_text, written_out
 from isomerge.symmetry.language.spec import Spec, coverage
-from isomerge.symmetry.language.spec_text import parse_spec
+from isomerge.symmetry.language.spec_text import BEHIND_PADDING, parse_spec
 
 
 @cache
@@ -31,6 +31,13 @@ def spec_texts() -> dict[str, tuple[str, str]]:
 def expanded_texts() -> dict[str, tuple[str, str]]:
     """The same with everything written out: no text is like another, and every tensor has a line of its own."""
     return {kind: (name, expanded_text(text, name, spec_texts())) for kind, (name, text) in spec_texts().items()}
+
+
+@cache
+def behind_padding() -> frozenset[str]:
+    """Model types whose first token stands behind the padding's row of the table of positions: it has fewer tokens than rows."""
+    said = f"positions {BEHIND_PADDING}"
+    return frozenset(kind for kind, (_, text) in expanded_texts().items() if said in text.splitlines())
 
 
 def spec_for(

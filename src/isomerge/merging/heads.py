@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from isomerge.config.keys import CLASSIFIER
-from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import LABELS
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.solve.baselines.baselines import SOFT
 from isomerge.symmetry.axes import atoms

@@ -41,13 +41,13 @@ def check_compatible(
         _check_tie(model)
     for other in others:
         pair = f"{anchor.ref} and {other.ref}"
-        if anchor.spec.kin != other.spec.kin:
+        if anchor.spec.kin != other.spec.kin or _differently_described(anchor, other):
             raise IsomergeError(
                 f"{pair} have different architectures ({anchor.spec.model_type}, {other.spec.model_type}): "
                 "only models of one architecture can be aligned"
             )
         for size, value in anchor.spec.sizes.items():
-            theirs = other.spec.sizes[size]
+            theirs = other.spec.sizes.get(size, value)
             if theirs != value and not (apart and size == LABELS):
                 what = "vocabularies" if size == "vocab" else "shapes"
                 hint = "; merge makes them so with --tokenizer-source union" if size == "vocab" else ""
@@ -63,6 +63,14 @@ def check_compatible(
             notes.append(f"{said}: what is written has that of {anchor.ref}")
         _check_tensors(anchor, other, apart)
     return notes
+
+
+def _differently_described(one: Model, two: Model) -> bool:
+    """Whether the texts of two model types of a family give some tensor other axes, as halves and neighbours of rotary pairs."""
+    if one.spec.origin == two.spec.origin:
+        return False
+    mine, theirs = ({m.canonical: m.line.axes for m in model.matches.values()} for model in (one, two))
+    return any(axes != theirs[name] for name, axes in mine.items() if name in theirs)
 
 
 def compared_keys(model: Model) -> tuple[str, ...]:

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from isomerge.symmetry.language.spec import Line, Spec
 
 SCALED = "scale_decoder_outputs"
-BOUND = {
-    "switch_transformers": "whether its outputs are scaled",
-    "zamba2": "whether its layers share weights",
-}
-"""What else the classes of transformers read from the tie, without a key of its own: such heads stay tied."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +45,10 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
     """
     from isomerge.models.ties import tied_lines
 
-    kind = config.get("model_type")
-    if kind in BOUND:
+    if spec.tied:
         raise IsomergeError(
-            f"a head of its own would change the function of {kind}: transformers reads from tie_word_embeddings "
-            f"{BOUND[kind]}, too; leave the head tied"
+            f"a head of its own would change the function of {spec.model_type}: transformers reads from tie_word_embeddings "
+            f"{spec.tied}, too; leave the head tied"
         )
     read = as_transformers_reads({**config, TIE: False})
     forced = read is not None and bool(read.get(TIE))

@@ -12,8 +12,8 @@ from inspect import signature
 from math import exp, isfinite
 from typing import TYPE_CHECKING, Any
 
-from isomerge.config.model_inputs import DISCRIMINATORS
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import DISCRIMINATORS
 from isomerge.observe.data.examples import IGNORED
 from isomerge.observe.predictions import CLASSES, Prediction, prediction_of
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from math import log
 from typing import TYPE_CHECKING, ClassVar
 
-from isomerge.config.model_inputs import Inputs
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from isomerge.config.keys import HEADS, LAYERS, STREAM_WIDTHS
-from isomerge.config.model_inputs import Inputs
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.examples import Examples

@@ -12,8 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.observe.live.accelerator import CPU
 from isomerge.symmetry.axes import Axis, atoms

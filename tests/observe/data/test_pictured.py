@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers as tf
 
-from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.opening_data import open_data
 from observe.data.checkpoints import IMAGES, WORDS, ids, picture, save_picture, save_tokenizer
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.opening_data import open_data
 from observe.data.checkpoints import CLASSIFIER, IMAGES, picture, save_picture
 

@@ -7,8 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor

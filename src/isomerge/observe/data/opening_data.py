@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.images import SUFFIXES
 from isomerge.observe.data.parquet import parquet_records

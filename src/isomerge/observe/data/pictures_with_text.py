@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import ALONG
 from isomerge.observe.data.images import PROCESSORS, image_encoder, picture_of
 

@@ -8,8 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from isomerge.config.model_inputs import Inputs
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.chats import Chat, ChatReader, chat_of
 from isomerge.observe.data.examples import IGNORED
 from isomerge.observe.data.images import find_images, image_encoder, labelled_images

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.config.model_inputs import BYTES, Inputs
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import BYTES, Inputs
 from isomerge.observe.data.examples import IGNORED
 
 if TYPE_CHECKING:

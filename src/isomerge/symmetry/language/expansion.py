@@ -5,6 +5,7 @@
 ``drop NAME ...``       leaves out what is called so; ``drop WORD NAME ...`` only where the statement is WORD
 ``after NAME``          what follows, and is new, stands behind NAME
 ``MODULE.*  AXES``      the lines of ``MODULE.weight`` and ``MODULE.bias``
+``A, B  AXES``          the same axes for several names: a line for each
 ======================  ==================================================================================
 
 A statement about something that the text before it has (a size, a space, a line, a key's default, ...) takes that one's place; a new one
@@ -27,7 +28,7 @@ from isomerge.errors import IsomergeError
 
 WORDS = (
     "model", "prefix", "size", "layers", "depth", "require", "numbered", "config", "default", "include", "space",
-    "residual", "shift", "headed", "returns", "fixed", "like", "drop", "after",
+    "residual", "shift", "headed", "returns", "fixed", "tied", "positions", "like", "drop", "after",
 )  # fmt: skip
 """With what a statement may begin; every other one describes a tensor."""
 LINE = "line"
@@ -35,7 +36,9 @@ _NAMED = {"size", "layers", "depth", "default", "include", "space", "residual", 
 """Words of statements about something that has a name."""
 _KIND = {"residual": "space"}
 _OPEN, _CLOSE = "([{", ")]}"
-_UNCONDITIONAL = ("require", "numbered", "model", "prefix", "config", "headed", "like", "drop", "after")
+_UNCONDITIONAL = (
+    "require", "numbered", "model", "prefix", "config", "headed", "tied", "positions", "like", "drop", "after",
+)  # fmt: skip
 Texts = Mapping[str, tuple[str, str]]
 """From every known ``model_type`` to the file name and the text of its spec."""
 
@@ -123,7 +126,7 @@ def _expanded(text: str, origin: str, texts: Texts, within: tuple[str, ...]) -> 
         elif statement.word == "after":
             at = 1 + _last(statement, taken)
         else:
-            for one in modules(statement):
+            for one in (one for named in each(statement) for one in modules(named)):
                 taken, at = _placed(one, taken, at, replaced)
     return taken
 
@@ -191,6 +194,22 @@ def _placed(
     if at is None:
         return [*taken, one], None
     return [*taken[:at], one, *taken[at:]], at + 1
+
+
+def each(statement: Statement) -> Iterator[Statement]:
+    """A statement, or a line for every name of several."""
+    body = statement.body.lstrip("? ")
+    names, rest = [], body
+    while statement.word == LINE and (first := rest.partition(" ")[0]).endswith(","):
+        names.append(first.removesuffix(","))
+        rest = rest.partition(" ")[2].strip()
+    if not names:
+        yield statement
+        return
+    name, _, axes = rest.partition(" ")
+    mark = "? " if statement.body.startswith("?") else ""
+    for one in (*names, name):
+        yield Statement(statement.place, LINE, f"{mark}{one} {axes.strip()}", statement.condition)
 
 
 def modules(statement: Statement) -> Iterator[Statement]:

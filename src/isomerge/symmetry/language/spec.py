@@ -148,6 +148,9 @@ class Spec:
     """Classes that are named like base classes, and have heads: they return what these make of the streams."""
     returned: tuple[Returned, ...] = ()
     """What classes return by default beside their predictions."""
+    tied: str = ""
+    """What else the classes of transformers read from the tie of head and embeddings, without a key of its own: such heads stay
+    tied."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:
@@ -200,9 +203,9 @@ class Spec:
                 )
 
     @property
-    def kin(self) -> tuple[str, frozenset[str]]:
-        """Equal for models of one architecture: the family of their texts, and what has a size."""
-        return self.family or self.origin, frozenset(self.sizes)
+    def kin(self) -> str:
+        """Equal for models that can be of one architecture: the family of their texts."""
+        return self.family or self.origin
 
     @property
     def describes(self) -> bool:

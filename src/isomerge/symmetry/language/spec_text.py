@@ -21,6 +21,8 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
 ``fixed NAME ... : REASON [if E]``              a part whose tensors no symmetry of a block moves, and why
+``tied REASON``                                 what else transformers reads from the tie of the head: it stays tied
+``positions behind padding``                    the first token stands behind the padding's row of the table of positions
 ``[?] NAME  AXES [= TIED] [if EXPR]``           one tensor: its on-disk name and its typed axes
 ==============================================  ==========================================================
 
@@ -64,6 +66,7 @@ from isomerge.symmetry.returned import without_returned
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
 _SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?$")
 _INFINITE = " infinite"
+BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
 _DEFAULT_SIZES = {"Scale": 1, "PositiveScale": 1, "Complex": 2}
 
@@ -120,6 +123,7 @@ class _Reader:
         self.fixed: list[FixedPart] = []
         self.headed: list[str] = []
         self.returned: list[Returned] = []
+        self.tied = ""
         self.depths: dict[str, tuple[int, int]] = {}
         self.numbered: dict[str, list[object]] = {}
 
@@ -255,6 +259,13 @@ class _Reader:
     def read_returns(self, rest: str) -> None:
         self.returned.append(read_returned(rest))
 
+    def read_tied(self, rest: str) -> None:
+        self.tied = rest
+
+    def read_positions(self, rest: str) -> None:
+        if rest != BEHIND_PADDING:
+            raise IsomergeError(f"positions {rest!r} is not understood: write `positions {BEHIND_PADDING}`")
+
     def read_fixed(self, rest: str) -> None:
         self.fixed.append(read_fixed(chosen(rest, self.value, self.layers)))
 
@@ -292,6 +303,7 @@ class _Reader:
             self.numbered,
             tuple(self.headed),
             tuple(self.returned),
+            self.tied,
         )
         check_legality(spec)
         check_fixed(spec)

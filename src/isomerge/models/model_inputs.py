@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from isomerge.archs import behind_padding
 from isomerge.config.keys import POSITIONS
 from isomerge.errors import IsomergeError
 
@@ -20,11 +21,6 @@ Kind = Literal["classes", "labels", "values"]
 DISCRIMINATORS = ("ElectraForPreTraining", "FunnelForPreTraining")
 """Heads with one logit [n, length] per token: whether it was replaced."""
 
-BEHIND_PADDING = (
-    "altclip_text_model", "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm",
-    "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
-)  # fmt: skip
-"""Model types whose first token stands behind the padding's row of the table of positions: it has fewer tokens than rows."""
 BYTES = 256
 """The vocabulary of a model that reads raw bytes."""
 
@@ -175,7 +171,7 @@ class Inputs:
     def positions(self) -> int | None:
         """The longest input in tokens, where config.json sets a bound."""
         rows = next((int(self.text[k]) for k in POSITIONS if isinstance(self.text.get(k), int)), None)
-        if rows is None or self.text.get("model_type") not in BEHIND_PADDING:
+        if rows is None or self.text.get("model_type") not in behind_padding():
             return rows
         pad = self.token("pad_token_id")
         return rows - (1 if pad is None else pad) - 1
