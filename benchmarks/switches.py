@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.config.agreement import read_by_transformers
 from isomerge.errors import IsomergeError

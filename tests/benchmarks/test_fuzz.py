@@ -15,7 +15,7 @@ from benchmarks.fuzz.mutations import mutate_body, mutate_bytes, mutate_header, 
 from benchmarks.fuzz.recipes import mutate_recipe
 from benchmarks.fuzz.sandbox import run_one
 from benchmarks.fuzz.subjects import RECIPE, SUBJECTS, Subject, make_inputs
-from checkpoint.raw_files import entry, raw_safetensors
+from raw_files import entry, raw_safetensors
 
 FILE = raw_safetensors({"a": entry("F32", [4], 0, 16)}, bytes(16))
 SOUND = {

@@ -94,7 +94,7 @@ def merge(
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     from isomerge.merging.merge_job import job_of_models, number_of
-    from isomerge.merging.merging import run_plan
+    from isomerge.merging.merge_run import run_plan
     from isomerge.merging.recipe.merge_recipe import recipe_text
     from isomerge.merging.recipe.recipe_job import job_of_recipe
     from isomerge.merging.recipe.recipe_words import told_in_keys

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.memory import as_reference
+from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError

@@ -13,11 +13,11 @@ from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
 from isomerge.checkpoint.disk import FlushBehind, write_from
 from isomerge.checkpoint.dtypes import dtype_code, torch_dtype
 from isomerge.checkpoint.output_folder import PartialFolder
-from isomerge.checkpoint.place import PlacedTensor, TensorPlace
 from isomerge.checkpoint.resume import Journal, start
 from isomerge.checkpoint.shard_plan import OutTensor, Shard, file_spans, index_bytes, shard_plan
 from isomerge.checkpoint.size import parse_size
 from isomerge.checkpoint.stored_tensor import content_of
+from isomerge.checkpoint.tensor_place import PlacedTensor, TensorPlace
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError, unfinished
 from isomerge.files import disk_errors, flush, open_fd

@@ -5,7 +5,7 @@ how many models a method merges, and how large its result can be; and the value 
     @limited(density=SHARE, consensus_method=CONSENSUS, models=(2, None))
     def ...
 
-A value outside of a method's limits is refused before anything is read (`isomerge.fusion.parameters`)."""
+A value outside of a method's limits is refused before anything is read (`isomerge.fusion.method_parameters`)."""
 
 from __future__ import annotations
 

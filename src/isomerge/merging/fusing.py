@@ -10,7 +10,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
+from isomerge.checkpoint.tensor_place import NotFiniteError, PlacedTensor
 from isomerge.fusion.bounds import Inputs, in_layers, size_of
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.method_options import Option

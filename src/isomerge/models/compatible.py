@@ -9,7 +9,7 @@ from isomerge.config.keys import MODEL_KINDS
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
-from isomerge.models.ties import has_language_head
+from isomerge.models.tied_tensors import has_language_head
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import stacks_of
 

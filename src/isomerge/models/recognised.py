@@ -19,7 +19,7 @@ from isomerge.errors import IsomergeError
 from isomerge.models.peak_memory import map_large_blocks
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
-from isomerge.models.ties import broken_ties, without_broken_ties
+from isomerge.models.tied_tensors import broken_ties, without_broken_ties
 from isomerge.models.transformers_reading import check_read
 from isomerge.models.untie import untie as untied
 from isomerge.pieces import all_finite

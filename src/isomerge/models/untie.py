@@ -43,7 +43,7 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
     Raises:
         IsomergeError: the function would be another one.
     """
-    from isomerge.models.ties import tied_lines
+    from isomerge.models.tied_tensors import tied_lines
 
     if spec.tied:
         raise IsomergeError(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from isomerge.config.agreement import disagreements
 from isomerge.evidence.distance import SAME
-from isomerge.quotient.anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.storage import PRECISIONS
+from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.witnesses import partners
 
 if TYPE_CHECKING:

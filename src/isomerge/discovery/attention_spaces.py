@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.config.config_parts import split
 from isomerge.discovery.draft import Draft, SpaceDraft
-from isomerge.discovery.heads import Chunks, HeadsFound, bias_of, find_heads
+from isomerge.discovery.head_chunks import Chunks, HeadsFound, bias_of, find_heads
 from isomerge.discovery.layouts import Names, layout
 from isomerge.discovery.lines import size_keys
 from isomerge.discovery.proving import PROVEN, Court
