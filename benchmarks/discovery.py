@@ -21,7 +21,7 @@ from isomerge.discovery.discover import Discovery, discover, proven_again
 from isomerge.discovery.shrinking import Scale
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
-from isomerge.models.ties import without_broken_ties
+from isomerge.models.tied_tensors import without_broken_ties
 from isomerge.symmetry.blocks import gather_blocks
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
 from isomerge.symmetry.language.spec_text import parse_spec

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from isomerge.matching.general_linear import (
+from isomerge.matching.general_linear_orbit import (
     Sides,
     balanced,
     descend,

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from isomerge.checkpoint.agreement import read_by_transformers
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.config.agreement import read_by_transformers
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 from isomerge.models.transformers_reading import reading_of, switches, turned

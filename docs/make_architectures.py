@@ -11,7 +11,7 @@ from typing import Any
 
 import isomerge.archs
 from isomerge.archs import spec_for, spec_texts
-from isomerge.models.ties import without_broken_ties
+from isomerge.models.tied_tensors import without_broken_ties
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.expansion import expanded
 from isomerge.symmetry.language.spec import Line, Match, Spec

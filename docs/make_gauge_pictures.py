@@ -109,7 +109,7 @@ def relations() -> None:
     from isomerge.quotient.fingerprint import fingerprint
 
     def moved(model: Model) -> Model:
-        from isomerge.checkpoint.memory import in_memory
+        from isomerge.checkpoint.in_memory import in_memory
 
         blocks = {block: model.assemble(block, torch.float64) for block in model.blocks}
         spec = with_streams(model.spec, "largest")

@@ -21,7 +21,7 @@ from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.weights import weights_name
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.evidence.law import random_alignment
-from isomerge.models.ties import without_broken_ties
+from isomerge.models.tied_tensors import without_broken_ties
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
 from toy_added import ADDED, says, without_chance, written

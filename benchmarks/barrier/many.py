@@ -28,7 +28,7 @@ import torch
 
 from isomerge.evidence.barrier import ensemble
 from isomerge.fusion.fusion import fusion_of
-from isomerge.merging.merging import run_merge
+from isomerge.merging.merge_run import run_merge
 from isomerge.models.recognised import recognise
 from isomerge.observe.data.opening_data import open_data
 from isomerge.observe.live.modules import load_module

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model, recognise

@@ -30,7 +30,7 @@ from benchmarks.fetch import DATA, fetch
 from benchmarks.fingerprints.derive import DERIVATIONS, applies, disguised, read
 from benchmarks.fingerprints.page import write_page
 from benchmarks.fingerprints.tune import TUNED, trained
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.models.recognised import recognise
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint
 from isomerge.quotient.record import read_fingerprint

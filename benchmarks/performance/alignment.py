@@ -47,7 +47,7 @@ def ours(
     As there, what is read is not copied (a command reads pages of its files) and the libraries' objects are not looked at by the
     garbage collector.
     """
-    from isomerge.checkpoint.memory import MemoryCheckpoint, in_memory
+    from isomerge.checkpoint.in_memory import MemoryCheckpoint, in_memory
     from isomerge.models.recognised import recognise, working_dtype
     from isomerge.models.unit_plan import make_plan
     from isomerge.run.pipeline import libraries_frozen

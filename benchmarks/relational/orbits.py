@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.matching.gram import along
 from isomerge.matching.local import unit_keys
 from isomerge.models.recognised import recognise
@@ -88,7 +88,7 @@ class Factors:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        from isomerge.relational.circuits import FactorCircuits
+        from isomerge.relational.head_circuits import FactorCircuits
 
         self.circuits = {n: m for n, m in model.named_modules() if isinstance(m, FactorCircuits)}
 

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.verdicts.models import Config, Weights
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.evidence.law import beside_streams, random_alignment, random_turn, with_streams
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import recognise

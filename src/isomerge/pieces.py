@@ -28,7 +28,7 @@ def wide_dtype(tensors: Sequence[Tensor]) -> torch.dtype:
 
 
 class Places(Protocol):
-    """What is filled piece by piece, and never whole in memory: `isomerge.checkpoint.place.TensorPlace`."""
+    """What is filled piece by piece, and never whole in memory: `isomerge.checkpoint.tensor_place.TensorPlace`."""
 
     @property
     def dtype(self) -> torch.dtype:

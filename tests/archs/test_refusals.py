@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from isomerge.archs import infer_model_types, spec_for
-from isomerge.checkpoint.agreement import config_value, has_key
+from isomerge.config.agreement import config_value, has_key
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.blocks import leaves
 from toys import Toy, config_of

@@ -9,13 +9,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from checkpoint.raw_files import entry, raw_safetensors
 
 from benchmarks.fuzz import sandbox
 from benchmarks.fuzz.mutations import mutate_body, mutate_bytes, mutate_header, mutate_json
 from benchmarks.fuzz.recipes import mutate_recipe
 from benchmarks.fuzz.sandbox import run_one
 from benchmarks.fuzz.subjects import RECIPE, SUBJECTS, Subject, make_inputs
+from raw_files import entry, raw_safetensors
 
 FILE = raw_safetensors({"a": entry("F32", [4], 0, 16)}, bytes(16))
 SOUND = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.checkpoint.apart import check_apart
+from isomerge.checkpoint.output_folder import check_apart
 from isomerge.errors import IsomergeError
 
 

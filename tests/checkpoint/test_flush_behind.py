@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from isomerge.checkpoint import flush_behind
-from isomerge.checkpoint.flush_behind import FLUSH_AFTER, FlushBehind
+from isomerge.checkpoint import disk
+from isomerge.checkpoint.disk import FLUSH_AFTER, FlushBehind
 from isomerge.errors import DiskFullError
 
 
@@ -21,7 +21,7 @@ def test_one_flush_at_a_time_in_a_thread_of_its_own(monkeypatch: pytest.MonkeyPa
         go.acquire()
         seen.append((path.name, threading.current_thread() is threading.main_thread()))
 
-    monkeypatch.setattr(flush_behind, "flush", slow)
+    monkeypatch.setattr(disk, "flush", slow)
     behind = FlushBehind()
     behind.written(Path("a"), FLUSH_AFTER - 1)
     behind.written(Path("a"), 1)  # begins
@@ -42,7 +42,7 @@ def test_what_the_device_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(flush_behind, "flush", full)
+    monkeypatch.setattr(disk, "flush", full)
     behind = FlushBehind()
     behind.written(Path("weights"), FLUSH_AFTER)
     with pytest.raises(DiskFullError, match="the disk is full while writing weights"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from isomerge.checkpoint.partial import MARK, PartialFolder
+from isomerge.checkpoint.output_folder import MARK, PartialFolder
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 from isomerge.files import whole_file, write_whole

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from isomerge.checkpoint import place as place_module
-from isomerge.checkpoint.place import NotFiniteError, TensorPlace
+from isomerge.checkpoint import tensor_place as place_module
+from isomerge.checkpoint.tensor_place import NotFiniteError, TensorPlace
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 from isomerge.pieces import PIECE, pieces

@@ -10,7 +10,7 @@ import torch
 
 import isomerge.errors
 from isomerge.checkpoint.header import read_header
-from isomerge.checkpoint.journal import Journal
+from isomerge.checkpoint.resume import Journal
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 from raw_files import one_sentence, tree
@@ -236,7 +236,12 @@ time.sleep(60)
 
 def killed_child(out, *, more="", overwrite=False):
     """A real process that did three units, ``more``, and was killed while it held the lock."""
-    code = CHILD.format(paths=[SOURCE, str(Path(__file__).parent)], out=str(out), more=more, overwrite=overwrite)
+    code = CHILD.format(
+        paths=[SOURCE, str(Path(__file__).parent), str(Path(__file__).parents[1])],
+        out=str(out),
+        more=more,
+        overwrite=overwrite,
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"

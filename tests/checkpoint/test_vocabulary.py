@@ -18,7 +18,7 @@ from depth import more
 from isomerge import merge
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.checkpoint.vocabulary_config import counts
+from isomerge.config.vocabulary_keys import counts
 from isomerge.errors import IsomergeError
 from isomerge.merging.job_models import opened
 from isomerge.merging.merge_job import job_of_models

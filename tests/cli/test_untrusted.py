@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint.raw_files import raw_safetensors
 from safetensors.torch import load_file, save_file
 
 from isomerge.checkpoint.document import MAX_VALUES
+from raw_files import raw_safetensors
 
 DEEP = "[" * 200_000
 
@@ -234,7 +234,7 @@ def test_colours_of_figures_beyond_all_scales() -> None:
 def test_lines_between_other_numbers_of_models(models: Any) -> None:
     """A line is between two; found by the fuzzer, which gave one and three."""
     from isomerge.errors import IsomergeError
-    from isomerge.evidence.report.losses import losses_of
+    from isomerge.evidence.report.loss_facts import losses_of
 
     line = {
         "name": "as stored",
@@ -253,7 +253,7 @@ def test_lines_between_other_numbers_of_models(models: Any) -> None:
 def test_counts_that_are_none(examples: Any) -> None:
     """JSON of Python has infinities."""
     from isomerge.errors import IsomergeError
-    from isomerge.evidence.report.losses import losses_of
+    from isomerge.evidence.report.loss_facts import losses_of
 
     with pytest.raises(IsomergeError, match="is damaged"):
         losses_of({"command": "barrier", "models": ["a", "b"], "data": {"examples": examples}})

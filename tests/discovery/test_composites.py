@@ -9,8 +9,8 @@ import pytest
 from depth import more
 from discovery.specs import found
 from discovery.test_discover import shown
+from isomerge.config.config_parts import flattened, parts_of
 from isomerge.discovery.composites import shrunk_whole
-from isomerge.discovery.keys import flattened, parts_of
 from isomerge.discovery.shrinking import SCALES, kind_of
 from isomerge.symmetry.language.spec_text import parse_spec
 

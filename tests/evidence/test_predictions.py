@@ -13,8 +13,8 @@ import isomerge
 from evidence.heads import IDS, REPLACED, REWARDS, SEVERAL, head
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble
+from isomerge.evidence.report.loss_facts import losses_of
 from isomerge.evidence.report.loss_figures import loss_figure
-from isomerge.evidence.report.losses import losses_of
 from isomerge.fusion.forward.control import output_error
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module

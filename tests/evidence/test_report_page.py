@@ -20,7 +20,7 @@ from isomerge.evidence.law import random_alignment
 from isomerge.evidence.report.advice import Level
 from isomerge.evidence.report.facts import facts_of
 from isomerge.evidence.report.folder import Written, read_output
-from isomerge.evidence.report.losses import Losses, losses_of
+from isomerge.evidence.report.loss_facts import Losses, losses_of
 from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.report.page import Page, page_of
 from isomerge.evidence.report.spaces import wording_of

@@ -15,7 +15,7 @@ from isomerge.evidence.relation import verdict as words_of_diff
 from isomerge.evidence.report.advice import next_steps
 from isomerge.evidence.report.facts import facts_of
 from isomerge.evidence.report.folder import Written, read_output
-from isomerge.evidence.report.losses import MOVED, losses_of, read_losses
+from isomerge.evidence.report.loss_facts import MOVED, losses_of, read_losses
 from isomerge.evidence.report.spaces import Wording
 from isomerge.evidence.report.verdict import graded, verdict_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import ViTConfig, ViTForImageClassification
 
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.models.recognised import Model, recognise
 from toys import TOYS, inputs, randomise

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import isomerge
 from federated.clients import Server, plain, server
 from isomerge import IsomergeError
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.federated import activations_of, aggregate, align_updates
 from isomerge.observe.data.examples import Examples
 from toys import inputs, relative

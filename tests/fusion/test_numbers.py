@@ -8,7 +8,7 @@ import pytest
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
-from isomerge.fusion.numbers import as_number
+from isomerge.fusion.method_parameters import as_number
 from isomerge.merging.recipe.recipe_job import job_of_recipe
 
 MODELS = "models: [{model: a}, {model: b}]\nbase_model: a\n"

@@ -9,7 +9,7 @@ import pytest
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
-from isomerge.fusion.options import Range, limited
+from isomerge.fusion.method_options import Range, limited
 from isomerge.fusion.registry import describe, methods
 from isomerge.merging.merge_job import job_of_models
 from isomerge.merging.recipe.recipe_job import job_of_recipe

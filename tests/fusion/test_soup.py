@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.forward.soup_on_data import make_soup
-from isomerge.fusion.soup import greedy_soup
+from isomerge.fusion.forward.soup import greedy_soup, make_soup
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.live.stored_weights import put_mean

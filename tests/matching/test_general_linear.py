@@ -11,7 +11,7 @@ from torch import Tensor
 from depth import EVERY
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.distances import distance
-from isomerge.matching.general_linear import (
+from isomerge.matching.general_linear_orbit import (
     Sides,
     balanced,
     descend,

@@ -8,7 +8,7 @@ import torch
 from isomerge.evidence.law import random_alignment
 from isomerge.matching.frame import streams_beside, streams_by_grams, streams_by_norms
 from isomerge.matching.gram import paired_leaves
-from isomerge.matching.streams import choose_frame
+from isomerge.matching.stream_groups import choose_frame
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms as axis_atoms
 from isomerge.symmetry.language.spec_text import parse_spec

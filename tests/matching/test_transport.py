@@ -11,10 +11,10 @@ import torch
 from scipy.optimize import linprog
 
 from isomerge.errors import IsomergeError
-from isomerge.matching import transport
+from isomerge.matching import transport_maps
 from isomerge.matching.gram import Leaf, paired_leaves
 from isomerge.matching.permutations import in_declared_groups, permutation_matrix, permutation_spec
-from isomerge.matching.transport import Coupling, joint_map, likeness, nested_maps, transport_map, transported
+from isomerge.matching.transport_maps import Coupling, joint_map, likeness, nested_maps, transport_map, transported
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import leaves
@@ -79,7 +79,7 @@ def test_soft_maps_have_their_marginals_and_are_optimal(regularisation: float) -
 
 def test_a_map_of_too_few_iterations_is_still_made_of_means(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns sum to one whatever happens; only rows show that the iteration has not settled."""
-    monkeypatch.setattr(transport, "ITERATIONS", 2)
+    monkeypatch.setattr(transport_maps, "ITERATIONS", 2)
     found = transport_map(drawn(6, 6).abs(), Coupling("sinkhorn", 0.02))
     assert torch.allclose(found.sum(0), torch.ones(6).double(), atol=1e-14)
     assert float((found.sum(1) - 1).abs().max()) > 1e-3
@@ -89,7 +89,7 @@ def test_a_steep_cost_is_solved_in_the_log_domain(monkeypatch: pytest.MonkeyPatc
     """The two iterations agree, and a regularisation that would underflow gives the hard map."""
     cost = drawn(5, 5).abs()
     mild = transport_map(cost, Coupling("sinkhorn", 0.1))
-    monkeypatch.setattr(transport, "LARGEST_EXPONENT", 0.0)
+    monkeypatch.setattr(transport_maps, "LARGEST_EXPONENT", 0.0)
     assert torch.allclose(transport_map(cost, Coupling("sinkhorn", 0.1)), mild, atol=1e-7)
     monkeypatch.undo()
     steep = transport_map(cost, Coupling("sinkhorn", 5e-3))
@@ -146,7 +146,7 @@ def test_heads_and_their_dimensions_by_brute_force() -> None:
     best = min(
         distance(p, inner) for p in permutations(range(3)) for inner in product(permutations(range(2)), repeat=3)
     )
-    along = transport.product(list(found.values()), ["h", "ov"], [])
+    along = transport_maps.product(list(found.values()), ["h", "ov"], [])
     assert float((transported(y, (), (0, 1), along) - x).square().sum()) == pytest.approx(best, rel=1e-12)
 
 
@@ -164,7 +164,7 @@ def test_across_heads_by_brute_force() -> None:
     best = min(sum(float(cost[p[i], i]) for i in range(6)) for p in permutations(range(6)))
     assert float((flat * cost).sum()) == pytest.approx(best, rel=1e-12)
     inside = nested_maps(local, {sig: each}, PLAIN)
-    nested = transport.product(list(inside.values()), list(sig), []).reshape(6, 6)
+    nested = transport_maps.product(list(inside.values()), list(sig), []).reshape(6, 6)
     assert float((nested * cost).sum()) > best * (1 + 1e-6)
 
 
@@ -180,8 +180,8 @@ def test_query_heads_given_their_dimensions() -> None:
     w = torch.stack([v[kv[j]][o[j]] for j in range(2)])
     found = nested_maps(local, likeness(local, [(q, y, queries), (v, w, values)]), HARD)
     factors = [found[n] for n in ("kv", "g", "ov")]
-    assert torch.equal(transported(y, (), (0, 1, 2), transport.product(factors, ["kv", "g", "ov"], [])), q)
-    assert torch.equal(transported(w, (), (0, 1), transport.product(factors[::2], ["kv", "ov"], [])), v)
+    assert torch.equal(transported(y, (), (0, 1, 2), transport_maps.product(factors, ["kv", "g", "ov"], [])), q)
+    assert torch.equal(transported(w, (), (0, 1), transport_maps.product(factors[::2], ["kv", "ov"], [])), v)
 
 
 def test_given_maps_are_kept() -> None:
@@ -191,7 +191,7 @@ def test_given_maps_are_kept() -> None:
     a, b = (draw(spec, seed, "c_attn.weight") for seed in (0, 1))
     pairs = [leaf for leaf in paired_leaves(spec, a, b) if any(x.name == "ov" for x in leaf[2])]
     found = nested_maps(local, likeness(local, pairs), HARD)
-    turned = transport.Cross(("h-", "h+"), found["h"].data.roll(1, 0))
+    turned = transport_maps.Cross(("h-", "h+"), found["h"].data.roll(1, 0))
     again = nested_maps(local, likeness(local, pairs), HARD, {"h": turned})
     assert torch.equal(again["h"].data, turned.data)
     assert torch.equal(again["ov"].data, found["ov"].data)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.parameters import of_models
+from isomerge.fusion.method_parameters import of_models
 from isomerge.fusion.registry import methods
 from isomerge.merging.recipe.yaml_text import plain_value, read_yaml
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffusion_models import DIFFUSION
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import isomerge
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.cli.program import app
 from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import Model, recognise

@@ -11,15 +11,15 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import isomerge
-from isomerge.checkpoint.memory import in_memory
+from isomerge.checkpoint.in_memory import in_memory
 from isomerge.cli.program import app
 from isomerge.evidence import verify as proof
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import recognise
-from isomerge.quotient.anchors import Anchors, fixed_streams
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint, read_fingerprint
 from isomerge.quotient.relations import relations
 from isomerge.quotient.similarity import similarity
+from isomerge.quotient.stream_anchors import Anchors, fixed_streams
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
 from solve.disguises import disguise, perturb, turn, write_like

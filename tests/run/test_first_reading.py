@@ -27,7 +27,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Model]:
     """Three related Llamas, of three dtypes, larger than a few pieces."""
     for module in ("isomerge.pieces", "isomerge.run.first_reading", "isomerge.matching.distances"):
         monkeypatch.setattr(f"{module}.PIECE", 100)
-    monkeypatch.setattr("isomerge.checkpoint.place.PIECE", 100)
+    monkeypatch.setattr("isomerge.checkpoint.tensor_place.PIECE", 100)
     first = single("llama", tmp_path / "0")
     for number, dtype in enumerate((torch.bfloat16, torch.float16), 1):
         perturb(first, tmp_path / str(number), 0.1, seed=number)

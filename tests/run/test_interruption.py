@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from depth import more
-from isomerge.checkpoint.partial import PartialFolder
+from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.checkpoint.writer import CheckpointWriter
 from isomerge.errors import IsomergeError
 from isomerge.merging.fusing import Fuser
@@ -149,11 +149,11 @@ def test_interrupt_leaves_a_folder_to_resume(tmp_path: Path) -> None:
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Every write to a shard beyond the first few finds the disk full."""
-    from isomerge.checkpoint import place, writer
+    from isomerge.checkpoint import tensor_place, writer
 
     count = 0
     original = writer.write_from
-    assert original is place.write_from
+    assert original is tensor_place.write_from
 
     def fails(*args):
         nonlocal count
@@ -162,7 +162,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return original(*args)
 
-    for module in (writer, place):
+    for module in (writer, tensor_place):
         monkeypatch.setattr(module, "write_from", fails)
 
 

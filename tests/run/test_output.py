@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from depth import more
-from isomerge.checkpoint.partial import check_out
+from isomerge.checkpoint.output_folder import check_out
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distances_figure import import_ahead
 from isomerge.merging.fusing import Fuser

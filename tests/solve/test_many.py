@@ -14,7 +14,7 @@ from depth import more, thorough
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import fusion_of
 from isomerge.matching.many import Graph, mean_of_others, synchronise
-from isomerge.merging.merging import run_merge
+from isomerge.merging.merge_run import run_merge
 from isomerge.models.recognised import Model, recognise, working_dtype
 from isomerge.models.unit_plan import make_plan
 from isomerge.run.writing_run import Output

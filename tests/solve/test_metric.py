@@ -20,8 +20,8 @@ from isomerge.observe.stats.taps import plan_inputs, reading, unpadded
 from isomerge.progress import quiet
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs import stream_descent as streams
+from isomerge.solve.pairs.input_metric import in_metric, input_metrics, solve_in_metric
 from isomerge.solve.pairs.match_evidence import MatchEvidence
-from isomerge.solve.pairs.metric import in_metric, input_metrics, solve_in_metric
 from isomerge.solve.pairs.rematch import solve_again
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.unit_pair import UnitPair

@@ -104,7 +104,7 @@ def report(
         IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
     """
     from isomerge.evidence.report.folder import read_output
-    from isomerge.evidence.report.losses import losses_of, read_losses
+    from isomerge.evidence.report.loss_facts import losses_of, read_losses
     from isomerge.evidence.report.page import page_of
     from isomerge.run.barrier_options import BarrierOptions
     from isomerge.run.measured_output import measure

@@ -1,24 +1,23 @@
-"""Writing a checkpoint tensor by tensor, in any order, so that a killed run goes on where it stopped."""
+"""Writing a checkpoint tensor by tensor, in any order, so that a killed run goes on where it stopped; putting the files beside
+its weights into its folder; and the writer of runs whose tensors nobody wants."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
-from isomerge.checkpoint.disk import write_from
+from isomerge.checkpoint.disk import FlushBehind, write_from
 from isomerge.checkpoint.dtypes import dtype_code, torch_dtype
-from isomerge.checkpoint.extras import check_extras, write_extras
-from isomerge.checkpoint.flush_behind import FlushBehind
-from isomerge.checkpoint.journal import Journal
-from isomerge.checkpoint.partial import PartialFolder
-from isomerge.checkpoint.place import PlacedTensor, TensorPlace
-from isomerge.checkpoint.plan import OutTensor, Shard, file_spans, index_bytes, shard_plan
+from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.checkpoint.resume import Journal, start
+from isomerge.checkpoint.shard_plan import OutTensor, Shard, file_spans, index_bytes, shard_plan
 from isomerge.checkpoint.size import parse_size
-from isomerge.checkpoint.starting import start
 from isomerge.checkpoint.stored_tensor import content_of
+from isomerge.checkpoint.tensor_place import PlacedTensor, TensorPlace
 from isomerge.checkpoint.weights import SAFETENSORS, is_plain_name
 from isomerge.errors import IsomergeError, unfinished
 from isomerge.files import disk_errors, flush, open_fd
@@ -26,6 +25,7 @@ from isomerge.progress import Observer, quiet
 
 if TYPE_CHECKING:
     import torch
+
 
 __all__ = ["CheckpointWriter", "OutTensor", "Shard", "parse_size", "shard_plan"]
 
@@ -240,3 +240,78 @@ class CheckpointWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def check_extras(out: Path, files: Mapping[str, bytes | Path], reserved: set[str]) -> None:
+    """Raises IsomergeError unless every name of ``files`` stays within ``out`` and every source exists.
+
+    ``reserved`` are the names of the weights files and their index.
+    """
+    for name, content in files.items():
+        if not all(is_plain_name(part) for part in name.split("/")):
+            raise IsomergeError(f"{out}: {name!r} is no file name within it; use a relative name without '..'")
+        if name in reserved:
+            raise IsomergeError(f"{out}: {name!r} is one of its weights files; give the extra file another name")
+        if isinstance(content, Path) and not content.is_file():
+            raise IsomergeError(f"{content}, to be copied to {out / name}, does not exist; check the path")
+
+
+def write_extras(
+    folder: Path, files: Mapping[str, bytes | Path], *, keep: set[str], links: Mapping[str, Path] | None = None
+) -> dict[str, Checksum]:
+    """Writes ``files`` into ``folder`` durably, after removing all but the files ``keep`` from it.
+
+    ``links`` are further names for files that are there: hard links, or copies where the file system has none.
+
+    What an interrupted run left there may be of other content, hence the removal. Returns the checksums of ``files``. Raises
+    OSError.
+    """
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name not in keep:
+            path.unlink()
+    folders = {folder}
+    sums: dict[str, Checksum] = {}
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Path):
+            shutil.copyfile(content, path)
+        else:
+            path.write_bytes(content)
+        sums[name] = file_checksum(path) if isinstance(content, Path) else Checksum.of(content)
+        flush(path)
+        folders.add(path.parent)
+    for name, source in (links or {}).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, path)
+        except OSError:  # a file system without hard links, or with too many of them
+            shutil.copyfile(source, path)
+            flush(path)
+        folders.add(path.parent)
+    for path in sorted(folders):
+        flush(path)
+    return sums
+
+
+class DroppingWriter(CheckpointWriter):
+    """Takes tensors and drops them; its folder holds side files alone, and is gone in the end."""
+
+    def __init__(self, out: Path, *, key: str) -> None:
+        super().__init__(out, [], key=key)
+
+    def write(self, name: str, tensor: torch.Tensor | PlacedTensor) -> None:
+        """Drops the tensor."""
+
+    def finish(
+        self,
+        files: Mapping[str, bytes | Path],
+        links: Mapping[str, str] | None = None,
+        last: Callable[[dict[str, Checksum]], Mapping[str, bytes]] | None = None,
+    ) -> Path:
+        """Removes the folder; ``out``, which is returned, is not made."""
+        self.discard()
+        return self.out

@@ -90,7 +90,7 @@ def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = 
     Raises:
         IsomergeError: naming the option.
     """
-    from isomerge.checkpoint.apart import check_apart
+    from isomerge.checkpoint.output_folder import check_apart
     from isomerge.errors import IsomergeError
     from isomerge.files import check_not_read, is_device
 

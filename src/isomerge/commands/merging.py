@@ -16,7 +16,7 @@ from isomerge.merging.merge_checks import check_aligned, learned_apart
 from isomerge.merging.merge_job import MergeJob, job_of_models, joins, number_of
 from isomerge.merging.merge_options import MergeOptions
 from isomerge.merging.merge_plan import MergePlan
-from isomerge.merging.merging import run_plan
+from isomerge.merging.merge_run import run_plan
 from isomerge.merging.recipe.merge_recipe import recipe_text
 from isomerge.merging.recipe.recipe_job import job_of_recipe
 from isomerge.merging.recipe.recipe_words import told_in_keys

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.memory import as_reference
+from isomerge.checkpoint.in_memory import as_reference
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, recognise, working_dtype

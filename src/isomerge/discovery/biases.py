@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from isomerge.discovery.attention import Attention
+from isomerge.discovery.attention_spaces import Attention
 from isomerge.discovery.draft import Draft
-from isomerge.discovery.heads import bias_of
+from isomerge.discovery.head_chunks import bias_of
 from isomerge.discovery.layouts import leaf_number
 from isomerge.discovery.lines import LineFound
 from isomerge.discovery.proving import Court

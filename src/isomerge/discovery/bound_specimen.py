@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
-from isomerge.matching.streams import returned_streams
-from isomerge.models.ties import tied_lines, without_broken_ties
+from isomerge.matching.stream_groups import returned_streams
+from isomerge.models.tied_tensors import tied_lines, without_broken_ties
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
 

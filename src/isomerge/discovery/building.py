@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.agreement import read_by_transformers
+from isomerge.config.agreement import read_by_transformers
+from isomerge.config.config_parts import parts_of
 from isomerge.discovery.composites import shrunk_whole
-from isomerge.discovery.inputs import inputs_of
-from isomerge.discovery.keys import parts_of
 from isomerge.discovery.placement import places_of
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import FALLBACKS, SCALES, Scale
 from isomerge.discovery.specimen import Specimen, loaded, silent
+from isomerge.discovery.specimen_inputs import inputs_of
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from isomerge.discovery.keys import parts_of
+from isomerge.config.config_parts import parts_of
 from isomerge.discovery.shrinking import CHOSEN, DERIVED, IMAGE, Scale, chosen, kind_of, shrunk, token
 
 SEEN = re.compile(r"(image|video|audio|vision)\w*_token(_id|_index)?$")

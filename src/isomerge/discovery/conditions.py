@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from isomerge.config.config_parts import flattened, split
+from isomerge.config.keys import ROTARY
 from isomerge.discovery.draft import Draft
-from isomerge.discovery.keys import flattened, split
 from isomerge.discovery.shrinking import kind_of
 
 IRRELEVANT = re.compile(
@@ -16,7 +17,6 @@ IRRELEVANT = re.compile(
     r"|tokenizer).*|auto_map|task_.*"
 )
 """Keys that do not change what a model computes from its weights."""
-ROTARY = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base")
 
 
 def with_conditions(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from isomerge.discovery.attention import Attention, prove_attention
+from isomerge.discovery.attention_spaces import Attention, prove_attention
 from isomerge.discovery.biases import prove_shifts
 from isomerge.discovery.building import real_config, specimens
 from isomerge.discovery.conditions import with_conditions

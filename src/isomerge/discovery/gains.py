@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from isomerge.discovery.draft import Draft, SpaceDraft
-from isomerge.discovery.heads import bias_of
+from isomerge.discovery.head_chunks import bias_of
 from isomerge.discovery.lines import LineFound
 from isomerge.discovery.moments import RELATED, along
 from isomerge.discovery.proving import Court

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from isomerge.config.config_parts import split
 from isomerge.discovery.draft import Draft, SpaceDraft
-from isomerge.discovery.heads import bias_of
-from isomerge.discovery.keys import split
+from isomerge.discovery.head_chunks import bias_of
 from isomerge.discovery.lines import LineFound
 from isomerge.discovery.proving import Court
 from isomerge.discovery.shrinking import kind_of

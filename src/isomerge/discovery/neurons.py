@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from isomerge.discovery.draft import Draft, SpaceDraft
-from isomerge.discovery.heads import bias_of
+from isomerge.discovery.head_chunks import bias_of
 from isomerge.discovery.lines import EXPERT, LineFound, expression
 from isomerge.discovery.proving import PROVEN, Court
 

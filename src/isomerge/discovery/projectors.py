@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from isomerge.discovery.draft import Draft
-from isomerge.discovery.heads import bias_of
+from isomerge.discovery.head_chunks import bias_of
 from isomerge.discovery.lines import LineFound, expression
 from isomerge.discovery.neurons import Neurons, NeuronsAttempt, Place
 from isomerge.discovery.proving import Court

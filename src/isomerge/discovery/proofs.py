@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from isomerge import remembered
+from isomerge.config.keys import SILENT
 
 KIND = "proofs"
-SILENT = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "id2label", "label2id", "use_cache")
-"""Keys of a config that say nothing of the function of a model that a spec describes."""
 
 
 def recall(text: str, config: Mapping[str, Any]) -> dict[str, Any] | None:

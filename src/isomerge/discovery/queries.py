@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from isomerge.discovery.draft import SpaceDraft
-from isomerge.discovery.heads import Chunks, HeadsFound
+from isomerge.discovery.head_chunks import Chunks, HeadsFound
 from isomerge.discovery.lines import LineFound
-from isomerge.discovery.rotary import Rotation, pair_expressions, rotation_of
+from isomerge.discovery.rotary_moments import Rotation, pair_expressions, rotation_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from isomerge.discovery.keys import split
+from isomerge.config.config_parts import split
+from isomerge.config.keys import LABELS
 from isomerge.errors import IsomergeError
 
 
@@ -48,7 +49,7 @@ FALLBACKS = (
     lambda scale: replace(scale, linked=True),
 )
 APART = (0, 4, -4, 12)
-DERIVED = ("out_features", "out_indices", "stage_names", "_out_features", "_out_indices", "id2label", "label2id")
+DERIVED = ("out_features", "out_indices", "stage_names", "_out_features", "_out_indices", *LABELS)
 """Keys that a config makes from others: left out, so that the tiny config makes its own."""
 # The words by which configs of transformers call their sizes; a key is taken for the first kind that fits.
 KINDS = {

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.discovery.keys import flattened
+from isomerge.config.config_parts import flattened
 from isomerge.discovery.placement import Place
 from isomerge.discovery.precision import double_precision
 from isomerge.evidence.outputs import differences, returned

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import lgamma, log, prod
 from typing import TYPE_CHECKING, Any
 
-from isomerge.matching.streams import choose_frame
+from isomerge.matching.stream_groups import choose_frame
 from isomerge.symmetry.axes import show
 from isomerge.symmetry.fixed import fixed_parts
 from isomerge.symmetry.stage import find_shifts, shift_atoms

@@ -199,7 +199,7 @@ def doubted(found: dict[str, Any], reason: str | None) -> dict[str, Any]:
 def doubt_of_configs(one: Model, two: Model) -> str | None:
     """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing of, transformers
     makes no model of one, or one lacks weights of its class; None where there is no such reason."""
-    from isomerge.checkpoint.agreement import undeclared_differences
+    from isomerge.config.agreement import undeclared_differences
     from isomerge.models.compatible import compared_keys
     from isomerge.models.transformers_reading import reading_of, refusal_of
 

@@ -14,7 +14,7 @@ from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import circuit_sides
 from isomerge.fusion.circuit_spaces import Blocks, find_circuits, without_free_biases
 from isomerge.fusion.inner_products import combination
-from isomerge.fusion.options import limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import per_model, unit_method
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups.singular import singular_values_and_vectors

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.bounds import task_vectors
-from isomerge.fusion.options import CONSENSUS, SHARE, Together, limited
+from isomerge.fusion.method_options import CONSENSUS, SHARE, Together, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, check_window, ranked_entries, sparse
 from isomerge.fusion.task_vectors import add_task_vectors

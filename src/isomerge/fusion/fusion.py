@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.parameters import Parameters, of_models
+from isomerge.fusion.method_parameters import Parameters, of_models
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 

@@ -1,4 +1,4 @@
-"""The greedy soup as a merge method: see `isomerge.fusion.forward.soup_on_data`."""
+"""The greedy soup as a merge method: see `isomerge.fusion.forward.soup`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from isomerge.fusion.bounds import convex
-from isomerge.fusion.options import limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import forward_method
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[
         run: the aligned models, live, and labelled examples that none of them was trained on.
         metric: ``loss`` or ``accuracy``.
     """
-    from isomerge.fusion.forward.soup_on_data import candidates_of, make_soup
+    from isomerge.fusion.forward.soup import candidates_of, make_soup
 
     module = copy.deepcopy(run.endpoints[0])
     soup = make_soup(module, candidates_of(run.endpoints), run.examples, metric=metric, observer=run.observer)

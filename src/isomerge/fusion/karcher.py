@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.fusion.bounds import on_sphere
 from isomerge.fusion.inner_products import combination, inner_products
-from isomerge.fusion.options import limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import weighted
-from isomerge.fusion.options import limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import elementwise_method, per_model, scale_free
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.fusion.arity import check_number
 from isomerge.fusion.bounds import convex
-from isomerge.fusion.options import limited
+from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import elementwise_method
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.bounds import changes
-from isomerge.fusion.options import limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ parameters whose default is `per_model` have one value per model, the others one
 name, so that neither the order of tensors nor the number of workers matters. ``fishers``, ``grams`` and ``factors`` are
 statistics of the models (`isomerge.merging.fusion_statistics`); ``notes`` is a list to which it appends what users should
 know of a tensor. Ranges, choices, the number of models and how large a result can be are said by
-`isomerge.fusion.options.limited`.
+`isomerge.fusion.method_options.limited`.
 
 Adding a method is one file in this folder.
 """
@@ -28,7 +28,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.options import KINDS, Option, Together, check_kind, limits_of
+from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

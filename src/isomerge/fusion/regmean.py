@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import near_average
 from isomerge.fusion.fisher import ROUNDING, checked_weights, pseudo_inverse, weighted_mean
+from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.near import near_or_average
-from isomerge.fusion.options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 
 if TYPE_CHECKING:

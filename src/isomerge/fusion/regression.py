@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isomerge.fusion.bounds import in_layers
-from isomerge.fusion.options import NOT_NEGATIVE, limited
+from isomerge.fusion.method_options import NOT_NEGATIVE, limited
 from isomerge.fusion.registry import forward_method, per_model
 
 if TYPE_CHECKING:

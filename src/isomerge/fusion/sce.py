@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.bounds import changes
-from isomerge.fusion.options import SHARE, limited
+from isomerge.fusion.method_options import SHARE, limited
 from isomerge.fusion.registry import merge_method
 from isomerge.fusion.sparsity import check_share, lowest
 from isomerge.fusion.task_vectors import elect_signs

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.fusion.arity import check_number
 from isomerge.fusion.bounds import interpolated
 from isomerge.fusion.inner_products import combination, inner_products
-from isomerge.fusion.options import limited
+from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import merge_method
 
 if TYPE_CHECKING:

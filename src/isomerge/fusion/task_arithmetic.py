@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.fusion.bounds import task_vectors
-from isomerge.fusion.options import limited
+from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import elementwise_method, per_model, scale_free
 from isomerge.fusion.task_vectors import add_task_vectors
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isomerge.matching.general_linear import Sides, linear_optimum, sequential
+from isomerge.matching.general_linear_orbit import Sides, linear_optimum, sequential
 from isomerge.matching.gram import add_products, sides
 from isomerge.matching.joint import joint_optimum
 from isomerge.matching.rescale import complex_scale, quartic_scale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isomerge.errors import IsomergeError
-from isomerge.matching.streams import choose_frame, names_stream
+from isomerge.matching.stream_groups import choose_frame, names_stream
 from isomerge.symmetry.language.spec import Spec
 
 PRESETS = {

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from isomerge.matching.general_linear import Sides
+from isomerge.matching.general_linear_orbit import Sides
 from isomerge.matching.gram import Leaf, paired_leaves
 from isomerge.matching.refine import space_sides
 from isomerge.matching.rescale import quartic_scale

@@ -10,11 +10,11 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.place import NotFiniteError, PlacedTensor
+from isomerge.checkpoint.tensor_place import NotFiniteError, PlacedTensor
 from isomerge.fusion.bounds import Inputs, in_layers, size_of
 from isomerge.fusion.fusion import Fusion
+from isomerge.fusion.method_options import Option
 from isomerge.fusion.net import Watched, check_explained, resolution_of
-from isomerge.fusion.options import Option
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
 from isomerge.pieces import all_finite, pieces

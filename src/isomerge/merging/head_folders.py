@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isomerge.checkpoint.companions import config_bytes
-from isomerge.checkpoint.plan import files_index
+from isomerge.checkpoint.shard_plan import files_index
 from isomerge.checkpoint.weights import SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.files import write_tensors
 from isomerge.merging.heads import Heads, head_blocks, moved_head, with_labels

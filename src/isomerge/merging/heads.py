@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from isomerge.config.keys import CLASSIFIER
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import LABELS
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
-from isomerge.observe.data.inputs import Inputs
 from isomerge.solve.baselines.baselines import SOFT
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 WAYS = ("average", "copy", "separate", "keep:MODEL")
 VOCABULARY = "vocab"
-CONFIG_KEYS = ("architectures", "id2label", "label2id", "num_labels", "problem_type")
-"""What a config says of the head; a key that a model's config lacks has its default."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,8 @@ def _template(donor: Model, kept: Model, gone: set[str]) -> Model:
 
 def with_labels(config: Mapping[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
     """A config with what another one says of the head, in the order of the first."""
-    found = {k: of[k] if k in CONFIG_KEYS else v for k, v in config.items() if k not in CONFIG_KEYS or k in of}
-    return {**found, **{key: of[key] for key in CONFIG_KEYS if key in of}}
+    found = {k: of[k] if k in CLASSIFIER else v for k, v in config.items() if k not in CLASSIFIER or k in of}
+    return {**found, **{key: of[key] for key in CLASSIFIER if key in of}}
 
 
 def moved_head(

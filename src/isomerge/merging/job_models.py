@@ -6,7 +6,7 @@ from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, common_template, own_template
 from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
-from isomerge.checkpoint.memory import as_reference
+from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import MergeJob

@@ -14,7 +14,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import Fusion, fusion_of
-from isomerge.fusion.parameters import of_every_model
+from isomerge.fusion.method_parameters import of_every_model
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.recipe.schema import Recipe

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.adapter import Adapter
 from isomerge.checkpoint.reader import Checkpoint
+from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
-from isomerge.models.tied_head import is_tied
 
 if TYPE_CHECKING:
     from isomerge.symmetry.language.spec import Line, Spec

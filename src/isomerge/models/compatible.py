@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from isomerge.checkpoint.agreement import Difference, disagreements
+from isomerge.config.agreement import Difference, disagreements
+from isomerge.config.keys import MODEL_KINDS
+from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
-from isomerge.models.tied_head import is_tied
-from isomerge.models.ties import has_language_head
+from isomerge.models.tied_tensors import has_language_head
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import stacks_of
 
-ANY_MODEL = ("tie_word_embeddings", "is_encoder_decoder", "is_decoder", "add_cross_attention")
-"""Keys that change what a model of any architecture computes."""
 LABELS = "labels"
 """The axis of a classifier's classes."""
 
@@ -28,7 +27,7 @@ def check_compatible(
         others: what is compared with it.
         apart: the names of lines that are not compared: heads that are not merged, of any number of labels.
         stored: whether weights are merged as they are stored, as mergekit does: what fine-tunes set anew
-            (`isomerge.checkpoint.agreement.RETUNED`) may then differ.
+            (`isomerge.config.agreement.RETUNED`) may then differ.
 
     Returns:
         A note for every setting that differs all the same.
@@ -76,7 +75,7 @@ def _differently_described(one: Model, two: Model) -> bool:
 
 def compared_keys(model: Model) -> tuple[str, ...]:
     """The keys of config.json in which models must agree: those that the spec declares, and those of any architecture."""
-    return (*model.spec.config_keys, *ANY_MODEL)
+    return (*model.spec.config_keys, *MODEL_KINDS)
 
 
 def _check_tie(model: Model) -> None:

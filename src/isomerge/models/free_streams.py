@@ -12,9 +12,9 @@ from dataclasses import replace
 from isomerge.errors import IsomergeError
 from isomerge.matching.frame import lonely_gains
 from isomerge.matching.selection import Selection
-from isomerge.matching.streams import ROLE, choose_frame, headless, returned_streams
+from isomerge.matching.stream_groups import ROLE, choose_frame, headless, returned_streams
 from isomerge.models.recognised import Model
-from isomerge.models.ties import tied_lines
+from isomerge.models.tied_tensors import tied_lines
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.returned import class_of
 

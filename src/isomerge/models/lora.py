@@ -20,7 +20,7 @@ from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint, Derived
-from isomerge.checkpoint.vocabulary_config import KeyPath, counts, with_values
+from isomerge.config.vocabulary_keys import KeyPath, counts, with_values
 from isomerge.errors import IsomergeError
 from isomerge.models.adapter_names import AdapterNames, input_axis, known_spec, line_of, stand_in
 from isomerge.models.untie import untie

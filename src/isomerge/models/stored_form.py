@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from isomerge.checkpoint.dtypes import FLOATS, STORED_FLOATS, torch_dtype
-from isomerge.checkpoint.place import TensorPlace
+from isomerge.checkpoint.tensor_place import TensorPlace
 from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model, with_infinities

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isomerge import remembered
-from isomerge.checkpoint.agreement import read_by_transformers
+from isomerge.config.agreement import read_by_transformers
 from isomerge.errors import IsomergeError
 from isomerge.models.conversions import live_names
 from isomerge.symmetry.language.spec import Match, Spec

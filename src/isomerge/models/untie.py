@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.agreement import as_transformers_reads
+from isomerge.config.agreement import as_transformers_reads
+from isomerge.config.keys import TIE
 from isomerge.errors import IsomergeError
-from isomerge.models.tied_head import TIE
 
 if TYPE_CHECKING:
     from isomerge.symmetry.language.spec import Line, Spec
@@ -43,7 +43,7 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
     Raises:
         IsomergeError: the function would be another one.
     """
-    from isomerge.models.ties import tied_lines
+    from isomerge.models.tied_tensors import tied_lines
 
     if spec.tied:
         raise IsomergeError(

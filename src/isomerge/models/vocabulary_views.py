@@ -14,9 +14,9 @@ from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.checkpoint.vocabulary import AVERAGE, Row, Vocabulary, decide_vocabulary, digest
-from isomerge.checkpoint.vocabulary_config import KeyPath, counts, renumbered, with_values
+from isomerge.config.tied_head import is_tied
+from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
-from isomerge.models.tied_head import is_tied
 
 if TYPE_CHECKING:
     from torch import Tensor

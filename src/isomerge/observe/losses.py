@@ -13,8 +13,8 @@ from math import exp, isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import DISCRIMINATORS
 from isomerge.observe.data.examples import IGNORED
-from isomerge.observe.data.inputs import DISCRIMINATORS
 from isomerge.observe.predictions import CLASSES, Prediction, prediction_of
 
 if TYPE_CHECKING:

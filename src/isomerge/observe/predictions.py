@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from math import log
 from typing import TYPE_CHECKING, ClassVar
 
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED
-from isomerge.observe.data.inputs import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

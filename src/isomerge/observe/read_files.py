@@ -52,7 +52,7 @@ def files_read(models: Sequence[Model], *refs: Any) -> list[Path]:
 
 
 def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:
-    from isomerge.observe.data.inputs import Inputs
+    from isomerge.models.model_inputs import Inputs
     from isomerge.observe.data.pictures_named import pictures_named
 
     path = _path_of(ref)

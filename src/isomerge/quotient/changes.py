@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isomerge.checkpoint.agreement import disagreements
+from isomerge.config.agreement import disagreements
 from isomerge.evidence.distance import SAME
-from isomerge.quotient.anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.storage import PRECISIONS
+from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.witnesses import partners
 
 if TYPE_CHECKING:

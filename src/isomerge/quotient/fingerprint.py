@@ -1,6 +1,6 @@
 """A fingerprint of a checkpoint modulo symmetry: small, and the same for every disguise of a model.
 
-It holds relations between vectors that have names (`isomerge.quotient.anchors`, `isomerge.quotient.relations`), spectra of circuits,
+It holds relations between vectors that have names (`isomerge.quotient.stream_anchors`, `isomerge.quotient.relations`), spectra of circuits,
 which no vocabulary touches (`isomerge.quotient.spectra`), and what the config says of the function, made in one pass over the weights,
 a unit at a time. Two fingerprints tell whether two models are the same function, derived from one base, or independent
 (`isomerge.quotient.similarity`); the hash is a name for the function.
@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.agreement import ASIDE, as_transformers_reads, config_value
+from isomerge.config.agreement import as_transformers_reads, config_value
+from isomerge.config.keys import ASIDE
 from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
@@ -22,12 +23,12 @@ from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.progress import Observer, quiet
-from isomerge.quotient.anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.quotient.draws import salted, signs, sketch
 from isomerge.quotient.record import BASIS, FORMAT, Fingerprint, Relation, View, read_fingerprint
 from isomerge.quotient.relations import WAYS, Related, relations
 from isomerge.quotient.spectra import Spectrum, spectra
 from isomerge.quotient.storage import Look
+from isomerge.quotient.stream_anchors import EVERY, LENGTHS, Draws, anchors_of
 from isomerge.solve.canonical.canonical_frame import free_folding
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms, leaf_atoms

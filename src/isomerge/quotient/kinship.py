@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
-from isomerge.quotient.anchors import TOKENS, Anchors, anchors_of
 from isomerge.quotient.relations import CIRCUITS, Relations, relations
 from isomerge.quotient.similarity import DERIVED
+from isomerge.quotient.stream_anchors import TOKENS, Anchors, anchors_of
 from isomerge.quotient.witnesses import whitening
 from isomerge.solve.canonical.canonical_frame import free_folding, read_moved
 from isomerge.symmetry.blocks import layer_of

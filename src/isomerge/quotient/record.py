@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from isomerge.checkpoint.document import read_object
 from isomerge.errors import IsomergeError
 from isomerge.files import write_whole
-from isomerge.quotient.anchors import Table
 from isomerge.quotient.draws import salted
 from isomerge.quotient.spectra import Spectrum
 from isomerge.quotient.storage import Storage
+from isomerge.quotient.stream_anchors import Table
 
 if TYPE_CHECKING:
     from torch import Tensor

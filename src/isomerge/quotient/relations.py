@@ -15,8 +15,8 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from isomerge.quotient.anchors import Anchors
 from isomerge.quotient.draws import signs, sketch
+from isomerge.quotient.stream_anchors import Anchors
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec

@@ -13,9 +13,9 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.distance import SAME
-from isomerge.quotient.anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.changes import Change, Evidence, changes, exchanged, other_bases, other_settings
 from isomerge.quotient.record import BASIS, Fingerprint
+from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.witnesses import by_table, layers_seen, score, spectral, spectral_distance
 
 DERIVED = 0.2

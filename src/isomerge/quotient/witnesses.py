@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from isomerge.quotient.anchors import DRAWS, table_of
 from isomerge.quotient.record import Fingerprint
 from isomerge.quotient.relations import CIRCUITS
+from isomerge.quotient.stream_anchors import DRAWS, table_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.relational.circuits import FactorCircuits, FormCircuits
+from isomerge.relational.head_circuits import FactorCircuits, FormCircuits
 from isomerge.relational.norm import RelationalNorm
 from isomerge.relational.rotary import frequencies
 from isomerge.relational.softmax import attend

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.relational.attention import RelationalAttention
-from isomerge.relational.circuits import normal
+from isomerge.relational.head_circuits import normal
 from isomerge.relational.norm import RelationalNorm
 
 if TYPE_CHECKING:

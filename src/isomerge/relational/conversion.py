@@ -14,10 +14,10 @@ from isomerge.relational.anchors import choose_anchors
 from isomerge.relational.block import RelationalBlock, RelationalMLP
 from isomerge.relational.config import RelationalConfig
 from isomerge.relational.embedding import FixedGram
-from isomerge.relational.parts import Key, Part, parts_of
 from isomerge.relational.source import Scores, config_of, scores_of, setting
 from isomerge.relational.standard import Parts, convert_attention, fill_attention, full_rotary
 from isomerge.relational.transformer import RelationalTransformer
+from isomerge.relational.transformer_parts import Key, Part, parts_of
 from isomerge.symmetry.language.spec import Spec
 
 NORMS = {"O": "rms", "OFixingOnes": "layer"}

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-from isomerge.relational.circuits import normal
 from isomerge.relational.config import RelationalConfig
+from isomerge.relational.head_circuits import normal
 
 
 class AnchorGram(nn.Module):

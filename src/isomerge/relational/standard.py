@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from isomerge.errors import IsomergeError
 from isomerge.relational.anchors import choose_anchors
 from isomerge.relational.attention import RelationalAttention
-from isomerge.relational.circuits import FactorCircuits, FormCircuits
-from isomerge.relational.parts import Part, parts_of
+from isomerge.relational.head_circuits import FactorCircuits, FormCircuits
 from isomerge.relational.source import Scores, attention_spec, scores_of
+from isomerge.relational.transformer_parts import Part, parts_of
 
 Parts = dict[str, Part]
 ROLES = ("query", "key", "value", "output")

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from isomerge.relational.block import RelationalBlock, norm_of
-from isomerge.relational.circuits import FactorCircuits, normal
 from isomerge.relational.config import RelationalConfig
 from isomerge.relational.embedding import Atoms
+from isomerge.relational.head_circuits import FactorCircuits, normal
 from isomerge.relational.stream import CoordinateStream, GramStream, Stream
 
 

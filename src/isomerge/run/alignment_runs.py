@@ -1,4 +1,4 @@
-"""What the commands do, on recognised models: align and apply (`isomerge.merging.merging` has merge)."""
+"""What the commands do, on recognised models: align and apply (`isomerge.merging.merge_run` has merge)."""
 
 from __future__ import annotations
 

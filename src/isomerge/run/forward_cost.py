@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from isomerge.config.keys import HEADS, LAYERS, STREAM_WIDTHS
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.data.inputs import Inputs
 from isomerge.observe.stats.fisher_information import WIDE
 from isomerge.run.cost import FLOPS, LIBRARIES, check_bound, estimate, memory_needed
 from isomerge.run.running_cost import LIBRARIES as RUNNING
@@ -41,11 +42,6 @@ BETWEEN, PLANE = 1, 6
 """Copies of the largest tensor while a point on a line, or on a plane, is placed."""
 BACKWARD = 3
 """A pass with gradients, in passes without."""
-
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
-"""How config.json calls what it tells of layers, heads and the width of the stream."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,8 @@ def _cached(run: Running) -> float:
     is read in it."""
     text = Inputs(run.models[0].config).text
     layers, heads, width = (
-        next((text[key] for key in keys if isinstance(text.get(key), int)), 0) for keys in (LAYERS, HEADS, WIDTHS)
+        next((text[key] for key in keys if isinstance(text.get(key), int)), 0)
+        for keys in (LAYERS, HEADS, STREAM_WIDTHS)
     )
     kept = text.get("num_key_value_heads")
     kept = kept if isinstance(kept, int) else heads

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.folder import Written
-from isomerge.evidence.report.losses import MOVED
+from isomerge.evidence.report.loss_facts import MOVED
 
 if TYPE_CHECKING:
     from isomerge.models.recognised import Model

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
-from isomerge.observe.data.inputs import Inputs
 from isomerge.observe.live.accelerator import CPU
 from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block

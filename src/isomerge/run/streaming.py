@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.arithmetic import aligned
-from isomerge.checkpoint.place import PlacedTensor
+from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.evidence.distances_figure import import_ahead
 from isomerge.files import write_tensors
 from isomerge.models.recognised import Model

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from isomerge.checkpoint.place import PlacedTensor
+from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.matching.distances import squared_distance_and_norm
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.observe.live.accelerator import CPU

@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.checkpoint.apart import check_apart
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
-from isomerge.checkpoint.dropping import DroppingWriter
-from isomerge.checkpoint.partial import check_out
+from isomerge.checkpoint.output_folder import check_apart, check_out
 from isomerge.checkpoint.weights import weights_name
-from isomerge.checkpoint.writer import CheckpointWriter
+from isomerge.checkpoint.writer import CheckpointWriter, DroppingWriter
 from isomerge.errors import OVERFLOW, RESUMABLE, IsomergeError, UnfinishedError, is_overflow_error
 from isomerge.evidence.card import REPORT
 from isomerge.evidence.distances_figure import PICTURE, distances_picture

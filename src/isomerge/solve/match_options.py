@@ -38,7 +38,7 @@ class Matching:
     match: str = OURS
     """By what: our own solvers, or a published baseline (`isomerge.solve.baselines.baselines`)."""
     input_metric: bool = False
-    """Whether layers are matched inside by the change of their outputs (`isomerge.solve.pairs.metric`)."""
+    """Whether layers are matched inside by the change of their outputs (`isomerge.solve.pairs.input_metric`)."""
 
     def spaces(self, asked: str | None) -> str:
         """The choice of spaces: what was asked for, else all of them when there is something to decide them by."""

@@ -11,7 +11,7 @@ import torch
 import transformers as tf
 
 from isomerge.errors import IsomergeError
-from isomerge.observe.data.inputs import Inputs
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.opening_data import open_data
 from observe.data.checkpoints import IMAGES, WORDS, ids, picture, save_picture, save_tokenizer
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from isomerge.evidence.report.facts import Facts
 from isomerge.evidence.report.figure import Table
 from isomerge.evidence.report.folder import Written
-from isomerge.evidence.report.losses import Losses
+from isomerge.evidence.report.loss_facts import Losses
 from isomerge.evidence.report.numerals import count, figure, nats, percent, ratio, size_text
 
 KINDS = {"GOOD": "Good", "OPEN": "Not decided yet", "FAIR": "With care", "POOR": "Problem"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from isomerge.evidence.report.losses import LossPlane
+from isomerge.evidence.report.loss_facts import LossPlane
 from isomerge.evidence.report.numerals import figure, nats
 from isomerge.evidence.report.svg import STEPS, Plot, drawing, mark, short, step_of, tag, text
 

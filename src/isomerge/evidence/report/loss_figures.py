@@ -9,7 +9,7 @@ from isomerge.evidence.report.facts import Taught, short_names
 from isomerge.evidence.report.figure import Figure, Table
 from isomerge.evidence.report.heatmap import plane_map, scale_bar
 from isomerge.evidence.report.line_plot import Curve, Frame, Level, ends_of
-from isomerge.evidence.report.losses import STORED, Losses, LossLine, Point
+from isomerge.evidence.report.loss_facts import STORED, Losses, LossLine, Point
 from isomerge.evidence.report.numerals import count, figure, nats, percent
 
 

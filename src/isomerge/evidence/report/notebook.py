@@ -53,8 +53,8 @@ def _of_distances(report: Mapping[str, Any]) -> str:
 
 def _of_losses(report: Mapping[str, Any]) -> str:
     from isomerge.evidence.report.facts import short_names
+    from isomerge.evidence.report.loss_facts import losses_of
     from isomerge.evidence.report.loss_figures import loss_figure, plane_figure
-    from isomerge.evidence.report.losses import losses_of
     from isomerge.evidence.report.page import fragment_of
 
     losses = losses_of(report)

@@ -30,8 +30,8 @@ from isomerge.evidence.report.distance_figures import distance_figure, layer_fig
 from isomerge.evidence.report.facts import FIXED
 from isomerge.evidence.report.figure import Figure
 from isomerge.evidence.report.folder import Written
+from isomerge.evidence.report.loss_facts import Losses
 from isomerge.evidence.report.loss_figures import learning_figure, loss_figure, plane_figure
-from isomerge.evidence.report.losses import Losses
 from isomerge.evidence.report.verdict import Verdict, verdict_of
 from isomerge.files import write_whole
 

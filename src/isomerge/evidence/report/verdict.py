@@ -11,7 +11,7 @@ from isomerge.evidence.relation import NEAR, RELATIONS, Level, Relation, relatio
 from isomerge.evidence.report.advice import Advice, next_steps
 from isomerge.evidence.report.facts import Facts, Taught
 from isomerge.evidence.report.folder import Written
-from isomerge.evidence.report.losses import STORED, Losses, LossLine, Point
+from isomerge.evidence.report.loss_facts import STORED, Losses, LossLine, Point
 from isomerge.evidence.report.numerals import count, nats, percent, ratio
 from isomerge.matching.settled import FAR
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.adapter import PREFIX
-from isomerge.checkpoint.growing import GrowingFile
+from isomerge.checkpoint.growing_file import GrowingFile
 from isomerge.fusion.low_rank import Cut, factors, norm
 from isomerge.models.adapter_names import input_axis
 from isomerge.models.recognised import Model

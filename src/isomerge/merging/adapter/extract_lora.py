@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from isomerge.checkpoint.growing import GrowingFile
-from isomerge.checkpoint.partial import PartialFolder
+from isomerge.checkpoint.growing_file import GrowingFile
+from isomerge.checkpoint.output_folder import PartialFolder
 from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors
 from isomerge.fusion.low_rank import Cut

@@ -9,7 +9,7 @@ from typing import Any
 from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
 from isomerge.checkpoint.chat_template import is_file_name
 from isomerge.checkpoint.reader import Checkpoint
-from isomerge.fusion.parameters import Settings, SliceParameters
+from isomerge.fusion.method_parameters import Settings, SliceParameters
 from isomerge.fusion.registry import Method, Option
 from isomerge.merging.merge_job import MergeJob
 from isomerge.merging.recipe.align_block import DATA

@@ -10,9 +10,9 @@ from typing import Any
 from isomerge.checkpoint.chat_template import AUTO, is_file_name, template_text
 from isomerge.checkpoint.vocabulary import check_multiple
 from isomerge.errors import IsomergeError
-from isomerge.fusion.arity import check_count
 from isomerge.fusion.fusion import Fusion, role_of_base
-from isomerge.fusion.parameters import Parameters, SliceParameters
+from isomerge.fusion.method_options import check_count
+from isomerge.fusion.method_parameters import Parameters, SliceParameters
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.merge_job import Layers, MergeJob, joined, joins

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
-from isomerge.observe.data.inputs import Inputs
+from isomerge.models.model_inputs import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.images import SUFFIXES
-from isomerge.observe.data.inputs import Inputs
 from isomerge.observe.data.parquet import parquet_records
 from isomerge.observe.data.records import LINES, TABLES, Record, file_records, function_records, is_function
 from isomerge.observe.data.refused_data import FORMS, check_given, check_reads

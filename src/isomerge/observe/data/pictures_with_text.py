@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import ALONG
 from isomerge.observe.data.images import PROCESSORS, image_encoder, picture_of
-from isomerge.observe.data.inputs import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.observe.data.inputs import Inputs
+from isomerge.models.model_inputs import Inputs
 
 FORMS = "give images, text, JSON lines, a table, parquet, safetensors, a data set of the package datasets, or a Python function module:function"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.chats import Chat, ChatReader, chat_of
 from isomerge.observe.data.examples import IGNORED
 from isomerge.observe.data.images import find_images, image_encoder, labelled_images
-from isomerge.observe.data.inputs import Inputs
 from isomerge.observe.data.pictures_with_text import pair_encoder
 from isomerge.observe.data.records import LINES, PICTURED, TABLES, Record
 from isomerge.observe.data.splits import PARQUET, holds_set

@@ -7,8 +7,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED, first_not_finite
-from isomerge.observe.data.inputs import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor

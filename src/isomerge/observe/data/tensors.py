@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from isomerge.arithmetic import aligned
 from isomerge.checkpoint.header import read_header
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED, Examples, first_not_finite
-from isomerge.observe.data.inputs import Inputs
 from isomerge.observe.data.targets import check_targets
 from isomerge.observe.data.text import masked
 

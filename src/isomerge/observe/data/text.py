@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import BYTES, Inputs
 from isomerge.observe.data.examples import IGNORED
-from isomerge.observe.data.inputs import BYTES, Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,9 +6,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model, working_dtype
-from isomerge.models.tied_head import is_tied
 from isomerge.observe.live.parameter_places import LivePlaces, every_weight, places_of, tied_names
 from isomerge.observe.live.stored_weights import put_mean, weights_of
 from isomerge.observe.live.substitution import untied_module

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
-from isomerge.observe.data.inputs import Inputs
 from isomerge.observe.live.accelerator import check_device
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet

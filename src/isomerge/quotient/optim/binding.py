@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isomerge.archs import spec_for
-from isomerge.checkpoint.memory import config_of
+from isomerge.checkpoint.in_memory import config_of
 from isomerge.errors import IsomergeError
-from isomerge.matching.streams import returned_streams
-from isomerge.models.ties import SELF_DUAL, has_language_head
+from isomerge.matching.stream_groups import returned_streams
+from isomerge.models.tied_tensors import SELF_DUAL, has_language_head
 from isomerge.observe.live.modules import parameter_names
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks

@@ -1,6 +1,6 @@
 """Optimisers whose trajectory does not depend on the point of the orbit where training began.
 
-Both take the gradient in the invariant metric (`isomerge.quotient.optim.metric`). A bias that a shift moves freely
+Both take the gradient in the invariant metric (`isomerge.quotient.optim.invariant_metric`). A bias that a shift moves freely
 holds still: what it would do, the bias that it is carried into does. Parameters that no continuous space moves are
 updated as torch's SGD and AdamW do.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from isomerge.errors import IsomergeError
-from isomerge.quotient.optim.metric import InvariantMetric
+from isomerge.quotient.optim.invariant_metric import InvariantMetric
 from isomerge.quotient.optim.movement import add_outer
 from isomerge.quotient.optim.quotient import Quotient
 from isomerge.quotient.optim.vertical import carrier

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.binding import bind
+from isomerge.quotient.optim.carried_buffers import transport
 from isomerge.quotient.optim.movement import Movement, balancing
 from isomerge.quotient.optim.projection import Preconditioner, project
-from isomerge.quotient.optim.transport import transport
 from isomerge.quotient.optim.vertical import VerticalSpace
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isomerge.errors import IsomergeError
+from isomerge.quotient.optim.carried_buffers import transport
 from isomerge.quotient.optim.families import Family
 from isomerge.quotient.optim.movement import Movement
 from isomerge.quotient.optim.quotient import Quotient
-from isomerge.quotient.optim.transport import transport
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.checksums import Checksum, Sums
-from isomerge.checkpoint.place import PlacedTensor
 from isomerge.checkpoint.stored_tensor import content_of
+from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.errors import ClusterError, IsomergeError, UnfinishedError
 from isomerge.files import disk_errors, write_tensors
 from isomerge.models.recognised import Model

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from isomerge.matching.transport import Spaces, transported
+from isomerge.matching.transport_maps import Spaces, transported
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from isomerge.matching.gram import Cross, Leaf
-from isomerge.matching.transport import Likeness, Spaces, joint_map, likeness, nested_maps, product
+from isomerge.matching.transport_maps import Likeness, Spaces, joint_map, likeness, nested_maps, product
 from isomerge.solve.baselines.flow_leaves import Maps, Part, Step
 from isomerge.solve.baselines.transport_settings import TransportSettings
 from isomerge.symmetry.alignment import element_key

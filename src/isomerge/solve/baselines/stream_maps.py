@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isomerge.config.tied_head import is_tied
 from isomerge.matching.gram import Leaf
-from isomerge.matching.transport import likeness, transport_map
-from isomerge.models.tied_head import is_tied
+from isomerge.matching.transport_maps import likeness, transport_map
 from isomerge.solve.baselines.flow_leaves import Maps, Part, Step
 from isomerge.solve.baselines.transport_settings import POOLED, TransportSettings
 from isomerge.symmetry.alignment import element_key

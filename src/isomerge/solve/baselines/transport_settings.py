@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.matching.transport import Coupling
+from isomerge.matching.transport_maps import Coupling
 
 COSTS = ("weights", "activations")
 RESIDUALS = ("averaging", "weighted_scalar", "weighted_matrix", "no_residual", "only_residual")

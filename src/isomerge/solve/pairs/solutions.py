@@ -76,7 +76,7 @@ class Solver:
 
     def matched_in_metric(self, solver: StreamSolver) -> list[str]:
         """Match inside layers again, by the change of their outputs; returns the units that were."""
-        from isomerge.solve.pairs.metric import match_in_metric
+        from isomerge.solve.pairs.input_metric import match_in_metric
 
         statistics = (
             self.evidence.moments_of_anchor,

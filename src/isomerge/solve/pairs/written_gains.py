@@ -1,6 +1,6 @@
 """The gains that models are written with, once their streams are turned: chosen by one pass over all of them.
 
-`isomerge.matching.gains` has the formula. An aligned model alone is brought as near to its anchor as gains can bring it. The
+`isomerge.matching.gain_gauge` has the formula. An aligned model alone is brought as near to its anchor as gains can bring it. The
 models of a merge, the anchor among them, have one gain in common: their average then is the average of the folded models in
 any gauge, so that a merge stays a function of orbits, and a twin, which no other gain brings as near, keeps the anchor's.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isomerge.matching.frame import gains_over_streams
-from isomerge.matching.gains import GainGauge
+from isomerge.matching.gain_gauge import GainGauge
 from isomerge.models.free_streams import unread_gains
 from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import unit_bytes

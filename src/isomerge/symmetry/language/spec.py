@@ -266,7 +266,7 @@ class Spec:
     def unfolded(self, stream: str) -> dict[str, bool]:
         """The lines of a stream's gains that no scale can take into their readers, and whether a tie is why.
 
-        A tie is why where a scale is written but not active, and a tied line has it as well (`isomerge.models.ties`).
+        A tie is why where a scale is written but not active, and a tied line has it as well (`isomerge.models.tied_tensors`).
         """
         tied = {a.name for line in self.lines if line.tied for a in atoms(line.axes or ())}
         found = {}

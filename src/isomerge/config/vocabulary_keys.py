@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from isomerge.config.keys import VOCABULARY_SIZES
+
 KeyPath = tuple[str, ...]
 """Keys that lead to a value of a config: ``("text_config", "vocab_size")``."""
-COUNTS = ("vocab_size", "n_words")
-"""How many tokens there are."""
 IDS = ("token_id", "token_ids", "token_index", "suppress_tokens")
 """How keys end whose values are ids of tokens."""
 
@@ -24,14 +24,16 @@ def counts(config: Mapping[str, Any], size: int, bound: Callable[[Mapping[str, A
         size: the number of tokens.
         bound: the number that the spec makes of such a config; None where it fits none.
     """
-    said = ((*part, key) for part in _parts(config) for key in COUNTS)
+    said = ((*part, key) for part in _parts(config) for key in VOCABULARY_SIZES)
     every = [path for path in said if _value(config, path) == size]
     found = [path for path in every if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
     if not found:  # a default of the architecture: it is said where that changes something
-        lacking = [(*path, COUNTS[0]) for path in _parts(config)]
+        lacking = [(*path, VOCABULARY_SIZES[0]) for path in _parts(config)]
         found = [path for path in lacking if bound(with_values(config, dict.fromkeys([path], size + 1))) != size]
         return found[:1]
-    around = {(*path[:n], COUNTS[0]) for path in found for n in range(len(path))} | {("decoder", COUNTS[0])}
+    around = {(*path[:n], VOCABULARY_SIZES[0]) for path in found for n in range(len(path))} | {
+        ("decoder", VOCABULARY_SIZES[0])
+    }
     return [path for path in every if path in found or path in around]
 
 

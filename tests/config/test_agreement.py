@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoConfig
 
 from isomerge.archs import spec_for
-from isomerge.checkpoint.agreement import as_transformers_reads, config_value, disagreement
+from isomerge.config.agreement import as_transformers_reads, config_value, disagreement
 
 BODY: dict[str, Any] = {
     "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 40,

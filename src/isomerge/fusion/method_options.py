@@ -1,16 +1,15 @@
 """The options of merge methods: their kinds, and what a signature cannot say: which values they take, alone and together,
-how many models a method merges, and how large its result can be.
+how many models a method merges, and how large its result can be; and the value of an option for one tensor.
 
     @merge_method
     @limited(density=SHARE, consensus_method=CONSENSUS, models=(2, None))
     def ...
 
-A value outside of a method's limits is refused before anything is read (`isomerge.fusion.checking`).
-"""
+A value outside of a method's limits is refused before anything is read (`isomerge.fusion.method_parameters`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,7 @@ from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
     from isomerge.fusion.bounds import Bound
+
 
 KINDS = (bool, int, float, str)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -130,3 +130,58 @@ def check_kind(option: Option, value: Any, place: str) -> None:
             else f"one of {', '.join(option.values)}"
         )
         raise IsomergeError(f"`{place}` is {value}: give {words}")
+
+
+def check_number(tensors: Sequence[Any], method: Callable[..., Any]) -> None:
+    """Refuse too few or too many tensors for a method's function (the base is not counted).
+
+    Raises:
+        IsomergeError: see `check_count`.
+    """
+    check_count(len(tensors), method.__name__, limits_of(method).models)
+
+
+def check_count(count: int, method: str, models: tuple[int, int | None]) -> None:
+    """Refuse too few or too many models (the base is not counted).
+
+    Args:
+        count: how many there are.
+        method: its name.
+        models: the least and the most that it merges.
+
+    Raises:
+        IsomergeError: saying how many the method takes.
+    """
+    least, most = models
+    if count >= least and (most is None or count <= most):
+        return
+    wanted = f"{least} or more models" if most is None else f"exactly {least} model{'s' if least > 1 else ''}"
+    raise IsomergeError(
+        f"--method {method} merges {wanted} (a base not counted), but {count} were given: change the list of models"
+    )
+
+
+def is_list(setting: Any) -> bool:
+    """Whether a setting lists several: bytes are no numbers."""
+    return isinstance(setting, Sequence) and not isinstance(setting, (str, bytes, bytearray, memoryview))
+
+
+def resolve(setting: Any, name: str, t: float, *, numeric: bool) -> Any:
+    """The value of a setting for a tensor at ``t`` in [0, 1] of its slice; None where no filter fits."""
+    if isinstance(setting, Mapping):
+        setting = [setting]
+    if not is_list(setting):
+        return setting
+    if all(isinstance(entry, Mapping) for entry in setting):
+        for entry in setting:
+            wanted = entry.get("filter")
+            if wanted in (None, "*") or str(wanted) in name:
+                return resolve(entry["value"], name, t, numeric=numeric)
+        return None
+    if not numeric:  # flags and words are not interpolated
+        return setting[int(t * (len(setting) - 1))]
+    setting = [float(value) for value in setting]
+    place = t * (len(setting) - 1)
+    low = int(place)
+    high, share = min(len(setting) - 1, low + 1), place - low
+    return (1 - share) * setting[low] + share * setting[high]

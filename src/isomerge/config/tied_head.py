@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from isomerge.checkpoint.agreement import as_transformers_reads
+from isomerge.config.agreement import as_transformers_reads
+from isomerge.config.keys import TIE
 
-TIE = "tie_word_embeddings"
 ALWAYS = re.compile(r"LMHeadModel$|For\w*LM$|ForConditionalGeneration$|EncoderDecoderModel$")
 """Classes that cannot do without a head: one that is not stored is tied, whatever the config of a whole says of its part."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from isomerge.models.tied_head import is_tied
+from isomerge.config.tied_head import is_tied
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.language.spec import Line, Spec
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomerge.discovery.keys import flattened
+from isomerge.config.config_parts import flattened
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import Scale
 

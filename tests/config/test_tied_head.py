@@ -14,14 +14,15 @@ import torch
 import isomerge
 from depth import more
 from isomerge.archs import spec_for
-from isomerge.checkpoint.agreement import read_by_transformers
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.commands.opening import pair_solver
+from isomerge.config.agreement import read_by_transformers
+from isomerge.config.keys import TIE
+from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
 from isomerge.models.materialise import materialise
 from isomerge.models.recognised import recognise
-from isomerge.models.tied_head import TIE, is_tied
 from isomerge.observe.live.aligned_modules import state_of
 from isomerge.observe.live.modules import load_module
 from isomerge.run.connectivity import untied_alike

@@ -6,16 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from isomerge.config.keys import ASIDE
+
 Config = Mapping[str, Any]
 ROPE_TYPES = {"su": "longrope", "mrope": "default"}
 """Rotary positions that are called by another name now; mrope is told by its sections."""
 ROPE_KEYS = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor", "type": "rope_type"}
 """Rotary parameters that are called by another name now."""
-ASIDE = {
-    "_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "id2label", "label2id",
-    "problem_type", "finetuning_task", "task_specific_params", "gradient_checkpointing", "output_past",
-}  # fmt: skip
-"""Keys of which no output depends, and in which fine-tunes of one model differ all the same."""
 RETUNED = {
     "rope", "sliding_window", "use_sliding_window", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps",
 }  # fmt: skip

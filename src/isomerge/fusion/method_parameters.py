@@ -1,9 +1,9 @@
-"""Parameters of a merge: mergekit's scalars, gradients and filters, resolved for every tensor.
+"""Parameters of a merge: mergekit's scalars, gradients and filters, resolved for every tensor, and refused before anything is
+read where they cannot be used together.
 
 A setting is a scalar, a gradient (a list of numbers, interpolated from the first layer of a slice to its last), or a list
 of ``{filter: part of a tensor's name, value: scalar or gradient}``, the first that fits. Of several settings the nearest
-counts: that of a slice's source (or of a model), of the slice, of the recipe; one whose filters do not fit is passed over.
-"""
+counts: that of a slice's source (or of a model), of the slice, of the recipe; one whose filters do not fit is passed over."""
 
 from __future__ import annotations
 
@@ -13,12 +13,93 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isomerge.errors import IsomergeError
-from isomerge.fusion.arity import check_count
-from isomerge.fusion.checking import check_together
-from isomerge.fusion.numbers import numbers_of
-from isomerge.fusion.options import Option
+from isomerge.fusion.method_options import Option, check_count, is_list, resolve
 from isomerge.fusion.registry import Method, methods
-from isomerge.fusion.resolving import is_list, resolve
+
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+EXACT = 15
+"""Characters of a whole number that is a float exactly."""
+
+
+def numbers_of(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with numbers in place of texts that say one, where the method's option is a number."""
+    numeric = {name for name, option in method.options.items() if option.kind in (int, float)}
+    return {name: as_number(value) if name in numeric else value for name, value in settings.items()}
+
+
+def as_number(setting: Any) -> Any:
+    """A scalar, gradient or list of filters with its texts read as numbers; what is no number stays for those who refuse it."""
+    if isinstance(setting, Mapping):
+        return {key: as_number(value) if key == "value" else value for key, value in setting.items()}
+    if isinstance(setting, str):
+        if not NUMBER.fullmatch(setting):
+            return setting
+        return int(setting) if len(setting) <= EXACT and setting.strip().lstrip("+-").isdigit() else float(setting)
+    return [as_number(entry) for entry in setting] if is_list(setting) else setting
+
+
+Level = tuple[Mapping[str, Any], str]
+"""Settings, and where they stand."""
+
+
+def check_together(method: Method, levels: Sequence[Level]) -> None:
+    """Refuse values that a method does not take together, for one model of one slice.
+
+    They are tried at every value of a gradient, for tensors that no filter fits and for those that one does. Where several
+    options have filters, and other ones, which tensors have which values is not known yet: then the method itself refuses.
+
+    Args:
+        method: what they are for.
+        levels: the model's settings, the slice's and the recipe's, the nearest first.
+
+    Raises:
+        IsomergeError: naming a place.
+    """
+    together = method.together
+    given = [] if together is None else [name for name in together.options if any(name in s for s, _ in levels)]
+    if together is None or not given:
+        return
+    options = [method.options[name] for name in together.options]
+    known = [[s[option.name] for s, _ in levels if option.name in s] for option in options]
+    filters = [{f for setting in settings for f in _filters(setting)} for settings in known]
+    if len({frozenset(found) for found in filters if found}) > 1:
+        return
+    place = next(f"{where}.{given[0]}" for settings, where in levels if given[0] in settings)
+    breaks = {t for settings in known for setting in settings for t in _breaks(setting)} | {0.0}
+    for name in sorted(set().union(*filters) | {""}):
+        for t in sorted(breaks):
+            try:
+                together.check(*(_value(o, values, name, t) for o, values in zip(options, known, strict=True)))
+            except IsomergeError as error:
+                raise IsomergeError(f"`{place}`: {error}") from None
+
+
+def _value(option: Option, settings: Sequence[Any], name: str, t: float) -> Any:
+    found = (resolve(setting, name, t, numeric=True) for setting in settings)
+    return next((value for value in found if value is not None), option.default)
+
+
+def _parts(setting: Any) -> list[Any]:
+    if isinstance(setting, Mapping):
+        return [setting]
+    return list(setting) if is_list(setting) else []
+
+
+def _filters(setting: Any) -> Iterator[str]:
+    for part in _parts(setting):
+        if isinstance(part, Mapping) and part.get("filter") not in (None, "*"):
+            yield str(part["filter"])
+
+
+def _breaks(setting: Any) -> Iterator[float]:
+    """Where in a slice, from 0 to 1, a setting's gradients have their values."""
+    parts = _parts(setting)
+    for part in parts:
+        if isinstance(part, Mapping):
+            yield from _breaks(part["value"])
+    if len(parts) > 1 and not isinstance(parts[0], Mapping):
+        yield from (k / (len(parts) - 1) for k in range(len(parts)))
+
 
 Settings = Mapping[str, Any]
 FILTER_KEYS = {"filter", "value"}

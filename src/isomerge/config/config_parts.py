@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NO_MODEL = ("quantization_config", "compression_config", "generation_config", "backbone_kwargs")
-"""Groups of keys that describe no part of a model."""
-WIDTHS = frozenset(("hidden_size", "d_model", "n_embd", "embed_dim", "dim"))
+from isomerge.config.keys import NO_MODEL, WIDTHS
 
 
 def parts_of(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -27,7 +25,7 @@ def _is_model(key: str, group: Mapping[str, Any]) -> bool:
     MPT's ``attn_config`` has an empty type: these are keys of the model itself.
     """
     kind = group.get("model_type")
-    return bool(kind) or (kind is None and key.endswith("_config") and not WIDTHS.isdisjoint(group))
+    return bool(kind) or (kind is None and key.endswith("_config") and any(width in group for width in WIDTHS))
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:

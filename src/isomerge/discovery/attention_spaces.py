@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from isomerge.config.config_parts import split
 from isomerge.discovery.draft import Draft, SpaceDraft
-from isomerge.discovery.heads import Chunks, HeadsFound, bias_of, find_heads
-from isomerge.discovery.keys import split
+from isomerge.discovery.head_chunks import Chunks, HeadsFound, bias_of, find_heads
 from isomerge.discovery.layouts import Names, layout
 from isomerge.discovery.lines import size_keys
 from isomerge.discovery.proving import PROVEN, Court

@@ -1,20 +1,127 @@
-"""What layers are by their numbers, and that each is what it was where slices give it another number.
+"""What ``config.json`` says of single layers, and that each layer is what it was where slices give it another number.
 
-A config says it in forms that are cut and joined as the layers are (see `isomerge.models.layer_config`), or by rules
-of the number: every third layer attends to all. What a rule gives is asked of transformers where it knows the type; it is
-written out where transformers stores it in one of these forms, and else must be at the new number what it was at the old.
-"""
+A config says it in forms that are cut and joined as the layers are, each read as one entry for every layer, and written.
+transformers has no one form for it: lists with one entry for every layer, strings with one letter for each, mappings and
+lists of layers' numbers, runs, and counts of the first. Which key has which form is the same in all architectures.
+
+Or a config says it by rules of the number: every third layer attends to all. The result of a rule is asked of transformers
+where it knows the type; it is written out where transformers stores it in one of these forms, and else must be at the new
+number what it was at the old."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from isomerge.checkpoint.agreement import read_by_transformers
+from isomerge.config.agreement import read_by_transformers
+from isomerge.config.keys import DEPTHS
 from isomerge.errors import IsomergeError
-from isomerge.models.layer_config import DEPTH_KEYS, FORMS, LAST, LEADING, NUMBERS, depth_keys, entries
+
+
+@dataclass(frozen=True)
+class Form:
+    """How values of a key say something of every layer."""
+
+    read: Callable[[Any, int], list[Any] | None]
+    """The entries of a value for so many layers; None of a value that says nothing of single layers."""
+    write: Callable[[list[Any], Any], Any]
+    """The value with such entries that is of the kind of another value."""
+
+
+def _read_each(value: Any, depth: int) -> list[Any] | None:
+    """A list or letters with one entry for every layer, or a mapping of some layers' by number; else it is of all layers."""
+    if isinstance(value, dict):
+        return [value.get(str(layer)) for layer in range(depth)]
+    return list(value) if isinstance(value, (list, tuple, str)) else None
+
+
+def _write_each(entries: list[Any], like: Any) -> Any:
+    if isinstance(like, dict):
+        return {str(number): entry for number, entry in enumerate(entries) if entry is not None}
+    return "".join(entries) if isinstance(like, str) else entries
+
+
+def _read_cycle(value: Any, depth: int) -> list[Any] | None:
+    """A list that begins again after its last entry."""
+    return [value[layer % len(value)] for layer in range(depth)] if isinstance(value, list) and value else None
+
+
+def _read_runs(value: Any, _depth: int) -> list[Any] | None:
+    """Pairs of some entries and how often they come."""
+    if not isinstance(value, list):
+        return None
+    return [entry for entries, times in value for _ in range(times) for entry in entries]
+
+
+def _read_numbers(value: Any, depth: int) -> list[Any] | None:
+    """The numbers of some layers."""
+    return [layer in value for layer in range(depth)] if isinstance(value, (list, tuple)) else None
+
+
+def _read_leading(more: int, value: Any, depth: int) -> list[Any] | None:
+    """How many of the first layers are of a kind, or the last of them where it is one ``more``."""
+    return [layer < value + more for layer in range(depth)] if type(value) is int and value >= 0 else None
+
+
+def _write_leading(more: int, entries: list[Any], like: Any) -> Any:
+    """The count; what it was where layers of the kind come after others, which a count cannot say."""
+    count = sum(entries)
+    return count - more if all(entries[:count]) and count >= more else like
+
+
+EACH = Form(_read_each, _write_each)
+CYCLE = Form(_read_cycle, lambda entries, _: entries)
+RUNS = Form(_read_runs, lambda entries, _: [[[entry], 1] for entry in entries])
+NUMBERS = Form(_read_numbers, lambda entries, _: [number for number, entry in enumerate(entries) if entry])
+LEADING = Form(partial(_read_leading, 0), partial(_write_leading, 0))
+LAST = Form(partial(_read_leading, 1), partial(_write_leading, 1))
+
+FORMS = {
+    "layer_types": EACH,
+    "mlp_layer_types": EACH,
+    "layers_block_type": EACH,
+    "attention_layers": EACH,
+    "attn_type_list": EACH,
+    "no_rope_layers": EACH,
+    "hybrid_override_pattern": EACH,
+    "hybrid_layer_pattern": EACH,
+    "indexer_types": EACH,
+    "layer_rope_theta": EACH,
+    "attention_window": EACH,
+    "activation_sparsity_pattern": EACH,
+    "intermediate_size": EACH,
+    "num_attention_heads_per_layer": EACH,
+    "per_layer_config": EACH,
+    "block_types": CYCLE,
+    "attention_types": RUNS,
+    "mlp_only_layers": NUMBERS,
+    "attn_layer_indices": NUMBERS,
+    "moe_layers": NUMBERS,
+    "full_attn_idxs": NUMBERS,
+    "hybrid_layer_ids": NUMBERS,
+    "first_k_dense_replace": LEADING,
+    "num_dense_layers": LEADING,
+    "moe_layer_start_index": LEADING,
+    "max_window_layers": LEADING,
+    "moe_layer_end_index": LAST,
+}
+"""What is cut and joined with the layers, so that it may differ between models."""
+
+
+def entries(config: Mapping[str, Any], key: str, depth: int) -> list[Any] | None:
+    """What a key says of every layer; None where it says nothing of single ones."""
+    return FORMS[key].read(config.get(key), depth)
+
+
+def depth_keys(config: Mapping[str, Any], depth: int) -> list[str]:
+    """The keys that state so many layers: of their number, or, where a config has none of it, with an entry for each."""
+    if any(key in config for key in DEPTHS):
+        return [key for key in DEPTHS if config.get(key) == depth]
+    lists = [key for key in FORMS if FORMS[key] is EACH and isinstance(config.get(key), (list, str))]
+    return [key for key in lists if len(config[key]) == depth]
+
 
 PERIODS = {
     "attn_layer_period": ("layers_block_type", "layer_types"),
@@ -138,12 +245,12 @@ def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
     """
     if not (keys := depth_keys(giver.config, giver.depth)):
         raise IsomergeError(
-            f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTH_KEYS)}), so the "
+            f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTHS)}), so the "
             "number of layers of the stack cannot be written"
         )
     if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
         return dict(giver.config)
-    depth: dict[str, Any] = {key: len(order) for key in keys if key in DEPTH_KEYS}
+    depth: dict[str, Any] = {key: len(order) for key in keys if key in DEPTHS}
     if isinstance(scale := giver.config.get(DEPTH_SCALE), (int, float)):
         depth[DEPTH_SCALE] = scale * (len(order) / giver.depth) ** 0.5
     config = _joined(giver, order, ()) | depth

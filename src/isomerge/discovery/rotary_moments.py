@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from isomerge.discovery.keys import parts_of
+from isomerge.config.config_parts import parts_of
 from isomerge.discovery.moments import RELATED
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.expressions import evaluate

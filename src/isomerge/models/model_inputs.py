@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from isomerge.archs import behind_padding
+from isomerge.config.keys import POSITIONS
 from isomerge.errors import IsomergeError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ Kind = Literal["classes", "labels", "values"]
 DISCRIMINATORS = ("ElectraForPreTraining", "FunnelForPreTraining")
 """Heads with one logit [n, length] per token: whether it was replaced."""
 
-POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 BYTES = 256
 """The vocabulary of a model that reads raw bytes."""
 
