@@ -12,6 +12,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from isomerge.errors import IsomergeError, visible
+from isomerge.options.option import FIRST
 from isomerge.options.unused import TABLE, note_idle, noting
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
@@ -38,7 +39,21 @@ WORDS = (
 
 
 class Writing(TyperCommand):
-    """A command that refuses to write what it reads."""
+    """A command that refuses to write what it reads, and lists its options in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then options by their panels, in the order in which these are first named; what most runs need comes first."""
+        arguments, panels = [], {FIRST: []}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                (arguments if parameter.param_type_name == "argument" else panels.setdefault(panel, [])).append(
+                    record
+                )
+        for title, records in (("Arguments", arguments), *panels.items()):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:
         """Run it. Where files are written to may begin with ``~``, which shells leave in ``--json=~/file``.

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from isomerge.options.option import FIRST, Options, option
 
-if TYPE_CHECKING:
-    from isomerge.observe.data.examples import Examples
-
 DATA = "Folder or file of images, text, JSON lines, parquet or safetensors, a data set, or module:function."
+EXAMPLES = "str | Path | Examples | None"
 BY_DATA = "Matching with data"
 LEARNING = "Learning the match"
 RUNNING_MODELS = "Running the models"
@@ -30,8 +28,13 @@ def _text(path: Path | None) -> str | None:
 class MatchingOptions(Options):
     """What a match may look at beside the weights, and how it searches."""
 
-    data: str | Path | Examples | None = option(
-        None, f"Match activations on these examples as well. {DATA}", kind=str | None, panel=FIRST, recipe=True
+    data: Any = option(
+        None,
+        f"Match activations on these examples as well. {DATA}",
+        kind=str | None,
+        python=EXAMPLES,
+        panel=FIRST,
+        recipe=True,
     )
     stats_src: str | Path | Sequence[str | Path] | None = option(
         None, "Activations from a file of `isomerge stats`, one per model that is moved.",
@@ -58,8 +61,13 @@ class MatchingOptions(Options):
     search: float | None = option(
         None, "Search forward for so many SECONDS on --data, without gradients.", panel=BY_DATA, recipe=True
     )
-    learn: str | Path | Examples | None = option(
-        None, f"Learn the match by gradient on these examples. {DATA}", kind=str | None, panel=FIRST, recipe=True
+    learn: Any = option(
+        None,
+        f"Learn the match by gradient on these examples. {DATA}",
+        kind=str | None,
+        python=EXAMPLES,
+        panel=FIRST,
+        recipe=True,
     )
     learn_effort: str = option(
         "quick", "How long to learn: quick (300 steps) or thorough (3000).", panel=LEARNING, recipe=True

@@ -26,6 +26,8 @@ class Option:
     """How the command line writes it, where that is not its name with dashes."""
     kind: Any = None
     """What the command line takes, where Python takes more; else the field's annotation."""
+    python: str = ""
+    """What Python takes, where that names what stands above this floor: then the field's annotation is `Any`."""
     read: Callable[[Any], Any] | None = None
     """From what the command line was given to Python's value."""
     default: Any = ...

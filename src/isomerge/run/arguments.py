@@ -77,9 +77,9 @@ def with_groups(own: Signature, groups: Sequence[type[Options]]) -> Signature:
     if not groups:
         return own
     more = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=declared.default, annotation=declared.type)
+        Parameter(name, Parameter.KEYWORD_ONLY, default=declared.default, annotation=about.python or declared.type)
         for group in groups
-        for name, (declared, _) in group.declared().items()
+        for name, (declared, about) in group.declared().items()
     ]
     kept = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     return own.replace(parameters=[*kept, *more])
