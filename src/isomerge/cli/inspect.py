@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,7 +33,7 @@ def inspect(
         print(
             spec_texts()[report["architecture"]][1]
             if opening.spec is None
-            else opening.spec.read_text(encoding="utf-8")
+            else Path(opening.spec).read_text(encoding="utf-8")
         )
         return
     voice.say(

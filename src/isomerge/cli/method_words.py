@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def check_models(models: list[str]) -> None:
             )
 
 
-def parameters_of(texts: Sequence[str] | None) -> dict[str, Any]:
+def parameters_of(texts: Any) -> dict[str, Any]:
     """``name=value`` with a YAML value; values with commas are one per model."""
 
     from isomerge.errors import IsomergeError

@@ -108,7 +108,7 @@ class TokenizerEntry(_Strict):
     pad_to_multiple_of: int | None = None
 
 
-_Evidence: Any = create_model(
+_Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]
     "_Evidence",
     __base__=_Strict,
     **{  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,107 @@
+"""An option is one field: it is found at every door."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import isomerge
+from isomerge.cli.grouped import grouped
+from isomerge.cli.program import app
+from isomerge.errors import IN_PYTHON, IsomergeError
+from isomerge.merging.recipe.schema import AlignBlock
+from isomerge.options import FusingOptions, MatchingOptions, OutputOptions, RunningOptions, SpacesOptions
+from isomerge.options.option import Options, option, spelled, switches
+from isomerge.run.arguments import checked
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@dataclass(frozen=True)
+class ScratchOptions(Options):
+    """A group that no command has."""
+
+    depth: int = option(3, "How deep.", "--depth", "-d", least=1, panel="Depths")
+    kinds: list[str] | None = option(None, "Of what kinds.", "--kind")  # noqa: RUF009
+    deeper: bool = option(False, "Whether deeper still.", "--deeper", panel="Depths")
+
+
+def scratch() -> typer.Typer:
+    """A program of one command, which takes the group."""
+    program = typer.Typer(rich_markup_mode=None)
+
+    @program.command()
+    @grouped
+    def dig(place: str, *, how: ScratchOptions) -> None:
+        print(place, how)
+
+    return program
+
+
+def test_the_command_line_has_it() -> None:
+    """With its names, its help and its bounds; the command gets the group."""
+    run = CliRunner()
+    said = run.invoke(scratch(), ["here", "-d", "5", "--kind", "a", "--kind", "b", "--deeper"])
+    assert said.output.split(" ", 1) == ["here", f"{ScratchOptions(5, ['a', 'b'], True)}\n"]
+    assert run.invoke(scratch(), ["here"]).output.split(" ", 1)[1] == f"{ScratchOptions()}\n"
+    assert run.invoke(scratch(), ["here", "--depth", "0"]).exit_code == 2
+    text = run.invoke(scratch(), ["--help"]).output
+    assert all(word in text for word in ("--depth", "-d", "How deep.", "--kind", "--deeper"))
+
+
+def test_python_has_it() -> None:
+    """In the signature, checked for its kind; the function gets what is given."""
+
+    @checked(ScratchOptions)
+    def dig(place: str, **options: Any) -> dict[str, Any]:
+        return {"place": place, "how": ScratchOptions.of(options)}
+
+    loose: Any = dig
+    assert list(inspect.signature(dig).parameters) == ["place", "depth", "kinds", "deeper"]
+    assert inspect.signature(dig).parameters["depth"].default == 3
+    assert loose("here", depth=4)["how"] == ScratchOptions(4)
+    with pytest.raises(IsomergeError, match=r"^depth='x': give a whole number"):
+        loose("here", depth="x")
+    with pytest.raises(IsomergeError, match=r"dept: dig has no such argument; did you mean depth"):
+        loose("here", dept=3)
+
+
+def test_messages_spell_it() -> None:
+    """A switch, as Python writes it."""
+    assert switches()["deeper"] == "deeper=True"
+    assert IN_PYTHON["overwrite"] == "overwrite=True"
+    assert spelled("kinds", ScratchOptions.declared()["kinds"][1]) == "--kind"
+
+
+def test_recipes_have_every_option_of_a_match() -> None:
+    """But files of statistics, which a recipe lists as one."""
+    named = {name for name, (_, about) in MatchingOptions.declared().items() if about.recipe}
+    assert named == set(MatchingOptions.declared()) - {"stats_src", "stats_anchor"}
+    assert named < set(AlignBlock.model_fields)
+
+
+@pytest.mark.parametrize("group", [FusingOptions, MatchingOptions, OutputOptions, RunningOptions, SpacesOptions])
+def test_merge_has_the_groups_at_both_doors(group: type[Options]) -> None:
+    """Under one name, with one help, and on its page of the reference."""
+    commands: Any = typer.main.get_command(app)
+    found = {parameter.name: parameter for parameter in commands.commands["merge"].params}
+    page = (DOCS / "reference" / "commands" / "merge.md").read_text()
+    for name, (_, about) in group.declared().items():
+        assert name in inspect.signature(isomerge.merge).parameters
+        assert found[name].help == about.help
+        assert f"`{spelled(name, about)}`" in page
+
+
+def test_the_stub_is_current() -> None:
+    """What editors see is what the functions take."""
+    made = runpy.run_path(str(DOCS / "make_stub.py"))
+    text = made["STUB"].read_text()
+    assert ast.unparse(ast.parse(text)) == ast.unparse(ast.parse(made["stub"]())), "run python docs/make_stub.py"
