@@ -61,7 +61,7 @@ format: $(VENV)/.developer
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The barrier benchmarks' results, as far as they are missing: trains what they need, measures, and writes docs/measured-barriers.md
+# The barrier benchmarks' results, as far as they are missing: trains what they need, measures, and writes docs/lab/measured-barriers.md
 # (resumable). `python -m benchmarks.barrier --list` tells each one's commands and hours; one that is removed is measured again.
 barrier: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.barrier
@@ -70,18 +70,18 @@ barrier: $(VENV)/.installed
 fetch: $(VENV)/.developer
 	$(BIN)/python -m benchmarks.fetch
 
-# The paper's tables and figures, and docs/measured-paper.md; says first how long each step takes (hours; resumable).
+# The paper's tables and figures, and docs/lab/measured-paper.md; says first how long each step takes (hours; resumable).
 bench-paper: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper
 
-# Standard, quotient and relational training compared (over an hour on one core; resumable), and docs/measured-relational.md.
+# Standard, quotient and relational training compared (over an hour on one core; resumable), and docs/lab/measured-relational.md.
 bench-relational: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.relational.compare
 
 bench: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/twins.py
 
-# Speed and memory, side by side with mergekit, `cp` and a plain implementation, and docs/performance.md (an hour).
+# Speed and memory, side by side with mergekit, `cp` and a plain implementation, and docs/lab/performance.md (an hour).
 bench-performance: $(VENV)/.developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.performance
 

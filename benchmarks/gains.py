@@ -30,7 +30,7 @@ GAINS = (1.0, 1e-2, 1e-4, 1e-6, 1e-8, 0.0)
 DTYPES = ("bfloat16", "float16", "float32")
 CASES = ("anchor, one gain", "anchor, a fifth, balanced", "source, a fifth, balanced", "both, a fifth, balanced")
 FUNCTION = {"bfloat16": 5e-2, "float16": 6e-3, "float32": 1e-3}
-"""The largest change of the outputs, relative to their root mean square: docs/residual.md."""
+"""The largest change of the outputs, relative to their root mean square: docs/lab/residual.md."""
 WIDTH = 16
 
 

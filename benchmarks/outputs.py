@@ -6,7 +6,7 @@
 
 Each is made from the config of a toy of the tests, saved, and moved through the real writer by a random element of all that may act with
 ``--spaces default``, and with ``--spaces all``. All that it returns by default is compared in float64, and `verify` has to call the two the
-same. Writes results/outputs.json and the sentence about it in docs/residual.md. Classes that the toys' inputs do not suffice for, or
+same. Writes results/outputs.json and the sentence about it in docs/lab/residual.md. Classes that the toys' inputs do not suffice for, or
 that a spec refuses in words, are counted by what was said.
 """
 
@@ -31,7 +31,7 @@ from isomerge.models.recognised import recognise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "outputs.json"
-PAGE = ROOT / "docs" / "residual.md"
+PAGE = ROOT / "docs" / "lab" / "residual.md"
 MARKS = "<!-- outputs: begin -->\n", "<!-- outputs: end -->"
 ROUNDED = 1e-5
 """Of the largest number: what is left where a class computes norms or rotations in float32 whatever its weights are."""

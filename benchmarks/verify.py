@@ -3,7 +3,7 @@
     python -m benchmarks.verify                   # forty pairs of each (19,000 of 475), hours; resumable
     python -m benchmarks.verify --each 120        # 57,000
 
-Writes results/verify.json and the sentence about it in docs/same-model.md.
+Writes results/verify.json and the sentence about it in docs/guide/same-model.md.
 
 A twin is the model moved by a random element of every space, streams and gains included, stored in float32: `verify` must say
 `same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say `different`, unless the change
@@ -34,7 +34,7 @@ from isomerge.models.recognised import recognise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "verify.json"
-PAGE = ROOT / "docs" / "same-model.md"
+PAGE = ROOT / "docs" / "guide" / "same-model.md"
 MARKS = "<!-- verify: begin -->\n", "<!-- verify: end -->"
 SAME_OUTPUTS = 1e-4
 """Of the largest output: what rounding to float32 behind gauges of condition 4 leaves; measured at 3e-5 and less."""

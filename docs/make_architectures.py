@@ -1,4 +1,4 @@
-"""Write docs/architectures.md from the spec texts: ``python docs/make_architectures.py``."""
+"""Write docs/reference/architectures.md from the spec texts: ``python docs/make_architectures.py``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from isomerge.symmetry.language.statements import read_fixed
 from isomerge.symmetry.stage import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of
 
-PAGE = Path(__file__).with_name("architectures.md")
+PAGE = Path(__file__).parent / "reference" / "architectures.md"
 ARCHS = Path(isomerge.archs.__file__).parent
-SOURCES = "../src/isomerge/archs"
-CHECKPOINTS = Path(__file__).with_name("checkpoints.json")
+SOURCES = "../../src/isomerge/archs"
+CHECKPOINTS = PAGE.with_name("checkpoints.json")
 """Well-known checkpoints: the sizes in their config.json, the depth of their stacks, and the tensors that they lack."""
 SPACE = re.compile(r"(\w+)(?: as (\w+))?: (\w+)(?:\[(.*?)\])?(?: folded (\w+))?$")
 HEAD = """# Architectures
@@ -36,7 +36,7 @@ accepts. A *free bias* can be dropped, or moved into an output bias, without cha
 What stays fixed, everywhere, and why:
 
 * **the residual stream** (`res` and the gains over it), unless `--spaces all` or `residual` is asked for: one basis for the whole
-  network, matched in sweeps over all layers ([residual.md](residual.md)). *Folded* names the larger group that acts
+  network, matched in sweeps over all layers ([residual.md](../lab/residual.md)). *Folded* names the larger group that acts
   once every gain over the stream is folded into its readers or writers;
 * **the outside**: vocabulary, positions, pixels and labels mean something to the user, so nothing may reorder them;
 * **tensors listed as fixed** touch nothing but these two. They are averaged as they are;

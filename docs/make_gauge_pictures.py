@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/gauge.md: ``python docs/make_gauge_pictures.py``; everything in them is computed here.
+"""Draw the pictures of docs/lab/gauge.md: ``python docs/make_gauge_pictures.py``; everything in them is computed here.
 
 The toy is the smallest model with a symmetry: f(x) = a b x with target 1, so that the loss is (a b - 1)^2 / 2 and (a, b) and
 (g a, b / g) are one function. The last picture is a real layer: a digits ViT of the demo and a disguise of it.

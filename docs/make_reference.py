@@ -153,7 +153,7 @@ def recipes_page() -> str:
     """The keys of a recipe, place by place."""
     parts = ["# Recipes", "", NOTE.format("the schema in `isomerge.merging.recipe.schema`")]
     parts += [
-        "A recipe is mergekit's YAML with one block more, `align`. How to write one: [how to merge](../merging.md#a-mergekit-recipe);"
+        "A recipe is mergekit's YAML with one block more, `align`. How to write one: [how to merge](../lab/merging.md#a-mergekit-recipe);"
     ]
     parts += [
         "examples that run in the tests: [linear](../../examples/recipes/linear.yml), [TIES](../../examples/recipes/ties.yml),"
@@ -172,7 +172,10 @@ def recipes_page() -> str:
 def methods_page() -> str:
     """The registered merge methods."""
     parts = ["# Merge methods", "", NOTE.format("the register, `isomerge methods`")]
-    parts += ["Formulas, sources, and which symmetries a method commutes with: [merge methods](../methods.md).", ""]
+    parts += [
+        "Formulas, sources, and which symmetries a method commutes with: [merge methods](../guide/which-method.md).",
+        "",
+    ]
     needs = {"none": "no", "optional": "may", "required": "yes"}
     for name, method in registry.methods().items():
         evidence = "examples (`--data`)" if method.forward else ""
@@ -254,7 +257,7 @@ def every_page() -> dict[Path, str]:
 
 if __name__ == "__main__":
     made = every_page()
-    for stale in set(FOLDER.rglob("*.md")) - set(made):
+    for stale in set(FOLDER.rglob("*.md")) - {*made, FOLDER / "architectures.md"}:
         stale.unlink()
     for file, content in made.items():
         file.parent.mkdir(parents=True, exist_ok=True)

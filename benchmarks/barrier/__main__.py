@@ -1,4 +1,4 @@
-"""All committed results of the barrier benchmarks: what is missing is trained and measured, and docs/measured-barriers.md written.
+"""All committed results of the barrier benchmarks: what is missing is trained and measured, and docs/lab/measured-barriers.md written.
 
     python -m benchmarks.barrier                        # everything that is missing, one core; from nothing many hours
     python -m benchmarks.barrier llama-width-512 cost   # some files of results

@@ -4,7 +4,7 @@
 
 At the midpoint only the part's tensors are averaged, all others are the anchor's; the symmetries are learned for just that
 hybrid, from text or, for images, from the models' own predictions. (Swapping parts at gauges that were learned for the whole
-tells nothing: the learned midpoint is a co-adapted point; see docs/experiments.md.) Which step is kept is decided by examples
+tells nothing: the learned midpoint is a co-adapted point; see docs/lab/experiments.md.) Which step is kept is decided by examples
 held out from learning, which the models were trained on. What it leaves is measured by labels on test data that neither the
 models nor learning have seen: where the tables count a part of the test data, on as many examples from its second half; of the
 digits, whose test images they count all, on every second one. Nothing is chosen by these.

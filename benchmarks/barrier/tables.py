@@ -1,4 +1,4 @@
-"""Write docs/measured-barriers.md from the results of the barrier benchmarks.
+"""Write docs/lab/measured-barriers.md from the results of the barrier benchmarks.
 
 python benchmarks/barrier/tables.py
 """
@@ -20,7 +20,7 @@ from benchmarks.barrier.measurements import MEASUREMENTS, RESULTS
 from benchmarks.barrier.run import IMAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "measured-barriers.md"
+PAGE = ROOT / "docs" / "lab" / "measured-barriers.md"
 NAMES = {
     "stored": "no matching",
     "paper": "the paper's spaces",

@@ -13,7 +13,7 @@ what alignment must beat), ``default`` (block-local spaces), ``all`` (residual s
 ``activations`` (all spaces, and the server runs every model on 200 images without labels).
 
 Every run is written to benchmarks/results/federated/digits.json when it is done, and not repeated; the table in
-docs/federated.md is made from that file (``--page`` does only that). Without Flower the same rounds run in a plain loop.
+docs/lab/federated.md is made from that file (``--page`` does only that). Without Flower the same rounds run in a plain loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from isomerge.observe.data.examples import Examples
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results" / "federated" / "digits.json"
-PAGE = HERE.parents[1] / "docs" / "federated.md"
+PAGE = HERE.parents[1] / "docs" / "lab" / "federated.md"
 MARK = "<!-- made by benchmarks/federated/run.py -->"
 ROUNDS = {"shared": 8, "own": 4}
 EPOCHS = 2

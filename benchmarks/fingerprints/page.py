@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "measured-fingerprints.md"
+PAGE = Path(__file__).parents[2] / "docs" / "lab" / "measured-fingerprints.md"
 
 
 def write_page(result: dict[str, Any]) -> None:
-    """Write docs/measured-fingerprints.md."""
+    """Write docs/lab/measured-fingerprints.md."""
     pairs, twins = result["pairs"], result["twins"]
     among, strange = pairs["among"], pairs["independent"]
     text = f"""# Measured fingerprints

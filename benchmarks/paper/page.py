@@ -1,4 +1,4 @@
-"""Write docs/measured-paper.md from the results of the paper's benchmarks: every table and figure, beside what isomerge adds.
+"""Write docs/lab/measured-paper.md from the results of the paper's benchmarks: every table and figure, beside what isomerge adds.
 
 python -m benchmarks.paper.page
 """
@@ -17,7 +17,7 @@ from benchmarks.paper.vision.drawing import LABELS, ROW_LABELS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "paper"
-PAGE = ROOT / "docs" / "measured-paper.md"
+PAGE = ROOT / "docs" / "lab" / "measured-paper.md"
 HEAD = """# The paper's tables and figures, measured
 
 Zhang et al., *Beyond the Permutation Symmetry of Transformers: The Role of Rotation for Model Fusion*, in its own structure, on data that

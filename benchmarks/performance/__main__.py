@@ -1,4 +1,4 @@
-"""All measurements of speed and memory, one after the other, and the tables of docs/performance.md.
+"""All measurements of speed and memory, one after the other, and the tables of docs/lab/performance.md.
 
 python -m benchmarks.performance               # an hour on two quiet cores
 python -m benchmarks.performance --tables      # the tables alone, from the results that there are

@@ -35,7 +35,7 @@ from benchmarks.performance.pairs import CASES, SHAPES, Shape, config_of, layers
 from benchmarks.performance.processes import environment, memory_at_hand
 
 RESULTS = Path(__file__).parents[1] / "results" / "performance" / "alignment.json"
-PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[2] / "docs" / "lab" / "performance.md"
 MARKS = "<!-- performance-alignment: begin -->", "<!-- performance-alignment: end -->"
 
 

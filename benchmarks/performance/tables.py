@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from what was measured."""
+"""The tables of docs/lab/performance.md, from what was measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "performance"
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "lab" / "performance.md"
 
 
 def merging(found: dict[str, Any]) -> list[str]:

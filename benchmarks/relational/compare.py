@@ -8,7 +8,7 @@ Every arm (`arms.py`) learns Fashion-MNIST and bytes of English in as many steps
 learning rates with one seed, and at its own best one, by validation, with two more. Results go to
 ``benchmarks/results/relational/TASK.json`` after every run; a call that was stopped goes on with what is missing,
 and middle learning rates come first, so that columns are whole at any time. Then the page,
-``docs/measured-relational.md``, is written.
+``docs/lab/measured-relational.md``, is written.
 """
 
 from __future__ import annotations

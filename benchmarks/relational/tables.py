@@ -1,4 +1,4 @@
-"""Write docs/measured-relational.md and its figures from the results of the comparison.
+"""Write docs/lab/measured-relational.md and its figures from the results of the comparison.
 
 python -m benchmarks.relational.tables
 """
@@ -23,7 +23,7 @@ from benchmarks.relational.models import ANCHORS, HEADS, LAYERS, MLP, WIDTH
 from benchmarks.relational.summary import GRID, NEAR, Summary, accuracy_of, loss_of, orbit, width
 from benchmarks.relational.training import STEPS, WARMUP
 
-PAGE = ROOT / "docs" / "measured-relational.md"
+PAGE = ROOT / "docs" / "lab" / "measured-relational.md"
 IMAGES = ROOT / "docs" / "images"
 LABELS = {name: arm.label for name, arm in ARMS.items()}
 HEAD = f"""# Standard, quotient and relational, measured

@@ -5,7 +5,7 @@
     python -m benchmarks.verdicts --models llama bert --results a.json    # one of several processes
     python -m benchmarks.verdicts --each 0 --join a.json b.json           # their results in one file
 
-Writes results/verdicts.json and the sentence about it in docs/same-model.md. Both models are run in float64 (norms, softmax and routers
+Writes results/verdicts.json and the sentence about it in docs/guide/same-model.md. Both models are run in float64 (norms, softmax and routers
 as well) on inputs that hold every token and position. A verdict is wrong
 
 * when it is *same* and outputs are further apart than ten times what it allows to weights, or one model does not run;
@@ -35,7 +35,7 @@ from isomerge.errors import IsomergeError
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "verdicts.json"
-PAGE = ROOT / "docs" / "same-model.md"
+PAGE = ROOT / "docs" / "guide" / "same-model.md"
 MARKS = "<!-- verdicts: begin -->\n", "<!-- verdicts: end -->"
 EQUAL = 1e-9
 """Of the largest output: what is left of float64 behind gauges of condition 4."""

@@ -12,7 +12,7 @@ NOTE = "as by --data with --no-functional"
 
 
 def test_files_and_data(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
-    """What docs/activations.md says of files, and what it says of the difference."""
+    """What docs/lab/activations.md says of files, and what it says of the difference."""
     a, b = stored("llama", 0), stored("llama", 5)
     data = tmp_path / "x.safetensors"
     save_file({"input_ids": torch.randint(1, 60, (6, 9), generator=torch.Generator().manual_seed(0))}, data)

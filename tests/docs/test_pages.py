@@ -16,15 +16,17 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *pages()]
 
 
 def test_table_of_architectures_is_current() -> None:
-    """docs/architectures.md is what its script writes."""
+    """docs/reference/architectures.md is what its script writes."""
     made = runpy.run_path(str(DOCS / "make_architectures.py"))["page"]()
-    assert (DOCS / "architectures.md").read_text() == made
+    assert (DOCS / "reference" / "architectures.md").read_text() == made
 
 
 def test_reference_is_current() -> None:
     """docs/reference is what its script writes, and has no other page."""
     made = runpy.run_path(str(DOCS / "make_reference.py"))["every_page"]()
-    assert set((DOCS / "reference").rglob("*.md")) == set(made), "run make docs"
+    assert set((DOCS / "reference").rglob("*.md")) - {DOCS / "reference" / "architectures.md"} == set(made), (
+        "run make docs"
+    )
     for file, text in made.items():
         assert file.read_text() == text, f"{file.relative_to(ROOT)} is stale: run make docs"
 
@@ -95,6 +97,6 @@ def test_example_spec_is_read() -> None:
         "word_embed_proj_dim": 48, "activation_function": "relu", "do_layer_norm_before": True,
     }  # fmt: skip
     text = (DOCS / "examples" / "opt.spec").read_text()
-    assert text in (DOCS / "add-an-architecture.md").read_text()
+    assert text in (DOCS / "guide" / "add-an-architecture.md").read_text()
     spec = parse_spec(text, config, "opt.spec")
     assert {"h", "qk", "ov", "ff"} <= spec.spaces.keys()

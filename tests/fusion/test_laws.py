@@ -99,8 +99,8 @@ def test_no_method_without_laws() -> None:
 
 
 def test_no_method_without_a_line() -> None:
-    """docs/methods.md names every method and every parameter."""
-    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    """docs/guide/which-method.md names every method and every parameter."""
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "which-method.md").read_text()
     for name, method in methods().items():
         assert f"`{name}`" in page
         assert [option for option in method.options if not re.search(rf"\b{option}\b", page)] == []
@@ -158,7 +158,7 @@ def test_common_factor(case: Case) -> None:
 
 @every
 def test_which_symmetries_it_commutes_with(case: Case) -> None:
-    """Permutations; for some, rotations; for a few, every linear map. This is what docs/methods.md promises.
+    """Permutations; for some, rotations; for a few, every linear map. This is what docs/guide/which-method.md promises.
 
     And where it does not promise them, it does not keep them.
     """

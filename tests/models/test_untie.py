@@ -195,7 +195,7 @@ def test_models_without_a_head_keep_their_basis(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["gpt2", *more("llama-tied", "t5-gated")])
 def test_barrier_to_an_untied_alignment(name: str, tmp_path: Path) -> None:
-    """The two lines of docs/learned.md: what was learned with --untie is measured against the tied models."""
+    """The two lines of docs/guide/learned.md: what was learned with --untie is measured against the tied models."""
     a, b = pair(name, tmp_path)
     ids = torch.randint(1, 60, (4, 8), generator=torch.Generator().manual_seed(0))
     save_file({"input_ids": ids}, tmp_path / "x.safetensors")

@@ -145,7 +145,7 @@ def stats(
     Args:
         model: a folder, hub id, open checkpoint or live module.
         data: examples, or what `isomerge.observe.data.opening_data.open_data` opens; no labels needed but for ``fisher_labels="given"``.
-        out: the safetensors file; see `docs/activations.md` for what is in it.
+        out: the safetensors file; see `docs/lab/activations.md` for what is in it.
         rows: rows of activations that are kept of every place; models to be matched need equal data, ``rows`` and
             ``batch_size``.
         dtype: of the rows, ``float32`` or ``float16``.

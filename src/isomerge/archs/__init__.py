@@ -68,8 +68,8 @@ def spec_for(
     kind, known = str(named), spec_texts()
     if kind not in known:
         raise IsomergeError(
-            f"config.json: no spec for model_type {kind!r}, which is none of the {len(known)} of docs/architectures.md; "
-            "derive one (isomerge discover) or write one (docs/add-an-architecture.md), and give it with --spec FILE"
+            f"config.json: no spec for model_type {kind!r}, which is none of the {len(known)} of docs/reference/architectures.md; "
+            "derive one (isomerge discover) or write one (docs/guide/add-an-architecture.md), and give it with --spec FILE"
         )
     name, text = known[kind]
     return parse_spec(text, config, name, spec_texts(), shapes)

@@ -57,7 +57,7 @@ def real_config(config: Mapping[str, Any]) -> Any:
         raise IsomergeError(
             f"config.json: transformers {transformers.__version__} cannot make a model of model_type {kind!r} "
             f"({first_line(error)}): register its classes (AutoConfig, AutoModel) in the same process, or write its spec by hand "
-            "(docs/add-an-architecture.md)"
+            "(docs/guide/add-an-architecture.md)"
         ) from None
 
 
@@ -106,7 +106,7 @@ def make_specimen(config: Any, scale: Scale, seed: int, *, untied: bool = True) 
     assert first is not None
     raise IsomergeError(
         f"a tiny {kind.__name__} cannot be built or run ({type(first).__name__}: {first_line(first)}): "
-        "write its spec by hand (docs/add-an-architecture.md)"
+        "write its spec by hand (docs/guide/add-an-architecture.md)"
     ) from first
 
 
@@ -154,7 +154,7 @@ def _bounded(kind: Any) -> Iterator[None]:
             raise IsomergeError(
                 f"config.json: a {kind.__name__} with all sizes made small that discovery knows has more than {LARGEST:,} parameters "
                 f"({type(module).__name__} has {parameter_shape(parameter)}), which is no tiny model: write its spec by hand "
-                "(docs/add-an-architecture.md)"
+                "(docs/guide/add-an-architecture.md)"
             )
 
     handle = on_parameter(count)

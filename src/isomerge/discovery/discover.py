@@ -137,7 +137,7 @@ def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
         name = max(wrong, key=lambda n: wrong[n])
         raise IsomergeError(
             f"what was found does not hold for other specimens: {name} changes outputs by {wrong[name]:.1e}: write this spec "
-            "by hand (docs/add-an-architecture.md)"
+            "by hand (docs/guide/add-an-architecture.md)"
         )
     return found
 
@@ -207,7 +207,7 @@ def check_reached(lines: Sequence[LineFound], known: set[str], used: set[str], m
         ):
             raise IsomergeError(
                 f"no output of a tiny {module} depends on {line.name}: discovery does not know the inputs that it is for, so that "
-                "nothing around it can be proven: write this spec by hand (docs/add-an-architecture.md)"
+                "nothing around it can be proven: write this spec by hand (docs/guide/add-an-architecture.md)"
             )
 
 

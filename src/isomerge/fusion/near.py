@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 REACH = 10.0
 """How far from the average a solution may lie, as a multiple of the farthest model's distance from it. With the default
-options it is below 2 on small language models, with as few as two examples (docs/methods.md)."""
+options it is below 2 on small language models, with as few as two examples (docs/guide/which-method.md)."""
 SINGULAR = "averaged, as the statistics are nearly singular (too few examples, or outputs that never occur)"
 
 

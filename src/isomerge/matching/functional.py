@@ -9,7 +9,7 @@ is a cost for one linear assignment. The averaged neuron reads what the merged m
 what their own models do, so that errors of the layers before are seen. In a gated layer ``act(a)`` is
 ``act(gate) up``, and up with down may change sign together: the better sign counts.
 
-``docs/experiments.md`` compares it with matching by weights and by correlation.
+``docs/lab/experiments.md`` compares it with matching by weights and by correlation.
 """
 
 from __future__ import annotations

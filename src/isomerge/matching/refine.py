@@ -1,7 +1,7 @@
 """Exact coordinate steps in the anchor's own coordinates, after permutations are settled.
 
 Every step minimises ``|A - g B|^2`` over one space (or one shift) with the rest fixed and is never worse than the
-identity, so the distance never rises. docs/optima.md says which of these minima are global.
+identity, so the distance never rises. docs/lab/optima.md says which of these minima are global.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Every continuous space starts at the identity, from a solution that was found wi
 * Complex: ``exp(s + i t)``; Scale, PositiveScale: ``exp(s)`` (signs are settled before).
 
 Log-scales are centred in every layer: a factor common to a whole layer would move the barrier along the path instead
-of lowering it (docs/experiments.md). Permutations are frozen, or learned by a straight-through assignment.
+of lowering it (docs/lab/experiments.md). Permutations are frozen, or learned by a straight-through assignment.
 """
 
 from __future__ import annotations

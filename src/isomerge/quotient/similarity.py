@@ -19,7 +19,7 @@ from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKE
 from isomerge.quotient.witnesses import by_table, layers_seen, score, spectral, spectral_distance
 
 DERIVED = 0.2
-"""Scores of a draw of anchors above mean a common base: independent models reach 0.14 (docs/measured-fingerprints.md)."""
+"""Scores of a draw of anchors above mean a common base: independent models reach 0.14 (docs/lab/measured-fingerprints.md)."""
 FOREIGN = 0.15
 """Scores below mean none."""
 ALIKE = 0.8

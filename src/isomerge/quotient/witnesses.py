@@ -2,7 +2,7 @@
 
 Every draw of anchors sees the circuits of the layers (query with key, value with output, gated up with down) from vectors that have
 names. Derived models agree there in direction, when what the anchors themselves share is taken out: they are centred and whitened
-by their own Gram, since the geometry of embeddings alone is alike in models that saw alike data (docs/experiments.md). Spectra see no
+by their own Gram, since the geometry of embeddings alone is alike in models that saw alike data (docs/lab/experiments.md). Spectra see no
 vocabulary at all: singular values head by head, against those of other layers.
 """
 

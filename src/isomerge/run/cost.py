@@ -22,7 +22,7 @@ FLOPS = 5e10
 """Multiplications and additions of one core in a second, in float32."""
 RELATED = 1e-7
 """Seconds that matching takes per weight of models that the sketch can tell: 0.12 to 0.14 for a million, reading and writing
-included (docs/performance.md)."""
+included (docs/lab/performance.md)."""
 LIBRARIES = 3.5e8
 """Bytes that torch and transformers take before a weight is read."""
 

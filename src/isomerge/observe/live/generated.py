@@ -128,7 +128,7 @@ def _noise(model: Model, inputs: Inputs, options: Generation) -> Tensor:
 
     Normal about grey, cut at black and white: the sum of noise on grids of the image's size, half of it, a quarter, ...,
     enlarged. Pictures of the world vary slowly: independent pixels alone may tell less of a model than its weights do
-    (`docs/experiments.md`). ``pixel_values`` float32 [n, channels, height, width].
+    (`docs/lab/experiments.md`). ``pixel_values`` float32 [n, channels, height, width].
     """
     import torch
     from PIL import Image

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from isomerge.observe.data.examples import Examples
 
 SAMPLE = Atom("sample")
-# Rows that are kept of every tap: neuron matching needs about a thousand (docs/experiments.md).
+# Rows that are kept of every tap: neuron matching needs about a thousand (docs/lab/experiments.md).
 ROWS = 1024
 
 

@@ -4,7 +4,7 @@ The tangent of the orbit at X is the image of ``V``: for elements ``xi`` of the 
 ``xi X``, a dual one by ``-xi^T X``; scales are the same with numbers, complex numbers ``a + ib`` move a plain leaf
 by ``a X + b J X`` and a dual one by ``-a X + b J X`` (J is the quarter turn). Where several spaces act on one
 tensor their motions add up. An update D is horizontal when ``V^T D = 0``: for one space alone
-``sum D X^T - sum X D^T = 0``, plain leaves first (docs/quotient-optimisation.md).
+``sum D X^T - sum X D^T = 0``, plain leaves first (docs/lab/quotient-optimisation.md).
 """
 
 from __future__ import annotations

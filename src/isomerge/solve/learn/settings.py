@@ -20,7 +20,7 @@ EFFORTS = {"quick": 300, "thorough": 3000}
 
 @dataclass(frozen=True)
 class LearnSettings:
-    """How a matching is learned; the defaults are the measured recipe (docs/experiments.md)."""
+    """How a matching is learned; the defaults are the measured recipe (docs/lab/experiments.md)."""
 
     steps: int = EFFORTS["quick"]
     batch_size: int | None = None

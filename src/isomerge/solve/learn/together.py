@@ -1,7 +1,7 @@
 """Learned matching of several models: one after the other onto the mean of those before it, then all together.
 
 In the middle of many models that nothing has brought together yet, the loss says little about any one of them: learned all at
-once, five digits ViTs ended at 69 % (docs/many-models.md). The mean of those that are together already is a model that
+once, five digits ViTs ended at 69 % (docs/guide/many-models.md). The mean of those that are together already is a model that
 works, and on the line to it the next one finds its place as one of two does. What is then learned together is little, at
 low rates.
 """

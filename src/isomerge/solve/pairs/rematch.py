@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from isomerge.observe.data.examples import Examples
 
-# Rows that the functional cost is computed from (docs/experiments.md: about a thousand suffice).
+# Rows that the functional cost is computed from (docs/lab/experiments.md: about a thousand suffice).
 ROWS = 1024
 # Tokens of text that these rows are drawn from.
 DRAWN_FROM = 32 * ROWS

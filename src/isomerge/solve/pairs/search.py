@@ -7,7 +7,7 @@ other evidence. A move is accepted when the divergence on one half of the exampl
 one where it is lowest on the other half, so that the search cannot lose to its start there. Every state is an exact
 symmetry of the source.
 
-``docs/experiments.md`` has what this gains, and which moves gain it.
+``docs/lab/experiments.md`` has what this gains, and which moves gain it.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Inclusion:
         if kind not in texts:
             raise IsomergeError(
                 f"config.json: {self.group} is a {kind!r}, for which there is no spec to include: it is none of the "
-                f"{len(texts)} of docs/architectures.md"
+                f"{len(texts)} of docs/reference/architectures.md"
             )
         return texts[kind]
 
