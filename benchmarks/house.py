@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import runpy
 import statistics
 import subprocess
 import sys
@@ -117,11 +116,25 @@ def circles(graph: dict[Path, set[Path]]) -> list[list[Path]]:
     return [[f for f, label in zip(files, labels, strict=True) if label == one] for one in sets if sets[one] > 1]
 
 
+def run_at(root: Path, script: str, folder: str | None = None) -> str:
+    """What a script prints that imports isomerge from a checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
 def against_the_order(root: Path) -> int:
     """Imports that tests/test_doors.py of that checkout licenses in `LATE`, or that break its order."""
-    names = runpy.run_path(str(root / "tests" / "test_doors.py"))
-    names["violations"].__globals__.update(LATE={})
-    return len(names["violations"]())
+    path = str(root / "tests" / "test_doors.py")
+    script = f"""
+import runpy
+names = runpy.run_path({path!r})
+names["violations"].__globals__.update(LATE={{}})
+print(len(names["violations"]()))
+"""
+    return int(run_at(root, script))
 
 
 def loaded_modules(root: Path, command: str) -> int:
@@ -142,11 +155,7 @@ except SystemExit as end:
 print("loaded", sum(name.split(".")[0] == "isomerge" for name in sys.modules))
 """
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPATH": str(root / "src")}
-        run = subprocess.run(
-            [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=True
-        )
-    return int(run.stdout.rsplit("loaded", 1)[1])
+        return int(run_at(root, script, folder).rsplit("loaded", 1)[1])
 
 
 def named(word: str, sources: dict[Path, str]) -> int:
