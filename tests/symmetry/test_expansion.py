@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from isomerge import archs
 from isomerge.archs import expanded_texts, spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.expansion import conditioned, expanded, expanded_text
@@ -157,3 +159,9 @@ def test_every_text_begins_with_what_it_is() -> None:
     assert all(
         "*" not in line.partition(" ")[0] for _, text in expanded_texts().values() for line in text.splitlines()
     )
+
+
+def test_file_names_of_texts_are_unique() -> None:
+    """Messages name a text by its file alone."""
+    files = [path.name for path in Path(archs.__file__).parent.rglob("*.spec")]
+    assert sorted(files) == sorted(set(files))
