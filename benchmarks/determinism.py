@@ -4,8 +4,8 @@
     python benchmarks/determinism.py --settings compatible --threads 2 --check      # two settings of `make test`: its own, and this
 
 Under each setting the tests of determinism run (tensors at other offsets, jobs, engines), and every command of
-`tests/solve/test_offsets.py` writes its output from the same inputs; the largest difference from the first setting's output, in
-parts of the tensor's largest entry, is what rounding makes of it.
+`tests/solve/test_offsets.py` writes its output from the same inputs; the largest difference from the first
+setting's output, in parts of the tensor's largest entry, is what rounding makes of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What discovery finds, against the specs written by hand, and on architectures that have none.
 
-For every architecture with a spec in ``src/isomerge/archs``: which of its spaces, by role and group, discovery finds without
-having read it (recall), and whether all that it proves holds on specimens of other sizes and seeds (unsound spaces: must be 0).
-Then architectures that nobody has described, untouched. Run ``python benchmarks/discovery.py [MODEL_TYPE ...]``; it takes about
-a quarter of an hour on one core and writes benchmarks/results/discovery.json.
+For every architecture with a spec in ``src/isomerge/archs``: which of its spaces, by role and group, discovery
+finds without having read it (recall), and whether all that it proves holds on specimens of other sizes and seeds
+(unsound spaces: must be 0). Then architectures that nobody has described, untouched. Run ``python
+benchmarks/discovery.py [MODEL_TYPE ...]``; it takes about a quarter of an hour on one core and writes
+benchmarks/results/discovery.json.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 33, "position_embedding_type": "rotary", "pad_token_id": 1, "mask_token_id": 32},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 32},
     "llama": {"num_attention_heads": 32, "num_key_value_heads": 8},
-    # V2-Lite's routing, and a first layer that is dense; V3's without layers that predict more tokens, which its class does not run
+    # V2-Lite's routing, and a first layer that is dense; V3's without layers that predict more tokens, which its
+    # class does not run
     "deepseek_v2": {"num_experts_per_tok": 6, "topk_method": "greedy", "first_k_dense_replace": 1},
     "deepseek_v3": {"num_nextn_predict_layers": 0},
     "qwen2_vl": {
@@ -56,22 +58,81 @@ ENTRIES: dict[str, dict[str, Any]] = {
 }
 """Keys that the default config of a class lacks, or that make it like its best-known checkpoint."""
 UNSEEN = (
-    "gptj", "codegen", "olmo", "olmo2", "nemotron", "glm", "persimmon", "xglm", "biogpt", "esm", "squeezebert", "mpnet",
-    "electra", "albert", "modernbert", "roformer", "ernie", "megatron-bert", "rembert", "gpt_neo", "gpt_bigcode", "openai-gpt",
-    "smollm3", "granite", "granitemoe", "exaone4", "ernie4_5", "seed_oss", "arcee", "olmoe", "qwen2_moe", "qwen3_moe", "beit",
-    "ijepa", "vit_mae", "bart", "marian", "pegasus", "nystromformer", "data2vec-text",
+    "gptj",
+    "codegen",
+    "olmo",
+    "olmo2",
+    "nemotron",
+    "glm",
+    "persimmon",
+    "xglm",
+    "biogpt",
+    "esm",
+    "squeezebert",
+    "mpnet",
+    "electra",
+    "albert",
+    "modernbert",
+    "roformer",
+    "ernie",
+    "megatron-bert",
+    "rembert",
+    "gpt_neo",
+    "gpt_bigcode",
+    "openai-gpt",
+    "smollm3",
+    "granite",
+    "granitemoe",
+    "exaone4",
+    "ernie4_5",
+    "seed_oss",
+    "arcee",
+    "olmoe",
+    "qwen2_moe",
+    "qwen3_moe",
+    "beit",
+    "ijepa",
+    "vit_mae",
+    "bart",
+    "marian",
+    "pegasus",
+    "nystromformer",
+    "data2vec-text",
     # composites
-    "aya_vision", "smolvlm", "siglip", "vipllava", "cohere2_vision",
+    "aya_vision",
+    "smolvlm",
+    "siglip",
+    "vipllava",
+    "cohere2_vision",
     # chosen after the specs of November 2026 were written
-    "lilt", "bros", "markuplm", "roc_bert", "visual_bert", "mobilebert", "convbert", "ctrl", "diffllama", "doge", "dbrx",
-    "minimax", "xmod", "vivit", "timesformer", "layoutlmv3", "ibert", "mra", "yoso", "prophetnet", "xlnet",
-)  # fmt: skip
+    "lilt",
+    "bros",
+    "markuplm",
+    "roc_bert",
+    "visual_bert",
+    "mobilebert",
+    "convbert",
+    "ctrl",
+    "diffllama",
+    "doge",
+    "dbrx",
+    "minimax",
+    "xmod",
+    "vivit",
+    "timesformer",
+    "layoutlmv3",
+    "ibert",
+    "mra",
+    "yoso",
+    "prophetnet",
+    "xlnet",
+)
 """Architectures that had no spec by hand when this was written; those that have one by now are counted there."""
 
 
 def roles(spec: Spec, specimen: Specimen) -> Counter[str]:
-    """The spaces of a spec that can move a specimen, as ``role: group``; scales over a residual stream are gains, shifts are
-    biases. Permutations of one thing, and biases that this config switches off, are not counted."""
+    """The spaces of a spec that can move a specimen, as ``role: group``; scales over a residual stream are gains,
+    shifts are biases. Permutations of one thing, and biases that this config switches off, are not counted."""
     matches = coverage(spec, {name: tuple(t.shape) for name, t in specimen.stored.items()})
     spec = without_broken_ties(spec, by_canonical(matches), specimen.config)
     blocks = gather_blocks(spec, matches)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.gains OUT.json [--only llama,gpt2]   # 365 cases of 1 to 5 s each on one core
 
-Five architectures, their gains set to numbers from 1 to 1e-8, and to zero: one channel of the anchor's first norm as it is, or a
-fifth of all channels of the anchor, of the source or of both with the inverse factor on what reads them (a gauge: the function
-stays). What is written is loaded by transformers and run in float64 beside the source. Rows are appended to OUT.json.rows as
-they are found, and a run that is started again goes on.
+Five architectures, their gains set to numbers from 1 to 1e-8, and to zero: one channel of the anchor's first norm
+as it is, or a fifth of all channels of the anchor, of the source or of both with the inverse factor on what reads
+them (a gauge: the function stays). What is written is loaded by transformers and run in float64 beside the source.
+Rows are appended to OUT.json.rows as they are found, and a run that is started again goes on.
 """
 
 from __future__ import annotations
@@ -37,9 +37,16 @@ WIDTH = 16
 def small(name: str) -> nn.Module:
     """A tiny model of an architecture, its weights drawn."""
     text = {
-        "vocab_size": 64, "hidden_size": WIDTH, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": False, "max_position_embeddings": 32,
-    }  # fmt: skip
+        "vocab_size": 64,
+        "hidden_size": WIDTH,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 32,
+    }
     made = {
         "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**text)),
         "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**text)),
@@ -157,10 +164,12 @@ def tried(name: str, dtype: str, spaces: str, gain: float, case: str) -> dict[st
 
 
 def plan() -> list[tuple[str, str, str, float, str]]:
-    """All cases: one gain first, then the others so ordered that those of a run that is cut short are of all kinds."""
+    """All cases: one gain first, then the others so ordered that those of a run that is cut short are of all
+    kinds."""
     every = list(product(ARCHITECTURES, DTYPES, ("all", "default"), GAINS, CASES))
     every = [case for case in every if case[1] == "bfloat16" or case[2] == "all"]
-    # numbers beyond float16 are no checkpoint, and one zero that is refused with all spaces says what every other would
+    # numbers beyond float16 are no checkpoint, and one zero that is refused with all spaces says what every other
+    # would
     every = [c for c in every if not (c[1] == "float16" and "balanced" in c[4] and c[3] < 1e-3)]
     every = [c for c in every if c[3] or (c[1] == "bfloat16" and "balanced" not in c[4])]
     order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).tolist()

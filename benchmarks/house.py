@@ -1,4 +1,5 @@
-"""The shape of the source in figures: files, functions, imports, options, specs. docs/lab/house.md shows them before and after.
+"""The shape of the source in figures: files, functions, imports, options, specs. docs/lab/house.md shows them
+before and after.
 
 python -m benchmarks.house                          # this checkout -> results/house.json, "after", and the table of the page
 python -m benchmarks.house --as before --root DIR   # another checkout, such as a worktree of an older commit
@@ -82,7 +83,8 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def edges(path: Path, tree: ast.Module, modules: dict[str, Path]) -> Iterator[tuple[Path, bool]]:
-    """The files of isomerge that a file imports, at its top or inside functions; for type checkers alone: not counted."""
+    """The files of isomerge that a file imports, at its top or inside functions; for type checkers alone: not
+    counted."""
 
     def walk(node: ast.AST, inside: bool) -> Iterator[tuple[str, bool]]:
         for child in ast.iter_child_nodes(node):

@@ -2,9 +2,9 @@
 
     python benchmarks/kills.py --runs 200      # writes results/kills.json
 
-Each run is a forked process; it is killed once to four times (at least once: a time after which it has ended is drawn again), after a
-time between nothing and what a whole run takes, and then left to end. After every kill the output is absent or whole, and the inputs are what they
-were.
+Each run is a forked process; it is killed once to four times (at least once: a time after which it has ended is
+drawn again), after a time between nothing and what a whole run takes, and then left to end. After every kill the
+output is absent or whole, and the inputs are what they were.
 """
 
 from __future__ import annotations

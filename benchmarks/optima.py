@@ -2,10 +2,11 @@
 
     python benchmarks/optima.py      # about two minutes on one core; writes results/optima.json
 
-Gains are fractions of the squared distance that the sequential solution leaves. "Related" heads are copies with 30 %
-noise (or the level that is named), related neurons copies with noise of their own size; "hidden" ones are moved by an
-unknown element first (rotations and factors of up to 4 to either side; general linear maps of the named condition).
-Every figure is over all heads of all seeds; the spread is the standard deviation between the means of seeds.
+Gains are fractions of the squared distance that the sequential solution leaves. "Related" heads are copies with 30
+% noise (or the level that is named), related neurons copies with noise of their own size; "hidden" ones are moved
+by an unknown element first (rotations and factors of up to 4 to either side; general linear maps of the named
+condition). Every figure is over all heads of all seeds; the spread is the standard deviation between the means of
+seeds.
 """
 
 from __future__ import annotations
@@ -136,7 +137,12 @@ def linear_distances(n: int, d: int, batch: int) -> list[dict[str, object]]:
                 s = sides(heads(kind, seed, batch, n, d, level=level, hidden=hidden))
                 best = linear_optimum(s)
                 joint = joint_optimum(GROUPS["O"], trace(s.moved_plus), trace(s.moved_minus), s.plus, s.minus)
-                others = {"rotation": GROUPS["O"].solve(s.plus + s.minus)[0], "rotation, factor": sequential(s), "joint": joint.element * joint.scale[:, None, None], "balanced": balanced(s)}  # fmt: skip
+                others = {
+                    "rotation": GROUPS["O"].solve(s.plus + s.minus)[0],
+                    "rotation, factor": sequential(s),
+                    "joint": joint.element * joint.scale[:, None, None],
+                    "balanced": balanced(s),
+                }
                 for name, g in others.items():
                     theirs = squared_distance(s, g)
                     gains[name].append((theirs - best.value) / theirs)
@@ -144,12 +150,25 @@ def linear_distances(n: int, d: int, batch: int) -> list[dict[str, object]]:
                 one, two = (descend(s, others[name], 1e-10, 300) for name in ("rotation, factor", "balanced"))
                 apart.append((one.value - two.value).abs() / best.value)
                 steps = max(steps, best.steps)
-            found.append({"heads": kind, "noise": level, "condition": condition, "n": n, "d": d, "most_steps": steps, "relative_distance": summary(relative), "starts_apart": summary(apart), "gain_over": {k: summary(v) for k, v in gains.items()}})  # fmt: skip
+            found.append(
+                {
+                    "heads": kind,
+                    "noise": level,
+                    "condition": condition,
+                    "n": n,
+                    "d": d,
+                    "most_steps": steps,
+                    "relative_distance": summary(relative),
+                    "starts_apart": summary(apart),
+                    "gain_over": {k: summary(v) for k, v in gains.items()},
+                }
+            )
     return found
 
 
 def neuron_gains(n: int, d: int) -> list[dict[str, object]]:
-    """Neurons assigned with their factors inside the cost against assigned first (as stored, or balanced), then scaled."""
+    """Neurons assigned with their factors inside the cost against assigned first (as stored, or balanced), then
+    scaled."""
     found = []
     for gated in (True, False):
         for kind in KINDS:
@@ -165,7 +184,15 @@ def neuron_gains(n: int, d: int) -> list[dict[str, object]]:
                 theirs, ours = assignments((u2, w2, g2 * gated), (u1, w1, g1 * gated), gated)
                 for name, value in theirs.items():
                     gains[name].append((value - ours) / value)
-            found.append({"mlp": "gated" if gated else "relu", "neurons": kind, "n": n, "d": d, "gain_over": {k: summary(v) for k, v in gains.items()}})  # fmt: skip
+            found.append(
+                {
+                    "mlp": "gated" if gated else "relu",
+                    "neurons": kind,
+                    "n": n,
+                    "d": d,
+                    "gain_over": {k: summary(v) for k, v in gains.items()},
+                }
+            )
     return found
 
 

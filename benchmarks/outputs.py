@@ -1,13 +1,15 @@
-"""Does any symmetry move anything that a class of models returns? Every class of transformers that a spec covers, tiny and random.
+"""Does any symmetry move anything that a class of models returns? Every class of transformers that a spec covers,
+tiny and random.
 
     python -m benchmarks.outputs                  # hours on one core; resumable
     python -m benchmarks.outputs --minutes 30     # what is not measured yet, for so long
     python -m benchmarks.outputs --part 0/2       # every second class, for two processes (each writes its own rows)
 
-Each is made from the config of a toy of the tests, saved, and moved through the real writer by a random element of all that may act with
-``--spaces default``, and with ``--spaces all``. All that it returns by default is compared in float64, and `verify` has to call the two the
-same. Writes results/outputs.json and the sentence about it in docs/lab/residual.md. Classes that the toys' inputs do not suffice for, or
-that a spec refuses in words, are counted by what was said.
+Each is made from the config of a toy of the tests, saved, and moved through the real writer by a random element of
+all that may act with ``--spaces default``, and with ``--spaces all``. All that it returns by default is compared in
+float64, and `verify` has to call the two the same. Writes results/outputs.json and the sentence about it in
+docs/lab/residual.md. Classes that the toys' inputs do not suffice for, or that a spec refuses in words, are counted
+by what was said.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ RESULTS = ROOT / "benchmarks" / "results" / "outputs.json"
 PAGE = ROOT / "docs" / "lab" / "residual.md"
 MARKS = "<!-- outputs: begin -->\n", "<!-- outputs: end -->"
 ROUNDED = 1e-5
-"""Of the largest number: what is left where a class computes norms or rotations in float32 whatever its weights are."""
+"""Of the largest number: what is left where a class computes norms or rotations in float32 whatever its weights
+are."""
 
 
 def measured(kind: Any, toy: str, config: Any, folder: Path) -> dict[str, Any]:
-    """One class: what it returns, the largest change of any of it, and what `verify` says; or why it was not measured."""
+    """One class: what it returns, the largest change of any of it, and what `verify` says; or why it was not
+    measured."""
     from archs.every_class import changes, everything, made
 
     def said(error: IsomergeError) -> str:
@@ -105,10 +109,15 @@ def sentence(told: dict[str, Any]) -> str:
         if told[what]
     )
     return (
-        f"Of {told['measured']} classes (of {told['planned']} that specs cover) of {told['model_types']} model types, {told['outputs']} tensors in all, random elements of all that may act under "
-        f"`--spaces default` and under `all` move {'none' if not wrong else 'something of ' + ', '.join(wrong)}, and `verify` calls every pair the same{doubts}; "
-        f"{told['returning_more_than_logits']} of them return more than logits. The largest change is {told['largest_change']:.1g} of the largest number (float32 "
-        f"inside of some classes). {len(told['refused'])} more are refused in words, {sum(told['left_out'].values())} ask for inputs that the tests do not have. "
+        f"Of {told['measured']} classes (of {told['planned']} that specs cover) of {told['model_types']} model "
+        f"types, {told['outputs']} tensors in all, random elements of all that may act under "
+        f"`--spaces default` and under `all` move "
+        f"{'none' if not wrong else 'something of ' + ', '.join(wrong)}, and `verify` calls every pair the "
+        f"same{doubts}; "
+        f"{told['returning_more_than_logits']} of them return more than logits. The largest change is "
+        f"{told['largest_change']:.1g} of the largest number (float32 "
+        f"inside of some classes). {len(told['refused'])} more are refused in words, "
+        f"{sum(told['left_out'].values())} ask for inputs that the tests do not have. "
         "Tiny random models in float64, through the writer (`python -m benchmarks.outputs`).\n"
     )
 

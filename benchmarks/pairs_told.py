@@ -2,9 +2,10 @@
 
 python benchmarks/pairs_told.py     writes benchmarks/results/pairs_told.json (ten minutes on one core)
 
-The digit transformers of examples/: apart, in disguise, tuned, and beside a base that is none. Two byte-level Llamas trained apart here, on
-the texts of Python's own library: the loss of each, of the merge, and of the merge that the verdict's first line advises. And two Llamas
-of 52 million parameters with drawn weights, in which looking costs what it costs in models of a size that people merge.
+The digit transformers of examples/: apart, in disguise, tuned, and beside a base that is none. Two byte-level
+Llamas trained apart here, on the texts of Python's own library: the loss of each, of the merge, and of the merge
+that the verdict's first line advises. And two Llamas of 52 million parameters with drawn weights, in which looking
+costs what it costs in models of a size that people merge.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ MODELS = ROOT / "examples" / "digits"
 STEPS, BATCH, LENGTH = 500, 16, 96
 """Of training a byte-level Llama: about two minutes on one core."""
 SMALL: dict[str, Any] = {
-    "vocab_size": 256, "hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False,
-}  # fmt: skip
+    "vocab_size": 256,
+    "hidden_size": 128,
+    "intermediate_size": 344,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
 LARGE = {
     **SMALL,
     "vocab_size": 8192,
@@ -170,11 +177,17 @@ def measured(models: list[Path], options: dict[str, Any], out: Path) -> dict[str
     merge_plan.standings = look
     verdict = report["verdict"]
     return {
-        "code": verdict["code"], "level": verdict["level"], "sentence": verdict["sentence"], "spaces": report["spaces"],
-        "next": [step["command"].replace(f"{MODELS}/", "").replace(f"{out.parent}/", "") for step in verdict["next"]],
+        "code": verdict["code"],
+        "level": verdict["level"],
+        "sentence": verdict["sentence"],
+        "spaces": report["spaces"],
+        "next": [
+            step["command"].replace(f"{MODELS}/", "").replace(f"{out.parent}/", "") for step in verdict["next"]
+        ],
         "in_card": verdict["sentence"] in (out / "README.md").read_text(),
-        "seconds": round(seconds, 3), "seconds_of_looking": round(spent[0], 3),
-    }  # fmt: skip
+        "seconds": round(seconds, 3),
+        "seconds_of_looking": round(spent[0], 3),
+    }
 
 
 def main() -> None:
@@ -191,7 +204,8 @@ def main() -> None:
     path.write_text(json.dumps(found, indent=1) + "\n")
     for name, row in found.items():
         print(
-            f"{name}: {row['code']}, {row['seconds']} s, of them {row['seconds_of_looking']} looking. {row['sentence']}"
+            f"{name}: {row['code']}, {row['seconds']} s, of them {row['seconds_of_looking']} looking. "
+            f"{row['sentence']}"
         )
 
 

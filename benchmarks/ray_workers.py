@@ -1,11 +1,12 @@
-"""Merges on Ray clusters whose workers are killed in the middle, compared byte by byte with ``-j 1`` in one process.
+"""Merges on Ray clusters whose workers are killed in the middle, compared byte by byte with ``-j 1`` in one
+process.
 
     python benchmarks/ray_workers.py --runs 20      # writes results/ray.json
 
-The clusters are real ones, of two and of four nodes, all on this machine (`ray.cluster_utils.Cluster`); the driver's node
-takes no work. In every run a worker process drawn at random gets SIGKILL at a moment drawn at random; then, once for each
-cluster, a whole node is taken away; then drivers are killed, and the other engine goes on. Runs in which the moment came
-too late are made again, so that every one that is counted lost something.
+The clusters are real ones, of two and of four nodes, all on this machine (`ray.cluster_utils.Cluster`); the
+driver's node takes no work. In every run a worker process drawn at random gets SIGKILL at a moment drawn at random;
+then, once for each cluster, a whole node is taken away; then drivers are killed, and the other engine goes on. Runs
+in which the moment came too late are made again, so that every one that is counted lost something.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ SHARD = 3_000_000
 
 
 def make_inputs(folder: Path) -> list[str]:
-    """Three Llamas of eight layers and 15 MB: units take tenths of seconds, so that there is a middle to be killed in."""
+    """Three Llamas of eight layers and 15 MB: units take tenths of seconds, so that there is a middle to be killed
+    in."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -129,7 +131,8 @@ def killed_worker(rng: Random, nodes: list[Any]) -> str:
 
 
 def removed_node(rng: Random, cluster: Any, nodes: list[Any]) -> str:
-    """A node drawn at random among those that are at work is gone from one moment to the next; what it was doing."""
+    """A node drawn at random among those that are at work is gone from one moment to the next; what it was
+    doing."""
     busy = [node for node in nodes if any(not _title(p).startswith("ray::IDLE") for p in workers_of([node]))]
     if not busy:
         return ""
@@ -207,7 +210,8 @@ class Bench:
         return began[-1] - began[0]
 
     def _harmed(self, rng: Random, number: int, which: int, size: int, span: float, harm: Callable[[], str]) -> str:
-        """One run that is harmed at a moment drawn at random; what was lost, empty where the moment came too late."""
+        """One run that is harmed at a moment drawn at random; what was lost, empty where the moment came too
+        late."""
         fault = Fault(rng.random() * span, harm)
         out = self.folder / "runs" / "out"
         began = time.monotonic()

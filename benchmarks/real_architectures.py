@@ -1,12 +1,13 @@
-"""Real weights of other architectures than BERT: an ALBERT, and encoder-decoders of plain torch with a text of their own.
+"""Real weights of other architectures than BERT: an ALBERT, and encoder-decoders of plain torch with a text of
+their own.
 
     python -m benchmarks.fetch rxnmapper anarcii
     python benchmarks/real_architectures.py      # about a minute on one core; writes results/real_architectures.json
 
-For every model: the law (outputs after a random element of every space and shift, the stream's among them), and whether a twin
-in other heads, matrices, neurons and biases comes back and is proven. For two that were tuned from one another (antibodies and
-sharks): the merge with the second one disguised, aligned and not, judged by how often its next token is the parents' own on
-random proteins and the numbering that the first parent gives them.
+For every model: the law (outputs after a random element of every space and shift, the stream's among them), and
+whether a twin in other heads, matrices, neurons and biases comes back and is proven. For two that were tuned from
+one another (antibodies and sharks): the merge with the second one disguised, aligned and not, judged by how often
+its next token is the parents' own on random proteins and the numbering that the first parent gives them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ AMINO_ACIDS, LENGTH, STEPS, PROTEINS = 20, 40, 30, 32
 
 
 class Anarcii:
-    """ANARCII's function from its tensors: post-LN, ReLU, embeddings times the root of the width, as its package computes it."""
+    """ANARCII's function from its tensors: post-LN, ReLU, embeddings times the root of the width, as its package
+    computes it."""
 
     def __init__(self, folder: Path) -> None:
         self.heads = json.loads((folder / "config.json").read_text())["HEADS"]

@@ -1,10 +1,11 @@
-"""Does a switch of a config that changes what transformers reads go unnoticed? Every switch of every toy, turned, with its tensors left.
+"""Does a switch of a config that changes what transformers reads go unnoticed? Every switch of every toy, turned,
+with its tensors left.
 
     python -m benchmarks.switches                 # all toys, an hour of one core; prints what is accepted
     python -m benchmarks.switches llama vit
 
-A switch counts where the class has other tensors with it. isomerge must then refuse the checkpoint: by the spec (sizes, names) or by what
-the class ignores, lacks or has in another shape.
+A switch counts where the class has other tensors with it. isomerge must then refuse the checkpoint: by the spec
+(sizes, names) or by what the class ignores, lacks or has in another shape.
 """
 
 from __future__ import annotations

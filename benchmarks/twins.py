@@ -2,8 +2,9 @@
 
     python benchmarks/twins.py       # fetches what is missing; about two minutes; writes results/twins.json
 
-The twin is MiniLM moved by a random element of every default space of every layer (heads, neurons, QK and VO general
-linear of the stated condition number, bias shifts). Sentences: the English descriptions of scikit-learn's data sets.
+The twin is MiniLM moved by a random element of every default space of every layer (heads, neurons, QK and VO
+general linear of the stated condition number, bias shifts). Sentences: the English descriptions of scikit-learn's
+data sets.
 """
 
 from __future__ import annotations

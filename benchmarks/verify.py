@@ -5,10 +5,11 @@
 
 Writes results/verify.json and the sentence about it in docs/guide/same-model.md.
 
-A twin is the model moved by a random element of every space, streams and gains included, stored in float32: `verify` must say
-`same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say `different`, unless the change
-is itself a symmetry, as noise in the bias of the keys is: where it says `same`, both models are run, and it is wrong when their
-outputs are further apart than rounding explains. ``cannot tell`` is never wrong, and counted.
+A twin is the model moved by a random element of every space, streams and gains included, stored in float32:
+`verify` must say `same`. A near-twin is a twin of which one tensor is changed a little (below); `verify` must say
+`different`, unless the change is itself a symmetry, as noise in the bias of the keys is: where it says `same`, both
+models are run, and it is wrong when their outputs are further apart than rounding explains. ``cannot tell`` is
+never wrong, and counted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "verify.json"
 PAGE = ROOT / "docs" / "guide" / "same-model.md"
 MARKS = "<!-- verify: begin -->\n", "<!-- verify: end -->"
 SAME_OUTPUTS = 1e-4
-"""Of the largest output: what rounding to float32 behind gauges of condition 4 leaves; measured at 3e-5 and less."""
+"""Of the largest output: what rounding to float32 behind gauges of condition 4 leaves; measured at 3e-5 and
+less."""
 
 
 def noise(t: Tensor, rng: torch.Generator, size: float) -> Tensor:
@@ -143,8 +145,10 @@ def sentence(found: dict[str, Any]) -> str:
         sum(n for (_, s), n in counts.items() if s == "cannot tell"),
     )
     told = (
-        f"Of [{found['pairs']:,} pairs](../benchmarks/results/verify.json) over {len(found['models'])} test models, "
-        f"{counts['twin', 'same']} of {twins} twins are called *same* and {counts['near-twin', 'different']} of {near} "
+        f"Of [{found['pairs']:,} pairs](../../benchmarks/results/verify.json) over {len(found['models'])} test "
+        f"models, "
+        f"{counts['twin', 'same']} of {twins} twins are called *same* and {counts['near-twin', 'different']} of "
+        f"{near} "
         "near-twins *different*"
     )
     told += f", {rightly} near-twins rightly *same* (the change is a symmetry)" if rightly else ""

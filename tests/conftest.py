@@ -24,8 +24,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is `thorough` is for `make test-all`, and the report in a browser for `make test-browser`: left out, not skipped, so that
-    every skip is about the machine."""
+    """What is `thorough` is for `make test-all`, and the report in a browser for `make test-browser`: left out, not
+    skipped, so that every skip is about the machine."""
     browser = "ISOMERGE_BROWSER" in os.environ
     left = [
         item
@@ -59,7 +59,8 @@ def quiet() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_proofs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Answers are kept for the session, by all of its workers together, and those of whoever runs the tests are not looked at."""
+    """Answers are kept for the session, by all of its workers together, and those of whoever runs the tests are not
+    looked at."""
     workers = "PYTEST_XDIST_WORKER" in os.environ
     folder = tmp_path_factory.getbasetemp().parent / "answers" if workers else tmp_path_factory.mktemp("answers")
     with pytest.MonkeyPatch.context() as patch:
@@ -68,14 +69,16 @@ def own_proofs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 MATCHED = {"models", "observe", "data", "solve", "run", "merging", "fusion", "checkpoint"}
-"""Rooms whose tests are about matching: their models are matched without a look at how they stand, as under ``--align``."""
+"""Rooms whose tests are about matching: their models are matched without a look at how they stand, as under
+``--align``."""
 LOOKED_AT = {"test_verdict"}
 """Of these rooms the tests of that look."""
 
 
 @pytest.fixture(autouse=True)
 def matched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model is taken to be aligned already, so that small perturbations and identities are matched as everything else."""
+    """No model is taken to be aligned already, so that small perturbations and identities are matched as everything
+    else."""
     room, name = request.path.parent.name, request.path.stem
     if room not in MATCHED or name in LOOKED_AT:
         return
@@ -91,7 +94,8 @@ def matched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 TRIED = {"test_trial", "test_prove", "test_plain_torch"}
-"""Tests of texts that are proven before they are used; others invent types of models, of which no tiny one can be made."""
+"""Tests of texts that are proven before they are used; others invent types of models, of which no tiny one can be
+made."""
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +109,8 @@ def trusted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def cheap_outputs() -> Iterator[None]:
     """What hundreds of merges would pay for over and over: flushes to the disk, and a picture each.
 
-    One picture is drawn and serves all; `tests/evidence` draws its own, and `tests/run/test_trust.py` watches the flushes.
+    One picture is drawn and serves all; `tests/evidence` draws its own, and `tests/run/test_trust.py` watches the
+    flushes.
     """
     from isomerge.evidence.distances_figure import distances_picture, layer_distances
     from isomerge.run import writing_run as run

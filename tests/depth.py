@@ -1,6 +1,7 @@
 """How much is tried: `make test` takes ten minutes on two cores, `make test-all` takes what it needs.
 
-Left for `make test-all` are more architectures of what one or two show, and what takes long and has cheaper kin in `make test`.
+Left for `make test-all` are more architectures of what one or two show, and what takes long and has cheaper kin in
+`make test`.
 """
 
 from __future__ import annotations

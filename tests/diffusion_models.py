@@ -1,4 +1,5 @@
-"""Reference forms of diffusers' transformers in plain torch: the oracles of their laws where diffusers is not installed.
+"""Reference forms of diffusers' transformers in plain torch: the oracles of their laws where diffusers is not
+installed.
 
 They compute in float64 what the classes of their names compute (`test_diffusion.py` compares the two where it can).
 """

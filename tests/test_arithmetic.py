@@ -1,4 +1,5 @@
-"""MKL's reproducible mode: asked for before torch computes, told by MKL itself, a user's own choice kept, children included."""
+"""MKL's reproducible mode: asked for before torch computes, told by MKL itself, a user's own choice kept, children
+included."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def test_a_choice_of_ones_own_wins() -> None:
 
 @mkl
 def test_a_mode_that_needs_one_thread_gets_it() -> None:
-    """Before the first tensor is read, and again where somebody asks for more later; other modes keep their threads."""
+    """Before the first tensor is read, and again where somebody asks for more later; other modes keep their
+    threads."""
     code = (
         "import isomerge, torch, json; from isomerge.arithmetic import *; torch.set_num_threads(3);"
         "is_reproducible(); torch.set_num_threads(2); is_reproducible();"
@@ -87,7 +89,8 @@ def test_what_is_mapped_is_copied_where_that_decides(monkeypatch: pytest.MonkeyP
 @mkl
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_products_do_not_depend_on_places(dtype: torch.dtype) -> None:
-    """Of matrices, vectors and stacks, and decompositions, at every place; these tests themselves run in the mode."""
+    """Of matrices, vectors and stacks, and decompositions, at every place; these tests themselves run in the
+    mode."""
     assert arithmetic.is_reproducible(), MINE
     rng = torch.Generator().manual_seed(0)
     x, y, z = (torch.randn(*shape, dtype=dtype, generator=rng) for shape in ((65, 64), (64, 33), (5, 65, 64)))

@@ -1,5 +1,5 @@
-"""Doors open one way: which package may import which, that architectures are data, not branches; and what both doors, the
-command line and Python, call things."""
+"""Doors open one way: which package may import which, that architectures are data, not branches; and what both
+doors, the command line and Python, call things."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ ORDER = [
     {"cli"},
     {"__main__"},
 ]
-"""Packages and modules from the ground up: each imports from the floors below it, at any time, and from no other of its own floor."""
+"""Packages and modules from the ground up: each imports from the floors below it, at any time, and from no other of
+its own floor."""
 
 
 def package(path: Path) -> str:
@@ -124,7 +125,8 @@ def literals(node: ast.AST) -> set[str]:
 
 
 def about_model_type(node: ast.AST) -> bool:
-    """Whether an expression is somebody's model_type: ``x.model_type``, ``x["model_type"]``, ``x.get("model_type")``."""
+    """Whether an expression is somebody's model_type: ``x.model_type``, ``x["model_type"]``,
+    ``x.get("model_type")``."""
     for n in ast.walk(node):
         key = n.slice if isinstance(n, ast.Subscript) else n.args[0] if isinstance(n, ast.Call) and n.args else None
         if isinstance(key, ast.Constant) and key.value == "model_type":

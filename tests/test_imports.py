@@ -81,7 +81,8 @@ for name in {modules()!r}:
 
 
 def test_only_light_modules_at_the_top() -> None:
-    """No module of isomerge imports torch or transformers before it is used, but those that define torch's classes."""
+    """No module of isomerge imports torch or transformers before it is used, but those that define torch's
+    classes."""
     light = [name for name in modules() if not name.startswith(NETWORKS)]
     code = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in light)
     assert {"torch", "transformers"}.isdisjoint(json.loads(run(code + SHOW)))

@@ -1,8 +1,9 @@
 """timm's own vision transformers.
 
-timm and torchvision are installed beside the environment (the group ``apart`` in pyproject.toml): torchvision's wheels are built for
-CUDA builds of torch, and beside a CPU build their operators are missing, so that transformers, which takes torchvision up where it
-finds it, would fail in every process. timm's transformers need nothing of it but names.
+timm and torchvision are installed beside the environment (the group ``apart`` in pyproject.toml): torchvision's
+wheels are built for CUDA builds of torch, and beside a CPU build their operators are missing, so that transformers,
+which takes torchvision up where it finds it, would fail in every process. timm's transformers need nothing of it
+but names.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def made(folder: Path, architecture: str, seed: int = 0, **args: Any) -> Path:
 
 
 def answers(folder: Path) -> torch.Tensor:
-    """What timm says with a folder, which it loads itself: logits, or features where the model has no head; in float64."""
+    """What timm says with a folder, which it loads itself: logits, or features where the model has no head; in
+    float64."""
     pixels = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     with timm_at_hand() as timm, torch.no_grad():
         return timm.create_model(f"local-dir:{folder}", pretrained=True).double().eval()(pixels)

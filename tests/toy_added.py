@@ -103,7 +103,8 @@ def draws(model: Any, given: Inputs) -> torch.Tensor:
 
 
 def says(folder: Path, config: Any, dtype: torch.dtype, given: Inputs) -> torch.Tensor | None:
-    """What Qwen3-Omni writes, says and predicts of further codes: the whole has no forward pass of its own; what Janus writes and draws; what Bark says. None of others."""
+    """What Qwen3-Omni writes, says and predicts of further codes: the whole has no forward pass of its own; what
+    Janus writes and draws; what Bark says. None of others."""
     if config.model_type == "janus" and "For" in config.architectures[0]:
         with torch.no_grad():
             return draws(tf.JanusForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval(), given)
@@ -198,7 +199,8 @@ def _chameleon(**changes: Any) -> Any:
     return tf.ChameleonForConditionalGeneration(tf.ChameleonConfig(**CHAMELEON, **changes))
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm, or softmax, is computed in float32.
+# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm, or softmax, is computed
+# in float32.
 ADDED: dict[str, tuple[Callable[[], Any], float]] = {
     "phi4_multimodal": (_phi4, 1e-5),
     "phi4_multimodal-sound": (
@@ -244,7 +246,8 @@ CONVERTED_ADDED = ["qwen3_omni_moe", "qwen3_omni_moe_thinker"]
 
 
 def written(kind: str, found: Any) -> torch.Tensor | None:
-    """What Chameleon writes: codes of images, which it never does, are infinitely improbable; what SpeechT5 says. None of others."""
+    """What Chameleon writes: codes of images, which it never does, are infinitely improbable; what SpeechT5 says.
+    None of others."""
     if kind == "speecht5" and "spectrogram" in found:
         return found.spectrogram
     return found.logits[..., :40] if kind == "chameleon" else None

@@ -1,4 +1,5 @@
-"""What the inputs of toys that see or hear are made of: numbers, and texts in which tokens stand for what is seen or heard."""
+"""What the inputs of toys that see or hear are made of: numbers, and texts in which tokens stand for what is seen
+or heard."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ def drawn_numbers(rng: torch.Generator, *shape: int) -> torch.Tensor:
 
 
 def drawn_words(rng: torch.Generator, pieces: int, token: int = IMAGE) -> torch.Tensor:
-    """Three texts, int64 [3, pieces + 9]; behind the first token stand so many that stand for what is seen or heard."""
+    """Three texts, int64 [3, pieces + 9]; behind the first token stand so many that stand for what is seen or
+    heard."""
     ids = torch.randint(4, 60, (3, pieces + 9), generator=rng)
     ids[:, 1 : 1 + pieces] = token
     return ids

@@ -1,4 +1,5 @@
-"""Constructors of tiny models that find and outline things in pictures, their inputs and what is compared of their outputs (see `toys.TOYS`)."""
+"""Constructors of tiny models that find and outline things in pictures, their inputs and what is compared of their
+outputs (see `toys.TOYS`)."""
 
 from __future__ import annotations
 

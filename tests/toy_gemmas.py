@@ -90,7 +90,8 @@ def filled(model: Any) -> Any:
 
 
 class StandIn(tf.PreTrainedModel):
-    """In place of timm's MobileNetV5, which is left fixed: a map of patches under two of its names (timm is not needed)."""
+    """In place of timm's MobileNetV5, which is left fixed: a map of patches under two of its names (timm is not
+    needed)."""
 
     config_class = tf.Gemma3nVisionConfig
     main_input_name = "pixel_values"
@@ -131,7 +132,8 @@ def _t5gemma(kind: str = "ForConditionalGeneration", **changes: Any) -> Any:
 def in_double(config: Any) -> Iterator[None]:
     """Where a Gemma with towers computes in float32 whatever its weights are, let it compute in float64.
 
-    Its norms do so, one behind the other in two towers and the language model, and its attention to sounds runs in no other way.
+    Its norms do so, one behind the other in two towers and the language model, and its attention to sounds runs in
+    no other way.
     """
     if config.model_type not in GEMMA_TYPES:
         yield
@@ -171,7 +173,8 @@ def _gemma4_unified() -> Any:
     return filled(tf.Gemma4UnifiedForConditionalGeneration(config))
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains). A norm of Gemma 3n computes in float32 all the same.
+# name -> (constructor, largest relative change of outputs that rounding explains). A norm of Gemma 3n computes in
+# float32 all the same.
 GEMMAS: dict[str, tuple[Callable[[], Any], float]] = {
     "t5gemma": (lambda: _t5gemma(tie_word_embeddings=False), 1e-9),
     "t5gemma-tied": (lambda: _t5gemma(tie_word_embeddings=True), 1e-9),

@@ -1,4 +1,5 @@
-"""Constructors of tiny models of the largest types that are merged, of language and of images, and their inputs (see `toys.TOYS`)."""
+"""Constructors of tiny models of the largest types that are merged, of language and of images, and their inputs
+(see `toys.TOYS`)."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def _step(**changes: Any) -> Any:
     return tf.Step3p7ForConditionalGeneration(config)
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm, or softmax, is computed in float32.
+# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm, or softmax, is computed
+# in float32.
 GIANTS: dict[str, tuple[Callable[[], Any], float]] = {
     "kimi_k25": (lambda: tf.Kimi_K25ForConditionalGeneration(tf.Kimi_K25Config(**KIMI)), 1e-5),
     "axk2": (lambda: tf.AXK2ForCausalLM(tf.AXK2Config(**AXK2)), 1e-5),

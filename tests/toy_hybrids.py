@@ -1,4 +1,5 @@
-"""Constructors of tiny hybrids: attention beside state spaces, gated delta rules and short convolutions (see `toys.TOYS`)."""
+"""Constructors of tiny hybrids: attention beside state spaces, gated delta rules and short convolutions (see
+`toys.TOYS`)."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def _causal(kind: str, settings: dict[str, Any], **changes: Any) -> Any:
     return getattr(tf, f"{kind}ForCausalLM")(getattr(tf, f"{kind}Config")(**{**settings, **changes}))
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm and scans run in float32.
+# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm and scans run in
+# float32.
 HYBRIDS: dict[str, tuple[Callable[[], Any], float]] = {
     "jamba": (lambda: _causal("Jamba", JAMBA), 1e-5),
     "bamba": (lambda: _causal("Bamba", BAMBA), 1e-5),

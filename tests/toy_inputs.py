@@ -146,7 +146,8 @@ def _attended(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
 def _placed(
     pieces: int, tiled: bool = False, sized: bool = False
 ) -> Callable[[Any, torch.Generator], dict[str, torch.Tensor]]:
-    """Texts with an image each, of which so many tokens stand behind the first one; images may come in tiles, with their sizes."""
+    """Texts with an image each, of which so many tokens stand behind the first one; images may come in tiles, with
+    their sizes."""
 
     def made(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
         ids = torch.randint(4, 60, (3, 16), generator=rng)

@@ -76,7 +76,8 @@ NEAR, FULL = LAYERS
 LENT: dict[str, Any] = {
     "num_hidden_layers": 6, "layer_types": [NEAR, NEAR, FULL] * 2, "sliding_window": 4, "num_kv_shared_layers": 3,
 }  # fmt: skip
-"""Keys and values of a layer that no other reads, of one that two others read, and of one that another one reads."""
+"""Keys and values of a layer that no other reads, of one that two others read, and of one that another one
+reads."""
 GEMMA3N: dict[str, Any] = {
     **TWO, **LENT, "hidden_size_per_layer_input": 7,
     "vocab_size_per_layer_input": 67, "altup_num_inputs": 3, "laurel_rank": 5, "activation_sparsity_pattern": [0.6, *[0.0] * 5],

@@ -1,4 +1,5 @@
-"""Constructors of tiny language models of the newest kinds, and of files that hold layers nothing runs (see `toys.TOYS`)."""
+"""Constructors of tiny language models of the newest kinds, and of files that hold layers nothing runs (see
+`toys.TOYS`)."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def _causal(kind: str, settings: dict[str, Any], **changes: Any) -> Any:
 
 
 def ahead(model: Any, last: str, ahead: str, beside: Mapping[str, str]) -> Any:
-    """A layer that predicts a further token stands in the file as well, as it is published; transformers leaves it out.
+    """A layer that predicts a further token stands in the file as well, as it is published; transformers leaves it
+    out.
 
     Args:
         model: to be saved.

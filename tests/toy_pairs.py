@@ -1,4 +1,5 @@
-"""Constructors of tiny models that read and write, made of two others, and of the half that writes (see `toys.TOYS`)."""
+"""Constructors of tiny models that read and write, made of two others, and of the half that writes (see
+`toys.TOYS`)."""
 
 from __future__ import annotations
 

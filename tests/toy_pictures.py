@@ -1,4 +1,5 @@
-"""Constructors of tiny models of pictures and films: towers, pairs, stages, heads that find and draw (see `toys.TOYS`)."""
+"""Constructors of tiny models of pictures and films: towers, pairs, stages, heads that find and draw (see
+`toys.TOYS`)."""
 
 from __future__ import annotations
 

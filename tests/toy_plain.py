@@ -1,4 +1,5 @@
-"""Models of plain torch, with the names under which they are stored: timm's vision transformers, and torch's own transformer."""
+"""Models of plain torch, with the names under which they are stored: timm's vision transformers, and torch's own
+transformer."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ class Patches(nn.Module):
 
 
 class TimmViT(PlainModel):
-    """A vision transformer under timm's names: the head's norm is ``norm``, or ``fc_norm`` behind a mean over patches."""
+    """A vision transformer under timm's names: the head's norm is ``norm``, or ``fc_norm`` behind a mean over
+    patches."""
 
     def __init__(self, *, scaled: bool = False, normed: bool = False, pooled: bool = False, **more: Any) -> None:
         super().__init__()
@@ -113,7 +115,8 @@ class TimmViT(PlainModel):
 
 
 class TorchTransformer(PlainModel):
-    """`torch.nn.Transformer` between embeddings and a head: nothing but torch's own layers, and an empty config.json."""
+    """`torch.nn.Transformer` between embeddings and a head: nothing but torch's own layers, and an empty
+    config.json."""
 
     def __init__(self, *, norm_first: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Constructors of tiny models that see images, read pages, screens and plots, or translate what is said, and their inputs (see `toys.TOYS`)."""
+"""Constructors of tiny models that see images, read pages, screens and plots, or translate what is said, and their
+inputs (see `toys.TOYS`)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ TRANSLATING_2: dict[str, Any] = {
 
 
 def translates(folder: Path, config: Any, dtype: torch.dtype, given: Inputs) -> torch.Tensor | None:
-    """What SeamlessM4T writes of texts and of sounds, and which units of speech: the whole runs one way at a time. None of others."""
+    """What SeamlessM4T writes of texts and of sounds, and which units of speech: the whole runs one way at a time.
+    None of others."""
     if config.model_type not in ("seamless_m4t", "seamless_m4t_v2") or not config.architectures[0].endswith(
         "Model"
     ):
@@ -64,7 +66,8 @@ def translates(folder: Path, config: Any, dtype: torch.dtype, given: Inputs) -> 
     return torch.cat([x.double().flatten() for x in (read.logits, heard.logits, *spoken)])
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains). T5's norms are computed in float32.
+# name -> (constructor, largest relative change of outputs that rounding explains). T5's norms are computed in
+# float32.
 READING: dict[str, tuple[Callable[[], Any], float]] = {
     "seamless_m4t": (lambda: tf.SeamlessM4TModel(tf.SeamlessM4TConfig(**TRANSLATING)), 1e-9),
     "seamless_m4t-heard": (lambda: tf.SeamlessM4TForSpeechToText(tf.SeamlessM4TConfig(**TRANSLATING)), 1e-9),

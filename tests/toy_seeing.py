@@ -1,4 +1,5 @@
-"""Constructors of tiny models that see: a tower over patches, a way of merging them, and a language model (see `toys.TOYS`)."""
+"""Constructors of tiny models that see: a tower over patches, a way of merging them, and a language model (see
+`toys.TOYS`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Constructors of tiny models that see, hear or read pages: towers, projectors and language models in other combinations (see `toys.TOYS`)."""
+"""Constructors of tiny models that see, hear or read pages: towers, projectors and language models in other
+combinations (see `toys.TOYS`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Constructors of tiny models of films, tables, sounds and series of numbers, their inputs and what is compared of their outputs (see `toys.TOYS`)."""
+"""Constructors of tiny models of films, tables, sounds and series of numbers, their inputs and what is compared of
+their outputs (see `toys.TOYS`)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def _made(kind: str, head: str, **config: Any) -> Callable[[], Any]:
     return lambda: getattr(tf, f"{kind}{head}")(getattr(tf, f"{kind}Config")(**config))
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains). TAPAS takes its logits in float32.
+# name -> (constructor, largest relative change of outputs that rounding explains). TAPAS takes its logits in
+# float32.
 SIGNALS: dict[str, tuple[Callable[[], Any], float]] = {
     "vjepa2": (_made("VJEPA2", "Model", **FILM), 1e-9),
     "vjepa2-labels": (_made("VJEPA2", "ForVideoClassification", **FILM, hidden_act="relu"), 1e-9),

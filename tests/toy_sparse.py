@@ -76,7 +76,8 @@ def _large(**changes: Any) -> Any:
     return tf.MistralLarge4ForConditionalGeneration(config)
 
 
-# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm, or softmax, is computed in float32.
+# name -> (constructor, largest relative change of outputs that rounding explains). RMSNorm, or softmax, is computed
+# in float32.
 SPARSE: dict[str, tuple[Callable[[], Any], float]] = {
     "mistral_large4": (_large, 1e-5),
     "hy_v4": (_hunyuan, 1e-5),

@@ -61,7 +61,8 @@ OMNI: dict[str, Any] = {"thinker_config": THINKER, "talker_config": TALKER, "tok
 
 
 def speaks(folder: Path, config: Any, dtype: torch.dtype, given: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """What a model that thinks and talks writes and says: the whole has no forward pass of its own, and asks for a file of voices. None of others."""
+    """What a model that thinks and talks writes and says: the whole has no forward pass of its own, and asks for a
+    file of voices. None of others."""
     if config.model_type != "qwen2_5_omni":
         return None
     torch.save({}, folder / "spk_dict.pt")

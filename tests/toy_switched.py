@@ -1,4 +1,5 @@
-"""Constructors of tiny models with a switch of their config turned that published checkpoints turn (see `toys.TOYS`)."""
+"""Constructors of tiny models with a switch of their config turned that published checkpoints turn (see
+`toys.TOYS`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Constructors of tiny models of texts that are kin of no other, old and new (see `toys.TOYS`), and their inputs."""
+"""Constructors of tiny models of texts that are kin of no other, old and new (see `toys.TOYS`), and their
+inputs."""
 
 from __future__ import annotations
 
@@ -250,7 +251,8 @@ def _pages(scale: int, images: bool) -> Callable[[Any, torch.Generator], dict[st
 
 
 DEFAULT = {"xglm", "ctrl", "kosmos-2"}
-"""The types of models that compute in what torch's default is in places, or make masks with its least number (see `in_default`)."""
+"""The types of models that compute in what torch's default is in places, or make masks with its least number (see
+`in_default`)."""
 
 
 @contextmanager

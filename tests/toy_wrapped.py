@@ -1,4 +1,5 @@
-"""Constructors of tiny models that put known towers before known language models in yet other ways, and towers alone (see `toys.TOYS`)."""
+"""Constructors of tiny models that put known towers before known language models in yet other ways, and towers
+alone (see `toys.TOYS`)."""
 
 from __future__ import annotations
 

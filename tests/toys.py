@@ -185,7 +185,8 @@ TOYS: dict[str, tuple[Callable[[], Any], float]] = {
     **LATEST,
 }
 
-# The toys that go through every law by default. The others, whose architectures combine what these have, are held to
+# The toys that go through every law by default. The others, whose architectures combine what these have, are held
+# to
 # soundness, recovery and verdicts alone; to all of it with ISOMERGE_ALL_TOYS=1 (`make test-all`).
 REPRESENTATIVE = {"gpt_neox", "whisper"}
 FAMILIES = {**DECODERS, **ENCODERS, **SEQUENCES}

@@ -1,11 +1,12 @@
-"""All committed results of the barrier benchmarks: what is missing is trained and measured, and docs/lab/measured-barriers.md written.
+"""All committed results of the barrier benchmarks: what is missing is trained and measured, and
+docs/lab/measured-barriers.md written.
 
     python -m benchmarks.barrier                        # everything that is missing, one core; from nothing many hours
     python -m benchmarks.barrier llama-width-512 cost   # some files of results
     python -m benchmarks.barrier --list                 # every file, whether it is complete, its commands and hours
 
-Resumable: models that are trained and rows that are measured are kept. To measure a file of results again, remove it
-from ``benchmarks/results/barrier`` first; `git diff` then shows what differs.
+Resumable: models that are trained and rows that are measured are kept. To measure a file of results again, remove
+it from ``benchmarks/results/barrier`` first; `git diff` then shows what differs.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python benchmarks/barrier/cost.py
 
-Pairs of randomly initialised Llama-like models (RoPE, grouped queries, SwiGLU, vocabulary 256) are aligned in a process
-of their own, one thread, in each way. Random weights are the hardest case for sweeps (nothing settles early), so a fixed
-number of sweeps, rows, learning steps and moves of the search is run. Writes ``benchmarks/results/barrier/cost.json``.
+Pairs of randomly initialised Llama-like models (RoPE, grouped queries, SwiGLU, vocabulary 256) are aligned in a
+process of their own, one thread, in each way. Random weights are the hardest case for sweeps (nothing settles
+early), so a fixed number of sweeps, rows, learning steps and moves of the search is run. Writes
+``benchmarks/results/barrier/cost.json``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ KINDS = ("none", "paper", "default", "all", "activations", "search", "learned")
 
 
 def build(text: str, folder: str, seed: str) -> None:
-    """A random model; prints its number of parameters. (A parent that holds torch would count in its children's peak.)"""
+    """A random model; prints its number of parameters. (A parent that holds torch would count in its children's
+    peak.)"""
     import torch
     import transformers
 
@@ -41,9 +43,15 @@ def build(text: str, folder: str, seed: str) -> None:
     torch.manual_seed(int(seed))
     width = size["width"]
     config = transformers.LlamaConfig(
-        vocab_size=256, hidden_size=width, intermediate_size=int(width * 2.6875), num_hidden_layers=size["depth"],
-        num_attention_heads=size["heads"], num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=256,
+        hidden_size=width,
+        intermediate_size=int(width * 2.6875),
+        num_hidden_layers=size["depth"],
+        num_attention_heads=size["heads"],
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+    )
     model = transformers.LlamaForCausalLM(config)
     model.save_pretrained(folder)
     print(model.num_parameters())

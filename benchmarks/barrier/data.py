@@ -1,4 +1,5 @@
-"""The data the endpoints of the loss-barrier benchmark are trained and tested on, made from what `benchmarks.fetch` brings.
+"""The data the endpoints of the loss-barrier benchmark are trained and tested on, made from what `benchmarks.fetch`
+brings.
 
     python benchmarks/barrier/data.py     # into benchmarks/data/barrier, about 240 MB; what is there is kept
 
@@ -7,9 +8,10 @@ Images, `{digits,fashion}/{train,test}.safetensors`: `pixel_values` float32 [n, 
 Fashion-MNIST has its own split of 60000 and 10000.
 
 Text, `corpus/*.txt`: addresses on the State of the Union, read as bytes (a token is a byte, 0..255). Every
-sixteenth of the 233 speeches, in order of date, is in `heldout.txt` whole and nowhere else; the rest is `train.txt`.
-`train-half-0.txt` and `train-half-1.txt` are the even and the odd speeches of `train.txt`. `moby-dick.txt` is for
-whoever wants another kind of English; no model is trained on it. Speeches are joined by a blank line.
+sixteenth of the 233 speeches, in order of date, is in `heldout.txt` whole and nowhere else; the rest is
+`train.txt`. `train-half-0.txt` and `train-half-1.txt` are the even and the odd speeches of `train.txt`.
+`moby-dick.txt` is for whoever wants another kind of English; no model is trained on it. Speeches are joined by a
+blank line.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
-"""Where a learned barrier sits: one part of the model is averaged at a time, and the gauges are learned anew for it.
+"""Where a learned barrier sits: one part of the model is averaged at a time, and the gauges are learned anew for
+it.
 
-    python benchmarks/barrier/diagnose.py FAMILY [--pair 0-1] [--steps 150] [--parts attention mlp "mlp 0" ...] [--layers]
+    python benchmarks/barrier/diagnose.py FAMILY [--pair 0-1] [--steps 150] [--parts attention mlp "mlp 0" ...]
+    [--layers]
 
-At the midpoint only the part's tensors are averaged, all others are the anchor's; the symmetries are learned for just that
-hybrid, from text or, for images, from the models' own predictions. (Swapping parts at gauges that were learned for the whole
-tells nothing: the learned midpoint is a co-adapted point; see docs/lab/experiments.md.) Which step is kept is decided by examples
-held out from learning, which the models were trained on. What it leaves is measured by labels on test data that neither the
-models nor learning have seen: where the tables count a part of the test data, on as many examples from its second half; of the
-digits, whose test images they count all, on every second one. Nothing is chosen by these.
-Writes ``benchmarks/results/barrier/diagnosis.json``; what is there already is kept.
+At the midpoint only the part's tensors are averaged, all others are the anchor's; the symmetries are learned for
+just that hybrid, from text or, for images, from the models' own predictions. (Swapping parts at gauges that were
+learned for the whole tells nothing: the learned midpoint is a co-adapted point; see docs/lab/experiments.md.) Which
+step is kept is decided by examples held out from learning, which the models were trained on. What it leaves is
+measured by labels on test data that neither the models nor learning have seen: where the tables count a part of the
+test data, on as many examples from its second half; of the digits, whose test images they count all, on every
+second one. Nothing is chosen by these. Writes ``benchmarks/results/barrier/diagnosis.json``; what is there already
+is kept.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ BATCH = 64
 
 
 class PartLine(MatchedLine):
-    """A line on which only a part of the model is averaged, looked at in the middle; its ends are the whole models."""
+    """A line on which only a part of the model is averaged, looked at in the middle; its ends are the whole
+    models."""
 
     part = "all"
 
@@ -162,9 +166,20 @@ def diagnose(
     how = {k: v for k, v in learning(family, width).items() if k != "steps"}
     untie = {"untie": True} if family == "gpt2" else {}
     _, report = isomerge.align(
-        two, onto=one, out=out, align=True, overwrite=True, spaces="all", learn=train_data(family), limit=LIMITS[family]["learn"],
-        learn_target="auto", steps=steps, seed=0, **how, **untie,
-    )  # fmt: skip
+        two,
+        onto=one,
+        out=out,
+        align=True,
+        overwrite=True,
+        spaces="all",
+        learn=train_data(family),
+        limit=LIMITS[family]["learn"],
+        learn_target="auto",
+        steps=steps,
+        seed=0,
+        **how,
+        **untie,
+    )
     shutil.rmtree(out)
     unseen = report["streams"][0]["learned"]["unseen"]
     return {

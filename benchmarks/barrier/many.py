@@ -2,14 +2,14 @@
 
     python benchmarks/barrier/many.py [--counts 3 5] [--steps 300]
 
-Digits, `benchmarks/data/barrier/vit-digits/seed-*` (made by ``benchmarks/barrier/train.py``). Loss (nats) and accuracy
-of the equal-weight merge on the test images, which no matching sees. Rows that are in the results file are skipped.
-Writes ``benchmarks/results/barrier/many.json``.
+Digits, `benchmarks/data/barrier/vit-digits/seed-*` (made by ``benchmarks/barrier/train.py``). Loss (nats) and
+accuracy of the equal-weight merge on the test images, which no matching sees. Rows that are in the results file are
+skipped. Writes ``benchmarks/results/barrier/many.json``.
 
-Rows: ``average`` (no alignment), ``anchor`` (every model in turn; the best by the objective, which sees weights alone, is
-named), ``sequence`` (models are merged one after the other, each aligned onto the merge of those before it), ``mean``
-(no anchor), each for the block-local spaces and for all spaces; ``activations`` looks at 512 training images;
-``learned`` learns on the training images without their labels, ``--steps`` for every model that
+Rows: ``average`` (no alignment), ``anchor`` (every model in turn; the best by the objective, which sees weights
+alone, is named), ``sequence`` (models are merged one after the other, each aligned onto the merge of those before
+it), ``mean`` (no anchor), each for the block-local spaces and for all spaces; ``activations`` looks at 512 training
+images; ``learned`` learns on the training images without their labels, ``--steps`` for every model that
 joins and as many for all; ``ensemble`` is the mean of the models' probabilities.
 """
 

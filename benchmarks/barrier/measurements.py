@@ -1,7 +1,8 @@
-"""What the committed results of the barrier benchmarks are made of: their commands, in order, and the models that these need.
+"""What the committed results of the barrier benchmarks are made of: their commands, in order, and the models that
+these need.
 
-``python -m benchmarks.barrier`` runs what is missing, `train.py all` trains every model that is named here, and a test compares
-this list with the files in ``benchmarks/results/barrier``.
+``python -m benchmarks.barrier`` runs what is missing, `train.py all` trains every model that is named here, and a
+test compares this list with the files in ``benchmarks/results/barrier``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from benchmarks.barrier.cost import KINDS, SIZES
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "barrier"
 
 Model = tuple[str, int, int | None, int | None]
-"""Family, seed, width (None for the usual one) and half of the data (None for all of it), as `train.py` takes them."""
+"""Family, seed, width (None for the usual one) and half of the data (None for all of it), as `train.py` takes
+them."""
 Key = tuple[str, ...]
 """Where a figure stands in its file."""
 Lines = tuple[tuple[str, ...], tuple[str, ...]]

@@ -16,8 +16,10 @@ LEARNED = ("thorough", "distilled", "learned", "distilled-quick", "learned-quick
 HEAD = [
     "## What was aimed at",
     "",
-    "*Short by* is the mean over the pairs less the aim, a dash where the mean meets it. *Worst pair* is the largest figure of a "
-    "single pair: where it is above the aim, that pair misses it, whatever the mean. Accuracy and loss of the midpoint stand side by "
+    "*Short by* is the mean over the pairs less the aim, a dash where the mean meets it. *Worst pair* is the "
+    "largest figure of a "
+    "single pair: where it is above the aim, that pair misses it, whatever the mean. Accuracy and loss of the "
+    "midpoint stand side by "
     "side: the one may meet what the other misses.",
     "",
     "| models | aim | pairs | mean | worst pair | short by |",

@@ -2,10 +2,10 @@
 
     python benchmarks/barrier/run.py FAMILY [--pairs 0-1 0-2] [--rows stored paper all activations ...] [--width D]
 
-For every pair, the second model is aligned onto the first in every way (a row), and loss and accuracy are measured on
-test data along the line between them. Rows of pairs that are already in the results file are skipped, so that a run goes
-on where it stopped. Writes ``benchmarks/results/barrier/FAMILY.json`` and ``FAMILY.png``. The models come from
-``benchmarks/barrier/train.py``. Matching never sees test data.
+For every pair, the second model is aligned onto the first in every way (a row), and loss and accuracy are measured
+on test data along the line between them. Rows of pairs that are already in the results file are skipped, so that a
+run goes on where it stopped. Writes ``benchmarks/results/barrier/FAMILY.json`` and ``FAMILY.png``. The models come
+from ``benchmarks/barrier/train.py``. Matching never sees test data.
 """
 
 from __future__ import annotations
@@ -206,14 +206,16 @@ def run_pair(
         save()
         middle = line["midpoint"]
         print(
-            f"{family} {a.name} {b.name} {row:13s} barrier {line['barrier']['entezari']:.4f}  midpoint {middle['loss']:.4f} "
+            f"{family} {a.name} {b.name} {row:13s} barrier {line['barrier']['entezari']:.4f}  midpoint "
+            f"{middle['loss']:.4f} "
             f"{100 * (middle['accuracy'] or 0):.2f} %  {cost.get('seconds', 0)} s",
             flush=True,
         )
 
 
 def check_same_models(now: float, then: float, pair: str) -> None:
-    """Stop where a pair is not the one that its kept rows are of; the anchor, which nothing moves, tells by its loss.
+    """Stop where a pair is not the one that its kept rows are of; the anchor, which nothing moves, tells by its
+    loss.
 
     Models that are trained anew on another processor are others: rounding grows with the steps.
     """

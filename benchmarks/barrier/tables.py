@@ -44,7 +44,7 @@ the straight line between the endpoints' losses (Entezari et al.), in nats (per 
 Made by `python -m benchmarks.barrier` ([its commands](#how-to-measure-again)) on CPU cores shared with other work: seconds
 are an upper bound. Generated examples are texts that the two models write, or noise (`isomerge generate`). Predictions of images are softened where they are the target
 (temperature 4, since November 2026); rows from before are marked *not softened*. With weights alone, layers
-are matched once more where the streams have ended (since November 2026); rows from before are marked *layers not matched once more*. Models of width 512 take their products in bfloat16, in training and while a match is learned. This page is written by `benchmarks/barrier/tables.py` from [the results](../benchmarks/results/barrier).
+are matched once more where the streams have ended (since November 2026); rows from before are marked *layers not matched once more*. Models of width 512 take their products in bfloat16, in training and while a match is learned. This page is written by `benchmarks/barrier/tables.py` from [the results](../../benchmarks/results/barrier).
 """
 
 
@@ -66,7 +66,8 @@ def family(path: Path) -> list[str]:
     lines = [
         f"## {found['family']}",
         "",
-        f"Pairs of seeds: {', '.join(pairs)}. {examples} test examples, {points} points of the line. Endpoints on average: loss {loss:.4f}, "
+        f"Pairs of seeds: {', '.join(pairs)}. {examples} test examples, {points} points of the line. Endpoints "
+        f"on average: loss {loss:.4f}, "
         f"accuracy {100 * accuracy:.2f} %; ensemble (mean of probabilities): loss "
         f"{sum(e['loss'] for e in together) / len(together):.4f}, accuracy "
         f"{100 * sum(e['accuracy'] for e in together) / len(together):.2f} %.",
@@ -87,7 +88,7 @@ def family(path: Path) -> list[str]:
             )
     picture = path.with_suffix(".png")
     if picture.exists():
-        lines += ["", f"![Loss along the lines](../benchmarks/results/barrier/{picture.name})"]
+        lines += ["", f"![Loss along the lines](../../benchmarks/results/barrier/{picture.name})"]
     return [*lines, ""]
 
 
@@ -132,11 +133,15 @@ def cost(path: Path) -> list[str]:
     lines = [
         "## What matching costs",
         "",
-        "CPU seconds (one thread) and peak memory of a whole `align` of random Llama-like models in float32, libraries "
+        "CPU seconds (one thread) and peak memory of a whole `align` of random Llama-like models in float32, "
+        "libraries "
         f"included: {settings['sweeps']} sweeps, {settings['rows']} rows of activations of 64 windows, "
-        f"{settings['learning_steps']} learning steps of {settings['batch']} (which start from activations, and judge the "
-        f"path before and after). *search* is activations and the first {settings['moves']} moves that `--search` tries (matching neurons by what they compute, "
-        "orders of heads), judged on half of the windows; where its seconds are given in place of moves, they are what it costs. "
+        f"{settings['learning_steps']} learning steps of {settings['batch']} (which start from activations, and "
+        f"judge the "
+        f"path before and after). *search* is activations and the first {settings['moves']} moves that "
+        f"`--search` tries (matching neurons by what they compute, "
+        "orders of heads), judged on half of the windows; where its seconds are given in place of moves, they "
+        "are what it costs. "
         "*none* to *all* were measured after the other columns (November 2026), while nothing else ran.",
         "",
         f"| model | parameters | {' | '.join(kinds)} |",
@@ -147,8 +152,10 @@ def cost(path: Path) -> list[str]:
         lines.append(f"| {size} | {row['parameters'] / 1e6:.2f} M | {' | '.join(cells)} |")
     lines += [
         "",
-        "How CPU seconds beyond those of *none* (reading and libraries) grow: the exponent p of size^p, by least squares of logarithms, over the sizes that differ in nothing else. "
-        "*search* counts its moves alone, without the match that they start from. Figures of a few tenths of a second, and such as were measured beside other work, are rough.",
+        "How CPU seconds beyond those of *none* (reading and libraries) grow: the exponent p of size^p, by "
+        "least squares of logarithms, over the sizes that differ in nothing else. "
+        "*search* counts its moves alone, without the match that they start from. Figures of a few tenths of a "
+        "second, and such as were measured beside other work, are rough.",
         "",
         f"| grows with | sizes | {' | '.join(kinds[1:])} |",
         f"|---|---|{'---|' * (len(kinds) - 1)}",
@@ -167,7 +174,8 @@ def _cost(figures: dict[str, Any]) -> str:
 
 
 def exponents(rows: dict[str, Any], axis: str) -> dict[str, Any]:
-    """How each kind's seconds beyond its start grow along one axis, with the ``sizes`` of it; None where a figure is missing.
+    """How each kind's seconds beyond its start grow along one axis, with the ``sizes`` of it; None where a figure
+    is missing.
 
     Args:
         rows: by size, such as ``width 128 depth 4 heads 8``.
@@ -189,7 +197,8 @@ def exponents(rows: dict[str, Any], axis: str) -> dict[str, Any]:
 
 
 def _growing(row: dict[str, Any], kind: str) -> float | None:
-    """A kind's CPU seconds beyond those of reading and libraries, of the search those of its moves; None where it has no figure."""
+    """A kind's CPU seconds beyond those of reading and libraries, of the search those of its moves; None where it
+    has no figure."""
     if kind == "search":
         return row.get(kind, {}).get("own_cpu_seconds")
     return row[kind]["cpu_seconds"] - row["none"]["cpu_seconds"] if kind in row else None
@@ -207,17 +216,22 @@ def diagnosis(path: Path) -> list[str]:
     lines = [
         "## Where what is left sits",
         "",
-        "Only one part is averaged, all other tensors are the anchor's, and the symmetries are learned anew for just that "
-        "(text, or the models' predictions of images; few steps; `benchmarks/barrier/diagnose.py`): the excess of the midpoint over the mean of the endpoints, "
-        "in nats. *Unseen* are that many test examples, by their labels, that neither the models nor learning have seen. Where none are named, the figures are of "
-        "training examples held out from learning alone, images by the mean of the models' predictions: the models have seen them, so an excess may be negative.",
+        "Only one part is averaged, all other tensors are the anchor's, and the symmetries are learned anew "
+        "for just that "
+        "(text, or the models' predictions of images; few steps; `benchmarks/barrier/diagnose.py`): the excess "
+        "of the midpoint over the mean of the endpoints, "
+        "in nats. *Unseen* are that many test examples, by their labels, that neither the models nor learning "
+        "have seen. Where none are named, the figures are of "
+        "training examples held out from learning alone, images by the mean of the models' predictions: the "
+        "models have seen them, so an excess may be negative.",
         "",
         "| models | part | before learning | learned | steps | unseen |",
         "|---|---|---|---|---|---|",
     ]
     for pair, parts in json.loads(path.read_text()).items():
         lines += [
-            f"| {pair} | {part} | {row['before_learning']:.3f} | {row['midpoint']:.3f} | {row['steps']} | {row.get('unseen', '–')} |"
+            f"| {pair} | {part} | {row['before_learning']:.3f} | {row['midpoint']:.3f} | {row['steps']} | "
+            f"{row.get('unseen', '–')} |"
             for part, row in sorted(parts.items(), key=lambda item: -item[1]["midpoint"])
         ]
     told = [
@@ -250,9 +264,12 @@ def commands() -> list[str]:
     lines = [
         "## How to measure again",
         "",
-        "`python -m benchmarks.barrier` (`make barrier`) trains and measures what is missing in the results, and goes on where it was "
-        "stopped; a file of results that was removed is measured whole. *Hours* are those of matching and merging that the file "
-        "tells, on one thread. Training (`train.py`, many hours for all models) and measuring the lines come on top; both were not kept.",
+        "`python -m benchmarks.barrier` (`make barrier`) trains and measures what is missing in the results, "
+        "and goes on where it was "
+        "stopped; a file of results that was removed is measured whole. *Hours* are those of matching and "
+        "merging that the file "
+        "tells, on one thread. Training (`train.py`, many hours for all models) and measuring the lines come "
+        "on top; both were not kept.",
         "",
         "| results | models to train | commands, in `benchmarks/barrier` | hours |",
         "|---|---|---|---|",

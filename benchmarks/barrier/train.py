@@ -9,11 +9,12 @@
 A model goes to `benchmarks/data/barrier/<family>/seed-<n>` (`width-<d>-seed-<n>`, `half-<h>-seed-<n>`), in the
 layout of Hugging Face, with `training.json` beside it. The seed sets the initialisation, the order of the data and
 the augmentation: two seeds share the architecture and the training data and nothing else, two halves not even
-those. Models of width 512 and more take their products in bfloat16 (weights, gradients and the optimizer's state stay
-float32): processors with such instructions need half the time. The weights are those of the last step: the test data
-take no part in training. They did in one choice: the initial scale and the learning rate of the language models come
-from seven runs of about a minute, seed 0, scored on the held-out speeches. A folder appears when it is complete; a run
-that was killed goes on from `<folder>.state`, written every minute, and ends with the same weights as one that was not.
+those. Models of width 512 and more take their products in bfloat16 (weights, gradients and the optimizer's state
+stay float32): processors with such instructions need half the time. The weights are those of the last step: the
+test data take no part in training. They did in one choice: the initial scale and the learning rate of the language
+models come from seven runs of about a minute, seed 0, scored on the held-out speeches. A folder appears when it is
+complete; a run that was killed goes on from `<folder>.state`, written every minute, and ends with the same weights
+as one that was not.
 """
 
 from __future__ import annotations

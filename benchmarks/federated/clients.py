@@ -1,9 +1,10 @@
 """The clients of the federated benchmark: who has which digits, and how a client trains.
 
-Images are scikit-learn's 8x8 digits with the split of `examples/train_digits.py`. Of the 1347 training images, 200 are
-the probe: images without labels that everybody may see; no client trains on them. The rest is dealt to the clients,
-``even`` (every client a random quarter) or ``skewed`` (the shares of every class are drawn from a Dirichlet
-distribution with all parameters 0.5, as in Hsu et al. 2019). The 450 test images are seen by no client and no match.
+Images are scikit-learn's 8x8 digits with the split of `examples/train_digits.py`. Of the 1347 training images, 200
+are the probe: images without labels that everybody may see; no client trains on them. The rest is dealt to the
+clients, ``even`` (every client a random quarter) or ``skewed`` (the shares of every class are drawn from a
+Dirichlet distribution with all parameters 0.5, as in Hsu et al. 2019). The 450 test images are seen by no client
+and no match.
 """
 
 from __future__ import annotations

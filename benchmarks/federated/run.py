@@ -5,15 +5,16 @@
 Four clients (`benchmarks/federated/clients.py`), two ways to start:
 
 * ``shared``: all start from one model, as federated learning usually does. Eight rounds of two local epochs.
-* ``own``: every client has trained a model of its own from its own seed, for 30 epochs, before the first round; then
-  three rounds of two local epochs from what the server sends. The first round is the hard one.
+* ``own``: every client has trained a model of its own from its own seed, for 30 epochs, before the first round;
+  then three rounds of two local epochs from what the server sends. The first round is the hard one.
 
-Ways to average: ``plain`` (Flower's FedAvg), ``one`` (the first round takes the largest client's model and averages nothing:
-what alignment must beat), ``default`` (block-local spaces), ``all`` (residual streams as well),
+Ways to average: ``plain`` (Flower's FedAvg), ``one`` (the first round takes the largest client's model and averages
+nothing: what alignment must beat), ``default`` (block-local spaces), ``all`` (residual streams as well),
 ``activations`` (all spaces, and the server runs every model on 200 images without labels).
 
 Every run is written to benchmarks/results/federated/digits.json when it is done, and not repeated; the table in
-docs/lab/federated.md is made from that file (``--page`` does only that). Without Flower the same rounds run in a plain loop.
+docs/lab/federated.md is made from that file (``--page`` does only that). Without Flower the same rounds run in a
+plain loop.
 """
 
 from __future__ import annotations

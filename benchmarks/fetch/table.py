@@ -45,7 +45,8 @@ TABLE: dict[str, Entry] = {
     "anarcii": Entry(
         wheel("anarcii==2.0.8", "6ac81caef04a9cad1af1ea320b35bdced620fe2bfdd0b8b17b98131495b584ca"),
         "BSD-3-Clause",
-        "encoder-decoders of width 128, fused in_proj, tuned from one another: antibodies, sharks, T-cell receptors",
+        "encoder-decoders of width 128, fused in_proj, tuned from one another: antibodies, sharks, T-cell "
+        "receptors",
         (Part("anarcii", "tokeniser.py.txt", checkpoints.anarcii),),
     ),
     "vader": Entry(

@@ -1,4 +1,5 @@
-"""What people do to a checkpoint that should not hide where it comes from, on a config and its tensors in memory."""
+"""What people do to a checkpoint that should not hide where it comes from, on a config and its tensors in
+memory."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def read(model: Model) -> Weights:
 
 
 def disguised(weights: Weights, config: Config, seed: int) -> Model:
-    """A model moved by a random element of every space: the streams' largest groups, new gains, all local spaces, biases.
+    """A model moved by a random element of every space: the streams' largest groups, new gains, all local spaces,
+    biases.
 
     Streams stay, and the gains outside of layers, where the model gives them out.
     """
@@ -279,7 +281,8 @@ def other_layer(weights: Weights, config: Config, seed: int) -> Made:
 
 
 def _paired_anew(*roles: str) -> Callable[[Weights, Config, int], Made]:
-    """Heads, or neurons, in another order where they write the stream, and nowhere else: another function with equal sums."""
+    """Heads, or neurons, in another order where they write the stream, and nowhere else: another function with
+    equal sums."""
 
     def done(weights: Weights, config: Config, seed: int) -> Made:
         model, rng = recognise(in_memory(weights, config)), torch.Generator().manual_seed(seed)
@@ -303,7 +306,8 @@ def _paired_anew(*roles: str) -> Callable[[Weights, Config, int], Made]:
 
 
 def more_neurons(weights: Weights, config: Config, seed: int) -> Made:
-    """Eight neurons of every layer split in two halves, which no symmetry of the spec does: the same function, other shapes."""
+    """Eight neurons of every layer split in two halves, which no symmetry of the spec does: the same function,
+    other shapes."""
     model = recognise(in_memory(weights, config))
     size = next(k for k in ("intermediate_size", "n_inner", "d_ff") if isinstance(config.get(k), int))
     old = config[size]
@@ -333,7 +337,8 @@ def other_activation(weights: Weights, config: Config, seed: int) -> Made:
 
 
 def upcycled(weights: Weights, config: Config, seed: int) -> tuple[Weights, Config]:
-    """Four experts, each the dense MLP with noise of a tenth of it, and a random router (Komatsuzaki et al. 2023)."""
+    """Four experts, each the dense MLP with noise of a tenth of it, and a random router (Komatsuzaki et al.
+    2023)."""
     rng, found, width = torch.Generator().manual_seed(seed), {}, config["hidden_size"]
     parts = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
     for name, t in weights.items():
@@ -388,9 +393,17 @@ DERIVATIONS: dict[str, Callable[[Weights, Config, int], Made]] = {
     "upcycled to experts": upcycled,
 }
 TOKENS = {
-    "more tokens", "half the tokens", "vocabulary shuffled", "anchors replaced", "all anchors replaced", "all but anchors shuffled",
-    "half the rows replaced", "embeddings replaced", "shuffled, 8 bits", "replaced, a layer less",
-}  # fmt: skip
+    "more tokens",
+    "half the tokens",
+    "vocabulary shuffled",
+    "anchors replaced",
+    "all anchors replaced",
+    "all but anchors shuffled",
+    "half the rows replaced",
+    "embeddings replaced",
+    "shuffled, 8 bits",
+    "replaced, a layer less",
+}
 DEPTHS = {
     "a layer less",
     "half the layers",

@@ -20,7 +20,7 @@ fine-tunes of their own as far as they are there (150 steps at a rate of 1e-3 on
 what is made of every root: everything of the first of a family, a few things of the others. Each is hidden behind its own random element of every space
 before its fingerprint is taken; of the first root of a family there is everything undisguised as well. Made by
 `python -m benchmarks.fingerprints.tune` and `python -m benchmarks.fingerprints.run`, which write this page and [the
-results](../benchmarks/results/fingerprints.json).
+results](../../benchmarks/results/fingerprints.json).
 
 ## Kin or not
 
@@ -116,7 +116,8 @@ def _against_root(rows: dict[str, Any]) -> str:
         told = "{} of {}".format(*row["told"]) if row["told"][1] else ""
         way = f"{row['directed'].get('0', 0)} of {row['pairs']}"
         lines.append(
-            f"| {how} | {row['pairs']} | {_number(row['lowest_score'])} | {_number(row['lowest_spectra'])} | {verdicts} | {told} | {way} |"
+            f"| {how} | {row['pairs']} | {_number(row['lowest_score'])} | {_number(row['lowest_spectra'])} | "
+            f"{verdicts} | {told} | {way} |"
         )
     return "\n".join(lines)
 
@@ -126,7 +127,8 @@ def _twins(twins: dict[str, dict[str, float]]) -> str:
         int(sum(row[key] for row in twins.values())) for key in ("equal", "of", "bfloat16_same", "bfloat16_of")
     )
     return (
-        f"{equal} of {total} random disguises in float32 ({len(twins)} architectures) have the hash of their model. {rounded} of "
+        f"{equal} of {total} random disguises in float32 ({len(twins)} architectures) have the hash of their "
+        f"model. {rounded} of "
         f"them were rounded to bfloat16: {same} are within the tolerance of bfloat16."
     )
 

@@ -3,11 +3,12 @@
     python -m benchmarks.fingerprints.run                  # an hour on one core; writes results/fingerprints.json and the page
     python -m benchmarks.fingerprints.run --only twins     # one half, the other's results are kept
 
-Every model is hidden behind its own random element of every symmetry space before its fingerprint is taken (conditions of 4 for
-general linear maps, new gains, the streams' largest groups); the first root of a family is looked at undisguised as well, for what is
-told of zeros, levels and dtypes, which disguises hide. Pairs of one root are derived, pairs of two roots of one family (equal shapes, other
-seeds) or of two architectures are independent. Fingerprints are kept in benchmarks/data/fingerprints/prints; what is there is not made again.
-Twins: random disguises of the tests' small models, in float32, and some rounded to bfloat16.
+Every model is hidden behind its own random element of every symmetry space before its fingerprint is taken
+(conditions of 4 for general linear maps, new gains, the streams' largest groups); the first root of a family is
+looked at undisguised as well, for what is told of zeros, levels and dtypes, which disguises hide. Pairs of one root
+are derived, pairs of two roots of one family (equal shapes, other seeds) or of two architectures are independent.
+Fingerprints are kept in benchmarks/data/fingerprints/prints; what is there is not made again. Twins: random
+disguises of the tests' small models, in float32, and some rounded to bfloat16.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class Entry:
 
 
 def roots() -> list[tuple[str, str, list[tuple[str, Path]], bool]]:
-    """Family, root, checkpoints (the root first), and whether everything is made of it; what is not on this machine is left out."""
+    """Family, root, checkpoints (the root first), and whether everything is made of it; what is not on this machine
+    is left out."""
     found = [("bert", "minilm", [("as it is", DATA / "minilm"), ("fine-tuned", DATA / "minilm-sre")], False)]
     found[0][2].extend(("fine-tuned", path) for path in sorted(TEXT.glob("*/*-seed-*")))
     tuned = [("fine-tuned", DATA / name) for name in ("rxnfp-ft", "rxnfp-ft-10k")]
@@ -150,7 +152,8 @@ def auc(derived: list[float], independent: list[float]) -> float:
 
 
 def pairs_of(entries: list[Entry]) -> dict[str, Any]:
-    """Verdicts and witnesses of pairs: every derived model with its root, pairs of derived ones, and pairs of two roots."""
+    """Verdicts and witnesses of pairs: every derived model with its root, pairs of derived ones, and pairs of two
+    roots."""
     kin, strange = [], []
     for one, two in combinations(entries, 2):
         (kin if one.root == two.root else strange).append((one, two))
@@ -222,7 +225,8 @@ def _told(found: Compared) -> dict[str, Any]:
 
 
 def _wrong(one: Entry, two: Entry, s: Similarity) -> bool:
-    """Whether a verdict is not what was made: kin of strangers, or a stranger or a tampered model of kin that are neither."""
+    """Whether a verdict is not what was made: kin of strangers, or a stranger or a tampered model of kin that are
+    neither."""
     if one.root != two.root:
         return s.derived
     if s.verdict == TAMPERED:

@@ -1,4 +1,5 @@
-"""Fine-tunes of the small models of the barrier benchmark: other text, other pictures, at the rate that they were trained with.
+"""Fine-tunes of the small models of the barrier benchmark: other text, other pictures, at the rate that they were
+trained with.
 
 python -m benchmarks.fingerprints.tune    # into benchmarks/data/fingerprints; a minute or two each; what is there is kept
 """
@@ -51,7 +52,8 @@ def _looking(model: nn.Module, images: str) -> Callable[[], Tensor]:
 
 
 def tune(family: str, seed: int) -> None:
-    """Language models go on with Moby Dick, image models with their pictures upside down and labels counted backwards."""
+    """Language models go on with Moby Dick, image models with their pictures upside down and labels counted
+    backwards."""
     out = TUNED / f"{family}-{seed}"
     if (out / "config.json").is_file():
         return

@@ -6,9 +6,9 @@
 Resumable; faults of an earlier run are tried again first.
 
 A process is forked for every batch, so that what one input breaks, no later one sees; a child that says nothing for
-ten seconds of the processor's time (or five minutes) is killed, and that is a hang. A fault is also: an exception that is no sentence, a dead child, more or
-less than one sentence on stderr, a file left by a refused command, any path outside the folder that was opened for
-writing or removed, and an input that changed.
+ten seconds of the processor's time (or five minutes) is killed, and that is a hang. A fault is also: an exception
+that is no sentence, a dead child, more or less than one sentence on stderr, a file left by a refused command, any
+path outside the folder that was opened for writing or removed, and an input that changed.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def processor_seconds(pid: int) -> float:
 
 
 def _is_stuck(pid: int, spent: float, began: float) -> bool:
-    """Whether a silent child has had its seconds of the processor, or sleeps: on a busy machine neither says anything of the
-    other."""
+    """Whether a silent child has had its seconds of the processor, or sleeps: on a busy machine neither says
+    anything of the other."""
     return processor_seconds(pid) - spent >= SECONDS or time.monotonic() - began >= PATIENCE
 
 

@@ -1,11 +1,12 @@
-"""The same recipes through mergekit 0.1.5 and through isomerge: the largest difference of any weight, method by method.
+"""The same recipes through mergekit 0.1.5 and through isomerge: the largest difference of any weight, method by
+method.
 
     python benchmarks/mergekit/compare.py                    # writes benchmarks/results/mergekit.json
     python benchmarks/mergekit/compare.py --through functions
 
-mergekit runs in a virtual environment of its own, made on the first run (benchmarks/data/mergekit-env). Deterministic
-methods are compared number by number. Random ones draw other numbers: the share of changed weights, and mean and variance
-of the change, are compared, in standard errors.
+mergekit runs in a virtual environment of its own, made on the first run (benchmarks/data/mergekit-env).
+Deterministic methods are compared number by number. Random ones draw other numbers: the share of changed weights,
+and mean and variance of the change, are compared, in standard errors.
 """
 
 from __future__ import annotations
@@ -34,20 +35,25 @@ ERRORS = 5
 """Standard errors within which two random masks count as drawn alike."""
 NOTES = {
     "nuslerp-rows-float32": (
-        "expected where it differs: two vectors may be nearly opposite when they are short (BERT's classifier has two "
-        "rows). mergekit then divides by the sine of an angle that it knows to 3e-4 in float32; isomerge takes angles in "
+        "expected where it differs: two vectors may be nearly opposite when they are short (BERT's classifier "
+        "has two "
+        "rows). mergekit then divides by the sine of an angle that it knows to 3e-4 in float32; isomerge takes "
+        "angles in "
         "float64. With dtype float64 both tools agree."
     ),
     "arcee_fusion-light-float32": (
-        "expected: mergekit computes the divergence of softmaxes in the working dtype, isomerge in float64 always. In "
-        "float32 the divergence of near rows is rounding noise, and so are mergekit's decisions; with dtype float64 "
+        "expected: mergekit computes the divergence of softmaxes in the working dtype, isomerge in float64 "
+        "always. In "
+        "float32 the divergence of near rows is rounding noise, and so are mergekit's decisions; with dtype "
+        "float64 "
         "(arcee_fusion-light-float64) both tools agree."
     ),
 }
 
 
 def environment() -> Path:
-    """The python that has mergekit; made if need be. The CPU build of torch goes first, so that no CUDA is fetched."""
+    """The python that has mergekit; made if need be. The CPU build of torch goes first, so that no CUDA is
+    fetched."""
     python = ENVIRONMENT / "bin" / "python"
     if not (ENVIRONMENT / "bin" / "mergekit-yaml").exists():
         venv.create(ENVIRONMENT, with_pip=True, clear=True)
@@ -111,7 +117,8 @@ def difference(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
 
 
 def statistics(theirs: dict[str, Any], ours: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """Share of changed weights, mean and variance of the change, of both tools, and their gaps in standard errors."""
+    """Share of changed weights, mean and variance of the change, of both tools, and their gaps in standard
+    errors."""
     import torch
 
     changes = [torch.cat([(m[n] - base[n]).flatten() for n in base]) for m in (theirs, ours)]

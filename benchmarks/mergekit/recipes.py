@@ -97,8 +97,8 @@ def as_yaml(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 
 def write_models(kind: str, folder: Path) -> None:
-    """A random base, three models that look fine-tuned from it (dense changes, and larger ones of rank one), and one
-    that is hardly changed (by 1e-4, as a short fine-tune at a small learning rate)."""
+    """A random base, three models that look fine-tuned from it (dense changes, and larger ones of rank one), and
+    one that is hardly changed (by 1e-4, as a short fine-tune at a small learning rate)."""
     import torch
     import transformers
 

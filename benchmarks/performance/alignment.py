@@ -1,12 +1,13 @@
-"""The time of an alignment against the seed paper's algorithm written plainly (`benchmarks.performance.naive`), on one thread.
+"""The time of an alignment against the seed paper's algorithm written plainly (`benchmarks.performance.naive`), on
+one thread.
 
     OMP_NUM_THREADS=1 python -m benchmarks.performance.alignment            # writes results/performance/alignment.json and the table
     OMP_NUM_THREADS=1 python -m benchmarks.performance.alignment --shapes roberta-base --cases related --repeats 5
 
-Both sides take turns, in one process (tensors in memory to tensors in memory) or each in processes of its own (folder to folder,
-start-up included), so that other work on the machine slows them alike: the ratios count, not the seconds. Measured are the
-wall's seconds and the processor's (user and system), of which other work takes none. What is minimised, the squared
-distance of all matched tensors, is compared as well.
+Both sides take turns, in one process (tensors in memory to tensors in memory) or each in processes of its own
+(folder to folder, start-up included), so that other work on the machine slows them alike: the ratios count, not the
+seconds. Measured are the wall's seconds and the processor's (user and system), of which other work takes none. What
+is minimised, the squared distance of all matched tensors, is compared as well.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def ours(
 ) -> dict[str, Tensor]:
     """Every unit read, matched, moved and measured as `isomerge align` does it; the moved tensors by name.
 
-    As there, what is read is not copied (a command reads pages of its files) and the libraries' objects are not looked at by the
-    garbage collector.
+    As there, what is read is not copied (a command reads pages of its files) and the libraries' objects are not
+    looked at by the garbage collector.
     """
     from isomerge.checkpoint.in_memory import MemoryCheckpoint, in_memory
     from isomerge.models.recognised import recognise, working_dtype
@@ -147,7 +148,8 @@ def as_processes(shape: Shape, case: str, spaces: str, repeats: int) -> dict[str
 
 
 def row_of(name: str, layers: int, case: str, spaces: str, how: str, found: dict[str, Any]) -> dict[str, Any]:
-    """A row of the results: medians, their ratios round by round by either clock, and the relative difference of the objective."""
+    """A row of the results: medians, their ratios round by round by either clock, and the relative difference of
+    the objective."""
     ratios = {
         clock: sorted(round(a / b, 2) for a, b in zip(took["naive"], took["isomerge"], strict=True))
         for clock, took in found["seconds"].items()
@@ -164,7 +166,8 @@ def row_of(name: str, layers: int, case: str, spaces: str, how: str, found: dict
 def table(found: dict[str, Any]) -> str:
     """The table of the documentation."""
     lines = [
-        "| model | pair | `--spaces` | from, to | plain (s) | isomerge (s) | times as fast (range) | by processor time | squared distance against plain |",
+        "| model | pair | `--spaces` | from, to | plain (s) | isomerge (s) | times as fast (range) | by "
+        "processor time | squared distance against plain |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in found["rows"]:
@@ -173,12 +176,14 @@ def table(found: dict[str, Any]) -> str:
             f"**{median(ratios):.1f}** ({ratios[0]:.1f} to {ratios[-1]:.1f})" for ratios in r["ratios"].values()
         )
         lines.append(
-            f"| {r['shape']} | {r['case']} | `{r['spaces']}` | {r['how']} | {seconds['naive']:.2f} | {seconds['isomerge']:.2f} | "
+            f"| {r['shape']} | {r['case']} | `{r['spaces']}` | {r['how']} | {seconds['naive']:.2f} | "
+            f"{seconds['isomerge']:.2f} | "
             f"{wall} | {processor} | {r['objective_difference']:+.0e} |"
         )
     lines.append("")
     lines.append(
-        f"Medians of at least {min(len(r['ratios']['wall']) for r in found['rows'])} rounds in turns, one thread on a shared machine of {found['cores']} cores, torch {found['torch']}."
+        f"Medians of at least {min(len(r['ratios']['wall']) for r in found['rows'])} rounds in turns, one "
+        f"thread on a shared machine of {found['cores']} cores, torch {found['torch']}."
     )
     return "\n".join(lines)
 
@@ -227,9 +232,14 @@ def main() -> None:
                     )
     order = {key: number for number, key in enumerate((*SHAPES, *CASES, "memory", "processes"))}
     found = {
-        "torch": torch.__version__, "cores": os.cpu_count(), "machine": platform.machine(),
-        "rows": sorted(rows.values(), key=lambda r: (order[r["shape"]], order[r["case"]], r["spaces"] != "paper", order[r["how"]])),
-    }  # fmt: skip
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "rows": sorted(
+            rows.values(),
+            key=lambda r: (order[r["shape"]], order[r["case"]], r["spaces"] != "paper", order[r["how"]]),
+        ),
+    }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
     if PAGE.exists():

@@ -2,9 +2,9 @@
 
     python -m benchmarks.performance.bare_loop ONE TWO OUT_FILE
 
-Reads pages of both, sums them, widens pieces to float32, measures their distance, averages, looks for what is not finite, writes
-and sums: what isomerge does to every byte, in two threads, without plan, names, journal or report; and flushes at the end.
-A row of `benchmarks.performance.merging`.
+Reads pages of both, sums them, widens pieces to float32, measures their distance, averages, looks for what is not
+finite, writes and sums: what isomerge does to every byte, in two threads, without plan, names, journal or report;
+and flushes at the end. A row of `benchmarks.performance.merging`.
 """
 
 from __future__ import annotations

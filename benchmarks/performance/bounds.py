@@ -1,11 +1,12 @@
-"""Whether `--max-memory` holds: the least that a command takes to begin, and the peak of its anonymous memory (Linux).
+"""Whether `--max-memory` holds: the least that a command takes to begin, and the peak of its anonymous memory
+(Linux).
 
     python -m benchmarks.performance.bounds                  # writes results/performance/bounds.json
     python -m benchmarks.performance.bounds stats generate   # these rows alone
 
-Pairs are Llama-shaped fine-tunes of one random model in bfloat16, read on random tokens where models are run. Every row is a
-process of its own, with one thread and the least bound that it does not refuse. Results are kept row by row: a run that was
-stopped goes on.
+Pairs are Llama-shaped fine-tunes of one random model in bfloat16, read on random tokens where models are run. Every
+row is a process of its own, with one thread and the least bound that it does not refuse. Results are kept row by
+row: a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ MODELS: dict[str, tuple[str, ...]] = {
     "merge --anchor none": ("--anchor", "none"),
 }
 DATA: dict[str, tuple[str, ...]] = {
-    "align --data --evidence activations": ("--data", "DATA", "--spaces", "default", "--no-functional", "--evidence", "activations"),
+    "align --data --evidence activations": (
+        "--data",
+        "DATA",
+        "--spaces",
+        "default",
+        "--no-functional",
+        "--evidence",
+        "activations",
+    ),
     "align --data": ("--data", "DATA", "--spaces", "default"),
     "align --input-metric": ("--data", "DATA", "--no-functional", "--input-metric", *FEW),
     "align --search": ("--data", "DATA", "--search", "3", "--no-functional", *FEW),
@@ -52,7 +61,7 @@ DATA: dict[str, tuple[str, ...]] = {
     "merge regression": ("--no-align", "--method", "regression", "--data", "DATA", "--limit", "32"),
     "merge fisher": ("--no-align", "--method", "fisher", "--data", "DATA", "--limit", "8"),
     "merge regmean": ("--no-align", "--method", "regmean", "--data", "DATA"),
-}  # fmt: skip
+}
 FORWARD: dict[str, tuple[str, ...]] = {
     "stats": ("--data", "DATA"),
     "stats --kinds fisher,kfac": ("--data", "DATA", "--kinds", "fisher,kfac", "--limit", "8"),

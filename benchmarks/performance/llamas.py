@@ -64,7 +64,8 @@ class Llama:
 
 
 def write(folder: Path, model: Llama, seed: int, *, shards: int = 1, noise: float = 0.0, draw: int = 0) -> Path:
-    """A random model in bfloat16: the weights of ``seed``, and for ``noise`` the draw ``draw`` added, so many standard deviations large.
+    """A random model in bfloat16: the weights of ``seed``, and for ``noise`` the draw ``draw`` added, so many
+    standard deviations large.
 
     Two models of one seed are fine-tunes of one base. A folder that is complete is left as it is.
     """

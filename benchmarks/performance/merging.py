@@ -4,8 +4,8 @@
     python -m benchmarks.performance.merging --repeats 3 1  # of what is short, and of what is long
 
 The models are made on the first run (benchmarks/data/performance): a random Llama in bfloat16, four shards, and two
-fine-tunes of it. All rows run in turns, with the same threads, with the inputs in the page cache. mergekit runs in an
-environment of its own, which is made as well.
+fine-tunes of it. All rows run in turns, with the same threads, with the inputs in the page cache. mergekit runs in
+an environment of its own, which is made as well.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The seed paper's Algorithm 1 as a reader of its equations would write it: the yardstick of speed.
 
-One loop over layers and heads, a singular value decomposition per head (Eq. 10), the roots of a quartic per head (Eq. 11 and
-12), neurons by scipy's assignment (Eq. 7), and permutations as dense matrices (Eq. 4). Nothing is made slow on purpose, and
-nothing is made fast. Layers are dictionaries ``{"q.weight": Tensor, "q.bias": ..., "i.weight": ...}`` with weights [out, in]:
-queries, keys, values, the attention's output, the neurons' inputs and outputs.
+One loop over layers and heads, a singular value decomposition per head (Eq. 10), the roots of a quartic per head
+(Eq. 11 and 12), neurons by scipy's assignment (Eq. 7), and permutations as dense matrices (Eq. 4). Nothing is made
+slow on purpose, and nothing is made fast. Layers are dictionaries ``{"q.weight": Tensor, "q.bias": ..., "i.weight":
+...}`` with weights [out, in]: queries, keys, values, the attention's output, the neurons' inputs and outputs.
 
     python -m benchmarks.performance.naive SOURCE ANCHOR OUT     # checkpoint folders of `benchmarks.performance.pairs`
 """

@@ -1,8 +1,8 @@
 """Pairs of synthetic checkpoints in the layouts of Hugging Face, whose best alignment is known or is none.
 
-Weights are Gaussian. The source of a pair is drawn; the anchor is the source moved by random symmetries of the paper's spaces
-and some noise (``related``), the source and less noise (``fine-tune``), or drawn as well (``unrelated``). Embeddings are small:
-alignment leaves them alone.
+Weights are Gaussian. The source of a pair is drawn; the anchor is the source moved by random symmetries of the
+paper's spaces and some noise (``related``), the source and less noise (``fine-tune``), or drawn as well
+(``unrelated``). Embeddings are small: alignment leaves them alone.
 """
 
 from __future__ import annotations
@@ -42,28 +42,51 @@ SHAPES = {
 _DENSE = {"o": "attention.output.dense", "i": "intermediate.dense", "f": "output.dense"}
 # the stem of the layers, and what the projections are called in it
 LAYOUTS = {
-    "vit": ("vit.encoder.layer", {n: f"attention.attention.{m}" for n, m in zip("qkv", ("query", "key", "value"), strict=True)}),
-    "roberta": ("roberta.encoder.layer", {n: f"attention.self.{m}" for n, m in zip("qkv", ("query", "key", "value"), strict=True)}),
+    "vit": (
+        "vit.encoder.layer",
+        {n: f"attention.attention.{m}" for n, m in zip("qkv", ("query", "key", "value"), strict=True)},
+    ),
+    "roberta": (
+        "roberta.encoder.layer",
+        {n: f"attention.self.{m}" for n, m in zip("qkv", ("query", "key", "value"), strict=True)},
+    ),
     "deberta-v2": (
         "deberta.encoder.layer",
         {n: f"attention.self.{m}_proj" for n, m in zip("qkv", ("query", "key", "value"), strict=True)},
     ),
-}  # fmt: skip
+}
 VOCABULARY, POSITIONS = 64, 32
 # what config.json needs beside the sizes, and the tensors outside the layers: name -> shape, d for the width
 CONFIGS: dict[str, dict[str, Any]] = {
-    "vit": {"architectures": ["ViTModel"], "hidden_act": "gelu", "image_size": 32, "patch_size": 8, "num_channels": 3},
+    "vit": {
+        "architectures": ["ViTModel"],
+        "hidden_act": "gelu",
+        "image_size": 32,
+        "patch_size": 8,
+        "num_channels": 3,
+    },
     "roberta": {
-        "architectures": ["RobertaModel"], "hidden_act": "gelu", "vocab_size": VOCABULARY, "type_vocab_size": 1,
-        "max_position_embeddings": POSITIONS, "pad_token_id": 1,
+        "architectures": ["RobertaModel"],
+        "hidden_act": "gelu",
+        "vocab_size": VOCABULARY,
+        "type_vocab_size": 1,
+        "max_position_embeddings": POSITIONS,
+        "pad_token_id": 1,
     },
     "deberta-v2": {
-        "architectures": ["DebertaV2Model"], "hidden_act": "gelu", "vocab_size": VOCABULARY, "type_vocab_size": 0,
-        "max_position_embeddings": POSITIONS, "relative_attention": True, "position_buckets": POSITIONS // 2,
-        "pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm",
+        "architectures": ["DebertaV2Model"],
+        "hidden_act": "gelu",
+        "vocab_size": VOCABULARY,
+        "type_vocab_size": 0,
+        "max_position_embeddings": POSITIONS,
+        "relative_attention": True,
+        "position_buckets": POSITIONS // 2,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
         "position_biased_input": False,
     },
-}  # fmt: skip
+}
 OUTSIDE: dict[str, dict[str, tuple[int | str, ...]]] = {
     "vit": {
         "vit.embeddings.cls_token": (1, 1, "d"), "vit.embeddings.position_embeddings": (1, 17, "d"),

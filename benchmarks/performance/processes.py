@@ -32,17 +32,19 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Variables for a command: so many threads of the numerical libraries, nothing from the network, modules compiled once.
+    """Variables for a command: so many threads of the numerical libraries, nothing from the network, modules
+    compiled once.
 
-    What pip installs is compiled; a checkout is too, after its first start, unless Python is told to keep nothing: then every
-    start compiles all of isomerge anew, and nothing of what it is compared with.
+    What pip installs is compiled; a checkout is too, after its first start, unless Python is told to keep nothing:
+    then every start compiles all of isomerge anew, and nothing of what it is compared with.
     """
     own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**own, **dict.fromkeys(LIBRARIES, str(threads)), "HF_HUB_OFFLINE": "1"}
 
 
 def into_page_cache(folders: Iterable[Path]) -> None:
-    """Read all weights: some systems give cached pages back while a long run goes on, and what comes next would pay."""
+    """Read all weights: some systems give cached pages back while a long run goes on, and what comes next would
+    pay."""
     for folder in folders:
         for file in folder.glob("*.safetensors"):
             with file.open("rb") as stream:
@@ -51,8 +53,8 @@ def into_page_cache(folders: Iterable[Path]) -> None:
 
 
 def memory_at_hand() -> None:
-    """Take memory and give it back: a virtual machine whose host takes what is free pays for every page that it uses anew,
-    several times what writing it costs, and the row that comes after a long pause would pay for all."""
+    """Take memory and give it back: a virtual machine whose host takes what is free pays for every page that it
+    uses anew, several times what writing it costs, and the row that comes after a long pause would pay for all."""
     mmap.mmap(-1, AT_HAND, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
@@ -66,8 +68,8 @@ def measure(command: Sequence[str], *, threads: int, log: Path, inputs: Iterable
         inputs: folders whose weights are in the page cache when it starts.
 
     Returns:
-        ``seconds``, ``cpu_seconds`` (user and system, with children), ``peak_anonymous_bytes``, ``load`` before and after;
-        ``work_seconds`` where the last line of its output is a number.
+        ``seconds``, ``cpu_seconds`` (user and system, with children), ``peak_anonymous_bytes``, ``load`` before and
+        after; ``work_seconds`` where the last line of its output is a number.
 
     Raises:
         RuntimeError: the command failed.

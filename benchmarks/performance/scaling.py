@@ -3,8 +3,8 @@
     python -m benchmarks.performance.scaling                 # writes results/performance/scaling.json
     python -m benchmarks.performance.scaling --large 1.5     # and a pair of about so many billions of parameters each
 
-Pairs are fine-tunes of one random Llama in bfloat16, apart by a tenth of its weights' standard deviation. Every row is a process
-of its own. Results are kept row by row: a run that was stopped goes on.
+Pairs are fine-tunes of one random Llama in bfloat16, apart by a tenth of its weights' standard deviation. Every row
+is a process of its own. Results are kept row by row: a run that was stopped goes on.
 """
 
 from __future__ import annotations

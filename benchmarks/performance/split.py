@@ -1,9 +1,10 @@
-"""Where the time of an aligned merge goes: the 0.84-billion-parameter pair of `benchmarks.performance.merging`, one thread.
+"""Where the time of an aligned merge goes: the 0.84-billion-parameter pair of `benchmarks.performance.merging`, one
+thread.
 
     python -m benchmarks.performance.split       # writes results/performance/split.json; a minute or two
 
-Processor seconds by the profiler of Python. The floor is what no match can do without: both models read, one cross-Gram per space,
-distances before and after, the source moved, and the result fused and written.
+Processor seconds by the profiler of Python. The floor is what no match can do without: both models read, one
+cross-Gram per space, distances before and after, the source moved, and the result fused and written.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ PARTS = {
     "neurons: sketch, nearest, exact distances": (("sketch.py", "solve_neurons"),),
     "heads: bounds, polar factors": (("nested.py", "_base"),),
 }
-"""Functions by file and name whose time, with all that they call, is a part; none calls another one, but for `GAUGES`."""
+"""Functions by file and name whose time, with all that they call, is a part; none calls another one, but for
+`GAUGES`."""
 GAUGES = "balance.py"
 """What moves models for a gauge counts there."""
 FLOOR = tuple(PARTS)[:5]

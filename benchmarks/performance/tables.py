@@ -15,9 +15,12 @@ PAGE = ROOT / "docs" / "lab" / "performance.md"
 def merging(found: dict[str, Any]) -> list[str]:
     """Against mergekit and `cp`."""
     lines = [
-        f"Two fine-tunes of a random {found['parameters'] / 1e9:.2f}-billion-parameter Llama in bfloat16 (and the base, for "
-        f"`ties` at density 0.5), {found['threads']} threads, all rows in turns, inputs in the page cache, machine of {found['cores']} "
-        f"cores shared with others (load {_loads(found)}). Seconds are those of the whole command, median and range; processor "
+        f"Two fine-tunes of a random {found['parameters'] / 1e9:.2f}-billion-parameter Llama in bfloat16 (and "
+        f"the base, for "
+        f"`ties` at density 0.5), {found['threads']} threads, all rows in turns, inputs in the page cache, "
+        f"machine of {found['cores']} "
+        f"cores shared with others (load {_loads(found)}). Seconds are those of the whole command, median and "
+        f"range; processor "
         "seconds are user and system; memory is the peak of anonymous memory.",
         "",
         "| method | command | runs | seconds | processor seconds | memory (MB) |",
@@ -37,7 +40,8 @@ def merging(found: dict[str, Any]) -> list[str]:
     gaps = ", ".join(f"`{m}` {e['against_mergekit']['relative']:.1g}" for m, e in found["methods"].items())
     lines += [
         "",
-        f"How far the outputs of the two tools differ, as a share of the norm: {gaps}. mergekit computes in bfloat16, as the "
+        f"How far the outputs of the two tools differ, as a share of the norm: {gaps}. mergekit computes in "
+        f"bfloat16, as the "
         "recipe's `dtype` says; isomerge computes in float32 and rounds once, when it writes.",
     ]
     return lines
@@ -65,7 +69,8 @@ def startup(found: dict[str, Any]) -> list[str]:
 def scaling(found: dict[str, Any]) -> list[str]:
     """Curves, one row each."""
     lines = [
-        "Pairs of Llama-shaped models in bfloat16, a tenth of the weights' standard deviation apart (width 1024, 4 layers, 16 heads "
+        "Pairs of Llama-shaped models in bfloat16, a tenth of the weights' standard deviation apart (width "
+        "1024, 4 layers, 16 heads "
         "where the row does not say otherwise), default spaces, one thread unless `-j` is said, one run each.",
         "",
         "| row | million parameters | seconds | processor seconds | memory (MB) | estimate of `--dry-run` (MB) |",
@@ -84,7 +89,8 @@ def scaling(found: dict[str, Any]) -> list[str]:
 def bounds(found: dict[str, Any]) -> list[str]:
     """What was allowed and what was taken."""
     lines = [
-        "Pairs as above with the least `--max-memory` that is not refused, 64 texts of 64 random tokens where models are run, inside layers alone "
+        "Pairs as above with the least `--max-memory` that is not refused, 64 texts of 64 random tokens where "
+        "models are run, inside layers alone "
         "(but for `--spaces all`), one thread, one run each.",
         "",
         "| row | least bound (MB) | peak of anonymous memory (MB) | of the bound |",

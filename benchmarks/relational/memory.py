@@ -2,8 +2,8 @@
 
     python benchmarks/relational/memory.py      # writes results/relational/memory.json
 
-Each run is a process of its own, which reports how far its peak resident memory (VmHWM) lies above the memory that it held
-before the attention ran. Only what torch allocates for the run is in it; the inputs are not.
+Each run is a process of its own, which reports how far its peak resident memory (VmHWM) lies above the memory that
+it held before the attention ran. Only what torch allocates for the run is in it; the inputs are not.
 """
 
 from __future__ import annotations

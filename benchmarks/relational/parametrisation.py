@@ -2,8 +2,9 @@
 
     python benchmarks/relational/parametrisation.py      # writes results/relational/parametrisation.json
 
-Every model has 2 layers, 4 heads, width 32 and sees the same batches; of each, the learning rate with the least training loss
-counts. The comparison with standard and quotient training on real tasks is benchmarks/relational/compare.py.
+Every model has 2 layers, 4 heads, width 32 and sees the same batches; of each, the learning rate with the least
+training loss counts. The comparison with standard and quotient training on real tasks is
+benchmarks/relational/compare.py.
 """
 
 from __future__ import annotations

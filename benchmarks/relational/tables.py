@@ -46,7 +46,7 @@ on {VALIDATION_IMAGES} images (256 windows) apart from the {TEST_IMAGES} (512 wi
 whose seeds differ much may have got a rate that is not its best. Losses are in nats per image or per byte. A
 difference counts when its mean over seeds is larger than its spread, the standard deviation of the paired
 differences; with three seeds this is a rule of thumb. `make bench-relational` measures what is missing and writes
-this page from [the results](../benchmarks/results/relational); its sentences are computed.
+this page from [the results](../../benchmarks/results/relational); its sentences are computed.
 """
 READING = f"""## How to read the tables
 
@@ -77,7 +77,7 @@ def page(tasks: Mapping[str, Summary]) -> str:
         lines += [f"**{TASKS[task].title}.** {' '.join(found)}", ""]
     lines += [
         "![Test loss against peak learning rate, one line per arm; the dashed line is what frequencies alone "
-        "give, and runs that failed stand above it](images/relational-rates.png)",
+        "give, and runs that failed stand above it](../images/relational-rates.png)",
         "",
         READING,
     ]
@@ -85,7 +85,7 @@ def page(tasks: Mapping[str, Summary]) -> str:
         lines += [f"## {TASKS[task].title}", ""]
         lines += [*quality(summary), *stability(summary), *times(summary), *wandering(summary)]
     lines += [
-        "![Way along orbits against peak learning rate](images/relational-orbits.png)",
+        "![Way along orbits against peak learning rate](../images/relational-orbits.png)",
         "",
         "## What it was measured with",
         "",
@@ -203,7 +203,7 @@ def provenance(task: str, summary: Summary) -> Sequence[str]:
     name = f"{task}.json"
     runs = sum("processor_seconds" in cell for cell in cells.values())
     return [
-        f"[{name}](../benchmarks/results/relational/{name})",
+        f"[{name}](../../benchmarks/results/relational/{name})",
         str(runs),
         f"{duration(took)} ({duration(spent(cells))} by the clock)",
         told,

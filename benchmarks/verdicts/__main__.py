@@ -1,18 +1,20 @@
-"""Is `verify` ever wrong? Mutations of configs and tensors over small models of many architectures, each judged by running both.
+"""Is `verify` ever wrong? Mutations of configs and tensors over small models of many architectures, each judged by
+running both.
 
     python -m benchmarks.verdicts                   # two hundred of each (11,000 of 55), an hour on one core; resumable
     python -m benchmarks.verdicts --each 1000
     python -m benchmarks.verdicts --models llama bert --results a.json    # one of several processes
     python -m benchmarks.verdicts --each 0 --join a.json b.json           # their results in one file
 
-Writes results/verdicts.json and the sentence about it in docs/guide/same-model.md. Both models are run in float64 (norms, softmax and routers
-as well) on inputs that hold every token and position. A verdict is wrong
+Writes results/verdicts.json and the sentence about it in docs/guide/same-model.md. Both models are run in float64
+(norms, softmax and routers as well) on inputs that hold every token and position. A verdict is wrong
 
-* when it is *same* and outputs are further apart than ten times what it allows to weights, or one model does not run;
+* when it is *same* and outputs are further apart than ten times what it allows to weights, or one model does not
+  run;
 * when it is *not the same*, or a refusal, and nothing but declared symmetries was used.
 
-*Not the same* of models whose outputs agree is right (by the symmetries declared), and counted apart: an undeclared symmetry, or a part that
-no output depends on. So are *cannot tell* and refusals (exit code 2).
+*Not the same* of models whose outputs agree is right (by the symmetries declared), and counted apart: an undeclared
+symmetry, or a part that no output depends on. So are *cannot tell* and refusals (exit code 2).
 """
 
 from __future__ import annotations
@@ -114,11 +116,16 @@ def sentence(found: dict[str, Any]) -> str:
                 twins[told] += count
     wrong = found["wrong"]
     return (
-        f"Of [{found['mutations']:,} mutations](../benchmarks/results/verdicts.json) of configs and tensors over {len(found['models'])} small "
-        f"models, each judged by running both in float64, {said_of['same']:,} are called *same*, {said_of['not the same']:,} *not the same*, "
-        f"{said_of['not the same, outputs equal']:,} *not the same by the symmetries declared* although outputs agree (symmetries that are not "
-        f"declared, or weights that no output depends on), {said_of['cannot tell']:,} *cannot tell*, and {said_of['refused']:,} are refused; "
-        f"{twins['same']:,} of {twins.total():,} twins are called *same*. {wrong or 'None'} {'are' if wrong > 1 else 'is'} wrong."
+        f"Of [{found['mutations']:,} mutations](../../benchmarks/results/verdicts.json) of configs and tensors "
+        f"over {len(found['models'])} small "
+        f"models, each judged by running both in float64, {said_of['same']:,} are called *same*, "
+        f"{said_of['not the same']:,} *not the same*, "
+        f"{said_of['not the same, outputs equal']:,} *not the same by the symmetries declared* although outputs "
+        f"agree (symmetries that are not "
+        f"declared, or weights that no output depends on), {said_of['cannot tell']:,} *cannot tell*, and "
+        f"{said_of['refused']:,} are refused; "
+        f"{twins['same']:,} of {twins.total():,} twins are called *same*. {wrong or 'None'} "
+        f"{'are' if wrong > 1 else 'is'} wrong."
     )
 
 

@@ -42,14 +42,30 @@ GPT = {
     "eos_token_id": 2,
 }
 PATCHES = {
-    "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 10, "image_size": 8, "patch_size": 4,
+    "hidden_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 3,
+    "intermediate_size": 10,
+    "image_size": 8,
+    "patch_size": 4,
     "num_labels": 5,
-}  # fmt: skip
+}
 PAIRED = {
-    "vocab_size": 23, "d_model": 12, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 3,
-    "decoder_attention_heads": 3, "encoder_ffn_dim": 10, "decoder_ffn_dim": 8, "max_position_embeddings": 16, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None,
-}  # fmt: skip
+    "vocab_size": 23,
+    "d_model": 12,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 10,
+    "decoder_ffn_dim": 8,
+    "max_position_embeddings": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+}
 T5 = {
     "vocab_size": 23,
     "d_model": 12,
@@ -80,9 +96,16 @@ FALCON = {
     "eos_token_id": 1,
 }
 DEBERTA = {
-    **BODY, "relative_attention": True, "norm_rel_ebd": "layer_norm", "position_buckets": 4, "position_biased_input": False,
-    "type_vocab_size": 0, "max_relative_positions": 8, "pos_att_type": ["c2p", "p2c"], "share_att_key": False,
-}  # fmt: skip
+    **BODY,
+    "relative_attention": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_buckets": 4,
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+    "max_relative_positions": 8,
+    "pos_att_type": ["c2p", "p2c"],
+    "share_att_key": False,
+}
 MAMBA = {
     "vocab_size": 23,
     "hidden_size": 12,
@@ -116,7 +139,10 @@ MODELS: dict[str, tuple[str, Config]] = {
     "mistral": ("MistralForCausalLM", {**GROUPED, "sliding_window": 4}),
     "qwen2": ("Qwen2ForCausalLM", GROUPED),
     "qwen3": ("Qwen3ForCausalLM", GROUPED),
-    "granite": ("GraniteForCausalLM", {**GROUPED, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0}),
+    "granite": (
+        "GraniteForCausalLM",
+        {**GROUPED, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
+    ),
     "smollm3": ("SmolLM3ForCausalLM", GROUPED),
     "arcee": ("ArceeForCausalLM", GROUPED),
     "olmo": ("OlmoForCausalLM", HEADS),
@@ -139,7 +165,10 @@ MODELS: dict[str, tuple[str, Config]] = {
     "opt": ("OPTForCausalLM", OPT),
     "bloom": ("BloomForCausalLM", {"vocab_size": 23, "hidden_size": 12, "n_layer": 1, "n_head": 3}),
     "falcon": ("FalconForCausalLM", FALCON),
-    "falcon-rw": ("FalconForCausalLM", {**FALCON, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
+    "falcon-rw": (
+        "FalconForCausalLM",
+        {**FALCON, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+    ),
     "mpt": ("MptForCausalLM", {"vocab_size": 23, "d_model": 12, "n_layers": 1, "n_heads": 3, "max_seq_len": 16}),
     "mixtral": ("MixtralForCausalLM", {**GROUPED, "num_local_experts": 3, "num_experts_per_tok": 2}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", {**EXPERTS, "shared_expert_intermediate_size": 8}),
@@ -148,8 +177,14 @@ MODELS: dict[str, tuple[str, Config]] = {
     "mamba": ("MambaForCausalLM", MAMBA),
     "bert": ("BertForMaskedLM", BODY),
     "bert-classifier": ("BertForSequenceClassification", {**BODY, "hidden_act": "relu", "num_labels": 3}),
-    "roberta": ("RobertaForMaskedLM", {**BODY, "max_position_embeddings": 18, "pad_token_id": 1, "bos_token_id": 0}),
-    "distilbert": ("DistilBertForMaskedLM", {"vocab_size": 23, "dim": 12, "n_layers": 1, "n_heads": 3, "hidden_dim": 10, "max_position_embeddings": 16}),
+    "roberta": (
+        "RobertaForMaskedLM",
+        {**BODY, "max_position_embeddings": 18, "pad_token_id": 1, "bos_token_id": 0},
+    ),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        {"vocab_size": 23, "dim": 12, "n_layers": 1, "n_heads": 3, "hidden_dim": 10, "max_position_embeddings": 16},
+    ),
     "electra": ("ElectraForPreTraining", {**BODY, "embedding_size": 6}),
     "albert": ("AlbertForMaskedLM", {**BODY, "embedding_size": 6}),
     "deberta-v2": ("DebertaV2ForMaskedLM", DEBERTA),
@@ -158,14 +193,17 @@ MODELS: dict[str, tuple[str, Config]] = {
     "vit": ("ViTForImageClassification", PATCHES),
     "vit-plain": ("ViTForImageClassification", {**PATCHES, "qkv_bias": False, "hidden_act": "relu"}),
     "deit": ("DeiTForImageClassification", PATCHES),
-    "dinov2": ("Dinov2ForImageClassification", {**{k: v for k, v in PATCHES.items() if k != "intermediate_size"}, "mlp_ratio": 1}),
+    "dinov2": (
+        "Dinov2ForImageClassification",
+        {**{k: v for k, v in PATCHES.items() if k != "intermediate_size"}, "mlp_ratio": 1},
+    ),
     "beit": ("BeitForImageClassification", {**PATCHES, "use_relative_position_bias": True}),
     "bart": ("BartForConditionalGeneration", PAIRED),
     "mbart": ("MBartForConditionalGeneration", {**PAIRED, "activation_function": "relu"}),
     "marian": ("MarianMTModel", {**PAIRED, "activation_function": "swish"}),
     "t5": ("T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu"}),
     "t5-relu": ("T5ForConditionalGeneration", {**T5, "feed_forward_proj": "relu", "tie_word_embeddings": False}),
-}  # fmt: skip
+}
 
 
 def stored(name: str, folder: Path) -> tuple[Weights, Config]:
@@ -186,7 +224,8 @@ def stored(name: str, folder: Path) -> tuple[Weights, Config]:
 
 @contextlib.contextmanager
 def in_double() -> Iterator[None]:
-    """What transformers computes in float32 whatever its weights are (norms, softmax, routers) is computed in float64."""
+    """What transformers computes in float32 whatever its weights are (norms, softmax, routers) is computed in
+    float64."""
     names: dict[Any, tuple[str, ...]] = {torch: ("float32", "float"), torch.Tensor: ("float",)}
     wide: dict[Any, Any] = {torch: torch.float64, torch.Tensor: torch.Tensor.double}
     old = [(place, name, getattr(place, name)) for place, every in names.items() for name in every]
@@ -236,5 +275,6 @@ def said(weights: Weights, config: Config) -> dict[str, Tensor]:
 
 
 def apart(one: dict[str, Tensor], two: dict[str, Tensor]) -> float:
-    """The largest difference of what two models return, tensor by tensor, as a share of the largest number of the first one's."""
+    """The largest difference of what two models return, tensor by tensor, as a share of the largest number of the
+    first one's."""
     return max(differences(one, two).values())

@@ -1,7 +1,8 @@
-"""What is changed of a config and its tensors: switches, numbers and words; tensors; symmetric moves, right and slightly wrong; dtypes.
+"""What is changed of a config and its tensors: switches, numbers and words; tensors; symmetric moves, right and
+slightly wrong; dtypes.
 
-Every mutation is drawn from its number alone. It says whether nothing but a declared symmetry was used, so that the function is the
-same by what isomerge declares.
+Every mutation is drawn from its number alone. It says whether nothing but a declared symmetry was used, so that the
+function is the same by what isomerge declares.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def one_of(items: list[Any], rng: Generator) -> Any:
 
 
 def moved(weights: Weights, config: Config, rng: Generator, *, wrong: bool = False) -> tuple[Weights, str]:
-    """The weights moved by a random element of all spaces, or of one; with ``wrong``, one of its blocks stays as it was."""
+    """The weights moved by a random element of all spaces, or of one; with ``wrong``, one of its blocks stays as it
+    was."""
     model = recognise(in_memory(weights, config))
     blocks = {block: model.assemble(block, torch.float64) for block in model.blocks}
     before = {block: x.clone() for block, x in blocks.items()}

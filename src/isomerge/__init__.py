@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-# read by torch's MKL at its first product, and by child processes: results do not depend on where operands lie (`isomerge.arithmetic`)
+# read by torch's MKL at its first product, and by child processes: results do not depend on where operands lie
+# (`isomerge.arithmetic`)
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:

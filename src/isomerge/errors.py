@@ -18,7 +18,8 @@ IN_PYTHON = {
     "save-alignment": "the alignment's save",
     "source-base": "source_bases=[...]",
 }
-"""What Python's argument is where it is not the option's name with a value; `isomerge.options` adds its switches."""
+"""What Python's argument is where it is not the option's name with a value; `isomerge.options` adds its
+switches."""
 _ASIDE = re.compile(r" \(in Python: [^)]*\)")
 
 
@@ -26,8 +27,8 @@ class IsomergeError(Exception):
     """A problem with the user's input, told in one sentence.
 
     The message names the file, tensor and axis concerned, says what was expected, and how to fix it.
-    The command line prints it without a traceback and exits with code 2. Sentences name the command line's options; where
-    Python's argument is called otherwise, ``str`` says so as well (`IN_PYTHON`).
+    The command line prints it without a traceback and exits with code 2. Sentences name the command line's options;
+    where Python's argument is called otherwise, ``str`` says so as well (`IN_PYTHON`).
     """
 
     def __init__(self, sentence: str = "") -> None:
@@ -57,7 +58,8 @@ class UnfinishedError(IsomergeError):
 
 @contextmanager
 def unfinished() -> Iterator[None]:
-    """Where all work is done and only its last step can fail: an IsomergeError of the block becomes an UnfinishedError."""
+    """Where all work is done and only its last step can fail: an IsomergeError of the block becomes an
+    UnfinishedError."""
     try:
         yield
     except UnfinishedError:
@@ -110,7 +112,8 @@ def is_overflow_error(error: BaseException) -> bool:
 
 
 def is_files_error(error: BaseException) -> bool:
-    """Whether a file could not be opened because too many are, also where another error tells of it in other words."""
+    """Whether a file could not be opened because too many are, also where another error tells of it in other
+    words."""
     while not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
         if error.__context__ is None:
             return False

@@ -57,7 +57,8 @@ def check_file(path: Path, name: str, *, overwrite: bool) -> None:
         overwrite: whether a file that is there may be replaced.
 
     Raises:
-        IsomergeError: no folder to write into, a folder, a device or a file in its place, or a name that no file can have.
+        IsomergeError: no folder to write into, a folder, a device or a file in its place, or a name that no file
+            can have.
     """
     with disk_errors(path, "looking up"):
         if not path.absolute().parent.is_dir():
@@ -75,7 +76,8 @@ def check_file(path: Path, name: str, *, overwrite: bool) -> None:
 
 
 def check_not_read(path: Path, name: str, reads: Iterable[Path]) -> None:
-    """Refuse a file to write that takes the place of one that is read, by whatever name: through links of both kinds, too.
+    """Refuse a file to write that takes the place of one that is read, by whatever name: through links of both
+    kinds, too.
 
     Args:
         path: the file.
@@ -120,11 +122,13 @@ def write_tensors(
 
     Args:
         path: the file; one that is there is replaced.
-        tensors: by name; any device, any strides. Some may share memory, which the format does not know: each is written.
-        about: goes into its metadata as JSON under the one key ``isomerge``: safetensors writes several keys in an order that
-            changes from run to run.
+        tensors: by name; any device, any strides. Some may share memory, which the format does not know: each is
+            written.
+        about: goes into its metadata as JSON under the one key ``isomerge``: safetensors writes several keys in an
+            order that changes from run to run.
         metadata: the metadata itself, of one key, where it is not ours.
-        durable: whether a power cut must not leave an empty file under the name; not for what is checked when it is read.
+        durable: whether a power cut must not leave an empty file under the name; not for what is checked when it is
+            read.
 
     Raises:
         IsomergeError: it cannot be written.
@@ -156,7 +160,8 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def is_device(path: Path) -> bool:
-    """Whether what is at ``path`` is a device, a pipe or an open file of a process (``/dev/stdout``), written into and never replaced."""
+    """Whether what is at ``path`` is a device, a pipe or an open file of a process (``/dev/stdout``), written into
+    and never replaced."""
     there = path.absolute()
     if any(map(there.is_relative_to, ("/dev", "/proc"))) and not there.is_relative_to(
         "/dev/shm"
@@ -167,7 +172,8 @@ def is_device(path: Path) -> bool:
 
 @contextmanager
 def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """A file beside ``path`` for the block to write, which takes its place at the end; after an error nothing has changed.
+    """A file beside ``path`` for the block to write, which takes its place at the end; after an error nothing has
+    changed.
 
     Processes that write the same file do so one after the other.
 

@@ -54,7 +54,8 @@ def give_back(path: Path, fd: int) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """While it lasts, no other process holds this lock; one that does is waited for. Without locks, where there are none.
+    """While it lasts, no other process holds this lock; one that does is waited for. Without locks, where there are
+    none.
 
     Raises:
         OSError: the file cannot be made.

@@ -1,7 +1,8 @@
 """Large tensors, worked on piece by piece.
 
-Temporaries stay in the cache, and below the size that is mapped afresh each time (`isomerge.models.peak_memory`), which costs
-more than the arithmetic; and tensors that are stored in half precision are never whole in memory in full precision.
+Temporaries stay in the cache, and below the size that is mapped afresh each time (`isomerge.models.peak_memory`),
+which costs more than the arithmetic; and tensors that are stored in half precision are never whole in memory in
+full precision.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE = 1 << 18
-"""Entries of a piece: a megabyte in float32, below what is mapped afresh (`isomerge.models.peak_memory`); half as many take a fifth
-longer, as threads wait for the interpreter's lock at each call."""
+"""Entries of a piece: a megabyte in float32, below what is mapped afresh (`isomerge.models.peak_memory`); half as
+many take a fifth longer, as threads wait for the interpreter's lock at each call."""
 
 
 def wide_dtype(tensors: Sequence[Tensor]) -> torch.dtype:
@@ -47,11 +48,11 @@ Seen = Callable[["Sequence[Tensor]", "Sequence[Tensor]"], None]
 def pieces(
     tensors: Sequence[Tensor], out: Tensor | Places, dtype: torch.dtype | None = None, seen: Seen | None = None
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """The pieces of tensors of one size, in order, converted to ``dtype`` (None: that of ``out``), and the place of each in
-    ``out``: in memory, or on its way to a file, which it leaves for with the next step.
+    """The pieces of tensors of one size, in order, converted to ``dtype`` (None: that of ``out``), and the place of
+    each in ``out``: in memory, or on its way to a file, which it leaves for with the next step.
 
-    A piece may be the tensor's own memory: change none in place; or be overwritten with the next step: keep none. ``seen`` is
-    told of the pieces as they are stored and as they are given, before they are.
+    A piece may be the tensor's own memory: change none in place; or be overwritten with the next step: keep none.
+    ``seen`` is told of the pieces as they are stored and as they are given, before they are.
     """
     import torch
 
@@ -79,8 +80,8 @@ KEPT = 1 << 25
 def scratch(like: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
     """Room for as many entries as a tensor has, a vector on its device whose content is arbitrary.
 
-    Inside of `scratch_kept` it is memory that was used before: the system clears what it gives anew, which takes as long as
-    a pass of arithmetic.
+    Inside of `scratch_kept` it is memory that was used before: the system clears what it gives anew, which takes as
+    long as a pass of arithmetic.
     """
     import torch
 
@@ -109,7 +110,8 @@ def scratch_kept() -> Iterator[None]:
 
 def all_finite(tensor: Tensor) -> bool:
     """Whether a floating-point tensor has no NaN and no infinite value."""
-    # a sum is not finite where an entry is not, and rarely else; that of x - x is zero exactly where all entries are
+    # a sum is not finite where an entry is not, and rarely else; that of x - x is zero exactly where all entries
+    # are
     pieces = tensor.reshape(-1).split(PIECE)
     if tensor.element_size() == 1:  # float8 has no arithmetic
         pieces = (x.float() for x in pieces)

@@ -1,7 +1,7 @@
 """Small answers that are kept between runs: what takes seconds to find out, and stays true for the same question.
 
-They are JSON files in ``$ISOMERGE_CACHE``, or in ``isomerge`` below ``$XDG_CACHE_HOME`` (``~/.cache``), and may be removed at any
-time. A file that is damaged, or a folder that cannot be written, is as if nothing were kept.
+They are JSON files in ``$ISOMERGE_CACHE``, or in ``isomerge`` below ``$XDG_CACHE_HOME`` (``~/.cache``), and may be
+removed at any time. A file that is damaged, or a folder that cannot be written, is as if nothing were kept.
 """
 
 from __future__ import annotations

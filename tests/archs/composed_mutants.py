@@ -1,4 +1,5 @@
-"""Plausible wrong specs of models that are made of others, and of diffusion transformers (see `mutants`, `test_mutants`)."""
+"""Plausible wrong specs of models that are made of others, and of diffusion transformers (see `mutants`,
+`test_mutants`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Families of `toy_encoders` whose saved names are tried (see `test_names`): ``Config`` name, its arguments, model classes."""
+"""Families of `toy_encoders` whose saved names are tried (see `test_names`): ``Config`` name, its arguments, model
+classes."""
 
 from __future__ import annotations
 

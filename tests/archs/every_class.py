@@ -1,4 +1,5 @@
-"""Every class of transformers that a spec covers, as a tiny random model: what it returns, and whether symmetries leave all of it."""
+"""Every class of transformers that a spec covers, as a tiny random model: what it returns, and whether symmetries
+leave all of it."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ def everything(kind: Any, folder: Path, given: Mapping[str, torch.Tensor]) -> di
 
 
 def moved(toy: str, folder: Path, out: Path, spaces: str, seed: int = 1) -> Path:
-    """A copy of a saved model, moved by a random element of all that ``--spaces`` lets act on it, written by the real writer."""
+    """A copy of a saved model, moved by a random element of all that ``--spaces`` lets act on it, written by the
+    real writer."""
     plain, model = load_toy(toy, folder), recognise(folder)
     chosen = make_plan(model, [], spaces).selection
     spec, unread = chosen.frame or chosen.spec, unread_gains([model])

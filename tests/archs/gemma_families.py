@@ -1,4 +1,5 @@
-"""Families of `toy_gemmas` whose saved names are tried with every toy alone (see `test_names`), and their streams (see `test_streams`)."""
+"""Families of `toy_gemmas` whose saved names are tried with every toy alone (see `test_names`), and their streams
+(see `test_streams`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Families of `toy_hearing` whose saved names are tried, their streams, what their toys cannot move, and plausible wrong specs of them."""
+"""Families of `toy_hearing` whose saved names are tried, their streams, what their toys cannot move, and plausible
+wrong specs of them."""
 
 from __future__ import annotations
 

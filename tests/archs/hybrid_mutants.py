@@ -1,4 +1,5 @@
-"""Plausible wrong specs of hybrids: a state space read or written past the stream, and what is special of their attention."""
+"""Plausible wrong specs of hybrids: a state space read or written past the stream, and what is special of their
+attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Families whose saved names are tried with every toy alone (see `test_names`): ``Config`` name, its arguments, model classes."""
+"""Families whose saved names are tried with every toy alone (see `test_names`): ``Config`` name, its arguments,
+model classes."""
 
 from __future__ import annotations
 

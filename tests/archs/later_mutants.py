@@ -1,4 +1,5 @@
-"""Plausible wrong specs of the architectures in `toy_decoders` and `toy_seeing`, which the law must refute (see `test_mutants`)."""
+"""Plausible wrong specs of the architectures in `toy_decoders` and `toy_seeing`, which the law must refute (see
+`test_mutants`)."""
 
 from __future__ import annotations
 

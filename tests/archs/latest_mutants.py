@@ -1,4 +1,5 @@
-"""Plausible wrong specs of mixtures of experts, towers and models of plain torch (see `mutants`, `test_mutants`)."""
+"""Plausible wrong specs of mixtures of experts, towers and models of plain torch (see `mutants`,
+`test_mutants`)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ LATEST_MUTANTS = [
     mutant("gpt_oss", "gate before up", "ff", "(ff 2) => (2 ff)"),
     mutant(
         "gpt_oss", "value bias free under sinks", "vb",
-        "embed_tokens.weight vocab res\n => shift vb: layers.{l}.self_attn.v_proj.bias -> layers.{l}.self_attn.o_proj.bias via layers.{l}.self_attn.o_proj.weight\nembed_tokens.weight vocab res\n",
+        "embed_tokens.weight vocab res\n => shift vb: layers.{l}.self_attn.v_proj.bias -> "
+        "layers.{l}.self_attn.o_proj.bias via layers.{l}.self_attn.o_proj.weight\nembed_tokens.weight vocab res\n",
     ),
     mutant("olmoe", "heads without their gains", "kv", "(kv g c pair t) => rows", "(kv c pair t') => rows", "space t as qk: Scale[l, kv, pair] => "),
     mutant("olmoe", "gains not dual", "t", "(kv c pair t') => (kv c pair t)"),

@@ -1,4 +1,5 @@
-"""What `toy_newest` holds the law to: the largest groups of streams, and plausible wrong specs (see `test_mutants`)."""
+"""What `toy_newest` holds the law to: the largest groups of streams, and plausible wrong specs (see
+`test_mutants`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Families of `toy_senses` whose saved names are tried, their streams, and what their toys cannot move (see `test_names`, `test_streams`, `test_law`)."""
+"""Families of `toy_senses` whose saved names are tried, their streams, and what their toys cannot move (see
+`test_names`, `test_streams`, `test_law`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Plausible wrong specs of the models of `toy_senses`, and of the towers within them, which the law must refute (see `test_mutants`)."""
+"""Plausible wrong specs of the models of `toy_senses`, and of the towers within them, which the law must refute
+(see `test_mutants`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Families of `toy_signals` whose saved names are tried, the largest groups of their streams, and plausible wrong specs of them."""
+"""Families of `toy_signals` whose saved names are tried, the largest groups of their streams, and plausible wrong
+specs of them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ def exported(model: Toy, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", COMPOSED)
 def test_both_exports_are_one_model(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
-    """A disguised copy in the names of another version of transformers is recognised and aligned; names are its own."""
+    """A disguised copy in the names of another version of transformers is recognised and aligned; names are its
+    own."""
     one = toy(name)
     two = exported(one, tmp_path / "later")
     assert not set(recognise(two).checkpoint.tensors) & set(one.stored)
@@ -61,7 +62,8 @@ def test_both_exports_are_one_model(name: str, toy: Callable[..., Toy], tmp_path
 
 
 def test_base_classes_with_heads_give_out_no_stream() -> None:
-    """Classes that specs call ``headed`` are base classes whose own outputs have no hidden state, only their parts' have."""
+    """Classes that specs call ``headed`` are base classes whose own outputs have no hidden state, only their parts'
+    have."""
     declared = {
         kind: name
         for name, (_, text) in expanded_texts().items()
@@ -193,7 +195,8 @@ def test_a_part_without_a_spec() -> None:
 
 
 def test_unknown_tensors_are_named(toy: Callable[..., Toy]) -> None:
-    """A convolution or a state space that no line describes stops the run by name; it is never averaged in silence."""
+    """A convolution or a state space that no line describes stops the run by name; it is never averaged in
+    silence."""
     one = toy("llava")
     shapes = {
         **{n: tuple(t.shape) for n, t in one.stored.items()},

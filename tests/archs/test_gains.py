@@ -17,7 +17,8 @@ from toy_models import CAUSAL
 
 
 def test_a_copy_with_folded_gains_is_the_same_model(tmp_path: Path) -> None:
-    """Gemma with its gains folded, its stream rotated and other gains taken on: recognised, and brought home by --spaces all."""
+    """Gemma with its gains folded, its stream rotated and other gains taken on: recognised, and brought home by
+    --spaces all."""
     a = single("gemma-untied", tmp_path / "a")
     twin = turn("gemma-untied", a, tmp_path / "twin", 3)
     assert isomerge.verify(a, twin)["same"]

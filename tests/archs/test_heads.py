@@ -59,7 +59,8 @@ def answers(kind: Any, folder: Path, given: dict[str, torch.Tensor]) -> dict[str
 
 
 def saved_head(kind: Any, config: Any, folder: Path) -> dict[str, torch.Tensor] | None:
-    """A random model of a class, saved; what it is asked. None where a toy's config or inputs are not enough for it."""
+    """A random model of a class, saved; what it is asked. None where a toy's config or inputs are not enough for
+    it."""
     config = copy.deepcopy(config)
     config.num_labels = 2 if "QuestionAnswering" in kind.__name__ else 4
     if getattr(config, "pad_token_id", None) is None:

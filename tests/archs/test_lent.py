@@ -1,4 +1,5 @@
-"""Layers that read the keys and values of another one: Gemma 3n and 4, from configs of every form, with idle weights, layer by layer."""
+"""Layers that read the keys and values of another one: Gemma 3n and 4, from configs of every form, with idle
+weights, layer by layer."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def lent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Gemma 4: layers 3 and 4 read the keys of layer 1, and layer 5 those of layer 2, which have wider heads."""
+    """A tiny Gemma 4: layers 3 and 4 read the keys of layer 1, and layer 5 those of layer 2, which have wider
+    heads."""
     return save_toy("gemma4_text", tmp_path_factory.mktemp("lent") / "a", dtype=torch.float32)
 
 
@@ -52,7 +54,8 @@ def test_without_sharing_or_a_list_of_kinds(lent: Path) -> None:
 
 
 def test_idle_keys_are_kept(lent: Path, tmp_path: Path) -> None:
-    """Published files hold keys of layers that read those of others: they are kept, and need not be in the other model."""
+    """Published files hold keys of layers that read those of others: they are kept, and need not be in the other
+    model."""
     held = tmp_path / "held"
     shutil.copytree(lent, held)
     weights = load_file(held / WEIGHTS)

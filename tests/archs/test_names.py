@@ -268,7 +268,8 @@ def test_legacy_norm_names(family: str, old: str, saved: Callable[[str, str], Sa
 
 
 def test_weight_norms_of_both_formats() -> None:
-    """The convolution of positions in wav2vec 2.0: a fine-tune saved by a newer torch meets the names of the published file."""
+    """The convolution of positions in wav2vec 2.0: a fine-tune saved by a newer torch meets the names of the
+    published file."""
     config = {
         "model_type": "wav2vec2",
         "hidden_size": 48,

@@ -1,4 +1,5 @@
-"""All that a class returns by default is an output: no symmetry moves it, and `verify` knows what symmetries did move."""
+"""All that a class returns by default is an output: no symmetry moves it, and `verify` knows what symmetries did
+move."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from isomerge.models.recognised import recognise
 from isomerge.symmetry.language.spec_text import parse_spec
 from toys import TOYS, Toy, load_toy, overwrite, relative, write_toy
 
-# a toy and a class that is made from its config: towers whose hidden states pipelines read, and others that return more than logits
+# a toy and a class that is made from its config: towers whose hidden states pipelines read, and others that return
+# more than logits
 CLASSES = [
     ("clip_text_model", "CLIPTextModelWithProjection"),
     ("clip_vision_model", "CLIPVisionModelWithProjection"),
@@ -54,7 +56,8 @@ SPACES = ["default", "all"]
 
 @pytest.mark.parametrize(("name", "kind"), CLASSES)
 def test_all_that_is_returned_stays(name: str, kind: str, tmp_path: Path) -> None:
-    """Random elements of all that may act leave every tensor, nested ones too, and `verify` calls the two the same."""
+    """Random elements of all that may act leave every tensor, nested ones too, and `verify` calls the two the
+    same."""
     head = getattr(tf, kind)
     given = made(head, TOYS[name][0]().config, tmp_path / "in")
     for spaces in SPACES:
@@ -64,7 +67,8 @@ def test_all_that_is_returned_stays(name: str, kind: str, tmp_path: Path) -> Non
 
 
 def test_an_aligned_model_is_the_same(tmp_path: Path) -> None:
-    """What ``align --spaces all`` writes is what it was given: here a last norm is stored that the class does not read, and stays."""
+    """What ``align --spaces all`` writes is what it was given: here a last norm is stored that the class does not
+    read, and stays."""
     head, config = tf.CLIPForImageClassification, TOYS["clip"][0]().config
     for tag, seed in (("a", 3), ("b", 4)):
         given = made(head, config, tmp_path / tag, seed)
@@ -77,7 +81,8 @@ def test_an_aligned_model_is_the_same(tmp_path: Path) -> None:
 
 
 def test_gains_over_what_stays_are_matched(tmp_path: Path) -> None:
-    """A projector's norm over a tower's features, which nothing turns: its gain has a reader, and `align` takes the anchor's."""
+    """A projector's norm over a tower's features, which nothing turns: its gain has a reader, and `align` takes the
+    anchor's."""
     head = tf.Kimi_K25ForConditionalGeneration
     given = made(head, TOYS["kimi_k25"][0]().config, tmp_path / "in")
     twin = moved("kimi_k25", tmp_path / "in", tmp_path / "twin", "all")
@@ -158,7 +163,8 @@ if EVERY:
 
     @pytest.mark.parametrize("name", sorted(TOYS))
     def test_every_class(name: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
-        """The same for every class that is made from a toy's config; those that its inputs do not suffice for are left out."""
+        """The same for every class that is made from a toy's config; those that its inputs do not suffice for are
+        left out."""
         model = TOYS[name][0]()
         if not isinstance(model, tf.PreTrainedModel):
             pytest.skip("its classes are not those of transformers")

@@ -1,4 +1,5 @@
-"""Models of plain torch: a text of the user's own, an empty config.json, and the law through disk as for every other."""
+"""Models of plain torch: a text of the user's own, an empty config.json, and the law through disk as for every
+other."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from isomerge.commands.opening import destination
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import recognise
+from isomerge.options import OutputOptions
 from isomerge.run.alignment_runs import run_apply
 from toy_plain import TorchTransformer, load_plain, plain_outputs
 from toys import config_of, randomise, relative, save_toy
@@ -54,7 +56,7 @@ def disguised(folder: Path, out: Path, names: list[str], text: Path = TEXT, seed
     """Write the model moved by random elements of some spaces; by how much the weights moved."""
     model = recognise(folder, spec_file=text)
     g = random_alignment(model.spec, model.blocks, torch.Generator().manual_seed(seed), names)
-    with destination(out, {"overwrite": True}, [model]) as output:
+    with destination(out, OutputOptions(overwrite=True), [model]) as output:
         return run_apply(g, model, output)["distance"]["after"]
 
 

@@ -1,4 +1,5 @@
-"""Switches of a config that change what a block computes: the law for the toy with each, or a refusal in one sentence."""
+"""Switches of a config that change what a block computes: the law for the toy with each, or a refusal in one
+sentence."""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ def test_a_switch_is_compared(name: str, changes: dict[str, Any], tmp_path: Path
 
 
 def test_a_key_left_out_is_the_default_of_its_class(toy: Callable[..., Toy], tmp_path: Path) -> None:
-    """A config that a spec cannot size as it stands is read as transformers reads it: here Qwen3's heads are 128 wide."""
+    """A config that a spec cannot size as it stands is read as transformers reads it: here Qwen3's heads are 128
+    wide."""
     whole = switched("qwen3", {"head_dim": 128}, tmp_path / "whole")
     config = config_of(whole)
     assert config.pop("head_dim") == 128
@@ -189,7 +191,8 @@ def test_a_switch_of_a_part_is_compared(
 
 
 def test_a_projector_behind_which_embeddings_are_of_another_width(tmp_path: Path) -> None:
-    """BLIP-2 around an OPT whose embeddings are projected: transformers would read what is wider as rows of what is narrower."""
+    """BLIP-2 around an OPT whose embeddings are projected: transformers would read what is wider as rows of what is
+    narrower."""
     changed = {**TOYS["blip-2"][0]().config.to_dict()["text_config"], "word_embed_proj_dim": 24}
     with pytest.raises(IsomergeError, match=r"word_embed_proj_dim is not text_config.hidden_size"):
         load_toy("blip-2", switched("blip-2", {"text_config": changed}, tmp_path))

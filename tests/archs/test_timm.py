@@ -1,4 +1,5 @@
-"""Vision transformers that timm itself makes, stores, loads and runs; and that the stand-ins of the other tests compute what it does."""
+"""Vision transformers that timm itself makes, stores, loads and runs; and that the stand-ins of the other tests
+compute what it does."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ FEW = ["distilled", "layer scales, mean of patches", "features"]
 
 @pytest.mark.parametrize("kind", KINDS if EVERY else FEW)
 def test_what_timm_computes_is_kept(kind: str, tmp_path: Path) -> None:
-    """A twin by every symmetry, merged with the model and aligned onto another: timm loads each, and it says the same."""
+    """A twin by every symmetry, merged with the model and aligned onto another: timm loads each, and it says the
+    same."""
     architecture, args = KINDS[kind]
     a = made(tmp_path / "a", architecture, **args)
     b = made(tmp_path / "b", architecture, 5, **args)

@@ -1,4 +1,5 @@
-"""Families of `toy_texts` whose saved names are tried (see `test_names`), and what their streams can do (see `test_streams`)."""
+"""Families of `toy_texts` whose saved names are tried (see `test_names`), and what their streams can do (see
+`test_streams`)."""
 
 from __future__ import annotations
 

@@ -159,7 +159,8 @@ def test_the_page_is_made_from_the_results() -> None:
 
 
 def test_rows_of_other_models_are_not_mixed() -> None:
-    """The anchor of the kept rows is told by its loss: a fifth digit is another training, a sixth another processor."""
+    """The anchor of the kept rows is told by its loss: a fifth digit is another training, a sixth another
+    processor."""
     check_same_models(1.174319, 1.174317, "seed-0 and seed-1")
     with pytest.raises(SystemExit, match=r"seed-0 and seed-1.*other models"):
         check_same_models(1.17449, 1.17432, "seed-0 and seed-1")

@@ -165,7 +165,8 @@ def test_the_table_goes_on_where_it_was(toys, monkeypatch):
 
 
 def synthetic(tmp_path) -> Results:
-    """Cells of seeds 0 and 1 for Brown: matching adds one point to the seed's hundredfold, and seed 1 lacks a cell."""
+    """Cells of seeds 0 and 1 for Brown: matching adds one point to the seed's hundredfold, and seed 1 lacks a
+    cell."""
     results = Results(tmp_path / "table1.json", {})
     task = TASKS["brown"]
     for seed in (0, 1):

@@ -33,7 +33,7 @@ def test_the_sentence_counts_every_answer() -> None:
         "two rows exchanged: same, rightly": 4,
     }
     told = sentence({"pairs": 1040, "wrong": 2, "models": {"one": {"counts": counts}}})
-    assert "1,040 pairs](../benchmarks/results/verify.json) over 1 test models, 18 of 20 twins" in told
+    assert "1,040 pairs](../../benchmarks/results/verify.json) over 1 test models, 18 of 20 twins" in told
     assert (
         "18 of 20 twins are called *same* and 15 of 20 near-twins *different*, 4 near-twins rightly *same*" in told
     )
@@ -42,7 +42,8 @@ def test_the_sentence_counts_every_answer() -> None:
 
 @thorough
 def test_a_tower_behind_convolutions_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stream has no embedding to start from, but norms; where no basis is found, equal fingerprints leave the verdict open."""
+    """Its stream has no embedding to start from, but norms; where no basis is found, equal fingerprints leave the
+    verdict open."""
     model = recognise(save_toy("gemma4-clipped", tmp_path / "a", dtype=torch.float32))
     weights, config = read(model), model.config
     pair = (weights, config), (read(disguised(weights, config, 18)), config)

@@ -1,5 +1,5 @@
-"""A headless Chromium for the pages. Without one (or without playwright) these tests are skipped; `make test-browser` sets
-ISOMERGE_BROWSER=required, and then they fail."""
+"""A headless Chromium for the pages. Without one (or without playwright) these tests are skipped; `make
+test-browser` sets ISOMERGE_BROWSER=required, and then they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The report in a real browser: nothing is fetched, nothing complains, it fits, and every value is within reach of keys."""
+"""The report in a real browser: nothing is fetched, nothing complains, it fits, and every value is within reach of
+keys."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from isomerge.errors import IsomergeError
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model in ``zoo/a``, another in the hub's layout, data, and links to all of it; the current folder is ``here``."""
+    """A model in ``zoo/a``, another in the hub's layout, data, and links to all of it; the current folder is
+    ``here``."""
     for name in (
         "zoo/a",
         "zoo/b/deep",
@@ -95,7 +96,8 @@ def test_what_is_apart_is_taken(case: str, folders: Path) -> None:
 
 
 def test_names_of_one_folder_that_no_text_tells(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two names of one folder without a link, as mounts and file systems that do not tell ``A`` from ``a`` have them."""
+    """Two names of one folder without a link, as mounts and file systems that do not tell ``A`` from ``a`` have
+    them."""
     plain = os.stat
 
     def stat(path: str | Path, **how: bool) -> os.stat_result:

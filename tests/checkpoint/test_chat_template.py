@@ -31,7 +31,8 @@ EXPECTED = {
         "### Instruction:\nHi\n\n### Response:\nHello",
     ),
     "chatml": (
-        "<|im_start|>system\nBe brief<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
+        "<|im_start|>system\nBe "
+        "brief<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
         "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n",
     ),
@@ -40,7 +41,8 @@ EXPECTED = {
         "[|system|][|endofturn|]\n[|user|]Hi\n[|assistant|]Hello[|endofturn|]\n",
     ),
     "llama3": (
-        "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+        "<s><|start_header_id|>system<|end_header_id|>\n\nBe "
+        "brief<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
         "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|><|start_header_id|>user"
         "<|end_header_id|>\n\nWhy?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
         "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
@@ -118,7 +120,8 @@ def test_texts_and_files(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_are_not_read(name: str, words: str, tmp_path: Path) -> None:
-    """What lies elsewhere, links out of the folder and to other kinds of files, what is no text, and what is no name."""
+    """What lies elsewhere, links out of the folder and to other kinds of files, what is no text, and what is no
+    name."""
     folder, outside = tmp_path / "recipes", tmp_path / "outside.jinja"
     (folder / "folder.jinja").mkdir(parents=True)
     outside.write_text("secret")

@@ -75,7 +75,8 @@ def test_written_files(tmp_path: Path, order: list[str], out_shard_size: int) ->
 
 
 def test_written_files_after_a_resume(tmp_path: Path) -> None:
-    """What the disk lost in between is not blessed: a unit whose bytes are not those of the journal is done again."""
+    """What the disk lost in between is not blessed: a unit whose bytes are not those of the journal is done
+    again."""
     with CheckpointWriter(tmp_path / "m", planned(TENSORS), key="k") as writer:
         for unit, name in (("first", "c"), ("second", "a")):
             writer.write(name, TENSORS[name])

@@ -1,4 +1,5 @@
-"""What isomerge did not write it never deletes: files and folders of the user's under the names of unfinished output."""
+"""What isomerge did not write it never deletes: files and folders of the user's under the names of unfinished
+output."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def test_nor_while_it_is_written(kind: str, tmp_path: Path) -> None:
 
 
 def test_ours_is_known_by_its_mark(tmp_path: Path) -> None:
-    """An unfinished folder of ours is gone on with or begun anew, and removed at the end; an empty one loses nothing."""
+    """An unfinished folder of ours is gone on with or begun anew, and removed at the end; an empty one loses
+    nothing."""
     (tmp_path / ".m.partial").mkdir()
     for key in ("k", "k", "other"):
         with CheckpointWriter(tmp_path / "m", PLAN, key=key) as writer:

@@ -1,4 +1,5 @@
-"""Tensors that go to their file piece by piece: the same bytes and checksums as whole ones, and nothing counts too early."""
+"""Tensors that go to their file piece by piece: the same bytes and checksums as whole ones, and nothing counts too
+early."""
 
 from __future__ import annotations
 

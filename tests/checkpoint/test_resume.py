@@ -171,7 +171,8 @@ def zero(model, name):
 
 @pytest.mark.parametrize("lost", LOST)
 def test_what_a_power_cut_took_is_done_again(tmp_path, whole, lost):
-    """The journal outlived what it tells of: that unit is done again, and all after it, which may have been made from it."""
+    """The journal outlived what it tells of: that unit is done again, and all after it, which may have been made
+    from it."""
     with writer_of(tmp_path / "m") as writer:
         do_units(writer, 4)
     LOST[lost](tmp_path / ".m.partial")

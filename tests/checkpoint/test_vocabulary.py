@@ -130,7 +130,8 @@ def test_written_models_compute_the_same(source: str, tmp_path: Path) -> None:
 
 
 def test_data_go_through_the_view_s_own_tokenizer(tmp_path: Path) -> None:
-    """Where the anchor is a view in the other model's vocabulary, so are its texts; what tells a run from another knows it."""
+    """Where the anchor is a view in the other model's vocabulary, so are its texts; what tells a run from another
+    knows it."""
     one, two = pair(tmp_path)
     text = tmp_path / "x.txt"
     text.write_text("c a e f")
@@ -344,7 +345,8 @@ def test_token_rules(tmp_path: Path) -> None:
 
 
 def test_ids_stay_where_rows_come_from_elsewhere(tmp_path: Path) -> None:
-    """A special token whose row a rule gives keeps its id; so does one whose row a rule gives to another token as well."""
+    """A special token whose row a rule gives keeps its id; so does one whose row a rule gives to another token as
+    well."""
     one, two = pair(tmp_path)
     tokens = {
         "b": {"source": {"kind": "zero"}, "force": True},  # one's end
@@ -509,7 +511,8 @@ def test_a_tokenizer_of_its_own(tmp_path: Path) -> None:
 
 
 def test_tokenizers_that_cannot_grow(tmp_path: Path) -> None:
-    """Python tokenizers, and ids with gaps, into which transformers would put new tokens; one vocabulary is still right."""
+    """Python tokenizers, and ids with gaps, into which transformers would put new tokens; one vocabulary is still
+    right."""
     file = tmp_path / "vocab.txt"
     file.write_text("\n".join(["<cls>", "<pad>", "<eos>", "<unk>", "a", "<mask>"]))
     gaps = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 4, "c": 5}, unk_token="[UNK]"))
@@ -526,7 +529,8 @@ def test_tokenizers_that_cannot_grow(tmp_path: Path) -> None:
 
 
 def test_slices_of_two_vocabularies(tmp_path: Path) -> None:
-    """Tokens belong to whole models: a stack of layers of both has the union, and tables of the first and the last slice."""
+    """Tokens belong to whole models: a stack of layers of both has the union, and tables of the first and the last
+    slice."""
     one = llama(tmp_path / "one", words(ONE), num_hidden_layers=2)
     two = llama(tmp_path / "two", words(TWO), num_hidden_layers=2, seed=1)
     layers = "slices:\n" + "".join(

@@ -270,7 +270,8 @@ AVERAGED = "cannot be averaged"
 def against(
     tmp_path: Path, isomerge: Callable, a: Path, b: Path, words: list[str], *, retuned: bool = False
 ) -> None:
-    """merge, align, diff, verify and a dry run all refuse a pair; what fine-tunes set anew is told where nothing is aligned."""
+    """merge, align, diff, verify and a dry run all refuse a pair; what fine-tunes set anew is told where nothing is
+    aligned."""
     out = tmp_path / "out"
     if retuned:
         said = isomerge("merge", a, b, "-o", out, "--no-align", "--dry-run")

@@ -59,7 +59,8 @@ RECIPES = {
         ["`models.1.parameters.wieght`", "`weight`"],
     ),
     "one value for all, in a slice": (
-        "slices:\n- sources: [{model: A, layer_range: [0, 1]}, {model: B, layer_range: [0, 1], parameters: {t: 1}}]\n"
+        "slices:\n- sources: [{model: A, layer_range: [0, 1]}, {model: B, layer_range: [0, 1], parameters: {t: "
+        "1}}]\n"
         "- sources: [{model: A, layer_range: [1, 2]}, {model: B, layer_range: [1, 2]}]\n" + SLERP,
         ["`slices.0.sources.1.parameters.t`", "one value for all models"],
     ),

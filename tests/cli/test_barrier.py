@@ -46,7 +46,8 @@ def tells_unrelated(err: str, *pairs: tuple[str, str]) -> None:
 def test_lines(
     pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row per curve with the three barriers, the ends, the ensemble; the report says the same; nothing is left over."""
+    """A row per curve with the three barriers, the ends, the ensemble; the report says the same; nothing is left
+    over."""
     a, b = pair
     moved = tmp_path / "moved"
     api.align(b, onto=a, out=moved, spaces="ff")

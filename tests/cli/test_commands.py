@@ -537,7 +537,8 @@ def test_canon(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     ],
 )
 def test_mergekits_options(given: list[str], words: str, isomerge: Callable[..., Any]) -> None:
-    """Whoever comes from mergekit-yaml is told what to give in their place; typer would name the option nearest in spelling."""
+    """Whoever comes from mergekit-yaml is told what to give in their place; typer would name the option nearest in
+    spelling."""
     said = isomerge("merge", "recipe.yml", "out", *given)
     assert said.code == 2
     assert said.err.startswith(f"isomerge: {given[0]} is mergekit's: ")

@@ -36,7 +36,8 @@ def test_sentences() -> None:
     search = {"divergence": {"held_out": [0.5, 0.4]}, "accepted": {"a": 2, "b": 1}, "moves": 9, "examples": [4, 5]}
     (said,) = evidence_lines(report({"search": {**search, "unit": "nats"}}))
     assert said == (
-        "Searched: the midpoint's divergence from the models' mean 0.500 -> 0.400 nats on 5 examples held out, 3 of 9 "
+        "Searched: the midpoint's divergence from the models' mean 0.500 -> 0.400 nats on 5 examples held out, "
+        "3 of 9 "
         "moves kept."
     )
     together = {"learned": learned(look(0, 1.0), look(300, 0.1))}

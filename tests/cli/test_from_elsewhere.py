@@ -113,7 +113,8 @@ def test_names_that_are_no_paths_stay(here: Path) -> None:
 
 
 def test_a_folder_that_holds_a_model_and_an_adapter_is_refused(here: Path, isomerge: Callable) -> None:
-    """transformers reads the adapter over its base there, and not the weights beside it: none is taken in silence."""
+    """transformers reads the adapter over its base there, and not the weights beside it: none is taken in
+    silence."""
     for file in Path("lora").iterdir():
         shutil.copy(file, "a")
     told = isomerge("inspect", "a")

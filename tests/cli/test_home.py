@@ -13,7 +13,8 @@ import isomerge as api
 def test_home_is_found_in_every_path(
     stored: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files that are read and written may begin with ``~``, as models may: nothing expands it in ``--json=~/file``."""
+    """Files that are read and written may begin with ``~``, as models may: nothing expands it in
+    ``--json=~/file``."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

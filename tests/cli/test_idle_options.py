@@ -1,4 +1,5 @@
-"""No option is passed over in silence: what a run does not use is refused or noted, by every door, and changes no byte."""
+"""No option is passed over in silence: what a run does not use is refused or noted, by every door, and changes no
+byte."""
 
 from __future__ import annotations
 

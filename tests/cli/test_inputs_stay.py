@@ -34,7 +34,8 @@ def recipe(folder: Path, *models: Path) -> Path:
 def test_no_command_destroys_an_input(
     name: str, copies: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by its name, by a link, by dots, from inside or from outside; nothing is computed, and nothing changes."""
+    """Not by its name, by a link, by dots, from inside or from outside; nothing is computed, and nothing
+    changes."""
     from isomerge.models.recognised import Model
 
     a, b = copies("gpt2")

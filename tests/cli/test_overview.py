@@ -92,7 +92,8 @@ def test_a_full_disk_where_standard_output_is_closed(
 
 
 def test_nobody_reads_what_is_said(tmp_path: Path) -> None:
-    """With stdout closed the command says nothing and ends as it would; where its reader has left, with the code of a broken pipe."""
+    """With stdout closed the command says nothing and ends as it would; where its reader has left, with the code of
+    a broken pipe."""
     run = f"{sys.executable} -m isomerge methods"
     assert subprocess.run(["bash", "-c", f"{run} >&-"], capture_output=True, timeout=60).returncode == 0
     for more in ("", " --json - -q"):

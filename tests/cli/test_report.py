@@ -73,7 +73,8 @@ def test_no_page_of_a_plan(pair: tuple[Path, Path], isomerge: Callable, tmp_path
 
 
 def test_measured(pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_path: Path, scratch: Path) -> None:
-    """The line after alignment is that of the same alignment solved anew, and its middle is the merge that was written."""
+    """The line after alignment is that of the same alignment solved anew, and its middle is the merge that was
+    written."""
     a, b = pair
     out = tmp_path / "out"
     api.merge([a, b], out=out, spaces="h,ff")
@@ -98,8 +99,8 @@ def test_measured(pair: tuple[Path, Path], seen: Path, isomerge: Callable, tmp_p
 def test_merged_is_the_middle(
     spaces: str, gauge: float, pair: tuple[Path, Path], seen: Path, tmp_path: Path
 ) -> None:
-    """The middle of the line that is shown is the merge that was written: with streams but for the gains, since a merge chooses
-    gains for all models, and the line ends at the anchor with its own."""
+    """The middle of the line that is shown is the merge that was written: with streams but for the gains, since a
+    merge chooses gains for all models, and the line ends at the anchor with its own."""
     api.merge(pair, out=tmp_path / "out", spaces=spaces)
     (found,) = api.report(tmp_path / "out", data=seen, points=3).measured
     assert found["merged"]["loss"] == pytest.approx(found["lines"][1]["midpoint"]["loss"], rel=gauge)
@@ -119,7 +120,8 @@ def test_measured_later(pair: tuple[Path, Path], seen: Path, isomerge: Callable,
 
 
 def test_measured_alignment(pair: tuple[Path, Path], seen: Path, tmp_path: Path) -> None:
-    """An aligned checkpoint stands at the other end itself; a merge of it is told of its alignment, and measured by it."""
+    """An aligned checkpoint stands at the other end itself; a merge of it is told of its alignment, and measured by
+    it."""
     a, b = pair
     moved, out = tmp_path / "moved", tmp_path / "out"
     api.align(b, onto=a, out=moved, spaces="ff")

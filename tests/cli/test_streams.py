@@ -39,7 +39,8 @@ def test_align(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
 
 
 def test_ties(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
-    """Without --untie a note, or a refusal where the group was asked for; with it a head of its own; apply likewise."""
+    """Without --untie a note, or a refusal where the group was asked for; with it a head of its own; apply
+    likewise."""
     a, b = stored("gpt2", 0), stored("gpt2", 5)
     said = isomerge("align", b, "--onto", a, "--spaces", "all", "-o", tmp_path / "tied")
     assert said.code == 0

@@ -20,7 +20,8 @@ BODY: dict[str, Any] = {
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16}
 LONG = {"type": "longrope", "long_factor": [1.0] * 3, "short_factor": [2.0] * 3}
 SECTIONS = {"type": "mrope", "mrope_section": [2, 1, 1]}
-# configs as they were published before transformers 5, whose rotary positions, windows, activations or ties are said otherwise now
+# configs as they were published before transformers 5, whose rotary positions, windows, activations or ties are
+# said otherwise now
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_emb_base": 10000, "rotary_pct": 0.25},
     "phi": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5},

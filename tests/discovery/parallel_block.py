@@ -1,4 +1,5 @@
-"""A class of transformers that nobody wrote before: attention and MLP beside each other, gates on both, norms on queries and keys."""
+"""A class of transformers that nobody wrote before: attention and MLP beside each other, gates on both, norms on
+queries and keys."""
 
 from __future__ import annotations
 

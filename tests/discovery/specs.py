@@ -7,7 +7,8 @@ from functools import cache
 from isomerge.discovery.discover import Discovery, discover
 
 GROUPED = {"num_attention_heads": 32, "num_key_value_heads": 8}
-# Classes with every part that discovery knows: the config, and what must be found of each, some for the first time here.
+# Classes with every part that discovery knows: the config, and what must be found of each, some for the first time
+# here.
 WANTED = {
     # rotary and grouped queries, gated, RMSNorm
     "llama": (
@@ -26,7 +27,8 @@ WANTED = {
     # after the sum: nothing can be folded but the head's own norm
     "bert": ({}, {"h: Perm", "qk: GL", "ov: GL", "ff: Perm", "kb", "vb", "res: Perm"}),
 }
-# The smallest configs of more classes: what has parts, gains stored less one, latents and experts behind a dense layer.
+# The smallest configs of more classes: what has parts, gains stored less one, latents and experts behind a dense
+# layer.
 MORE = {"deepseek_v2": {"num_experts_per_tok": 6, "topk_method": "greedy", "first_k_dense_replace": 1}}
 
 

@@ -1,4 +1,5 @@
-"""Classes of the user's own: registered with transformers they are discovered whole; of plain torch they are told what helps."""
+"""Classes of the user's own: registered with transformers they are discovered whole; of plain torch they are told
+what helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Specimens: small sizes that keep the ratios, tensors found in the module, float64 throughout, weights put back."""
+"""Specimens: small sizes that keep the ratios, tensors found in the module, float64 throughout, weights put
+back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Spec texts on trial: true ones are proven, wrong ones refuted, empty ones seen through; and commands demand a proof once."""
+"""Spec texts on trial: true ones are proven, wrong ones refuted, empty ones seen through; and commands demand a
+proof once."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("edit", "space"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
 def test_a_wrong_text_is_refuted(edit: tuple[str, str], space: str, gpt2: Path, tmp_path: Path) -> None:
-    """The space is named, and align, merge, canon, verify and fingerprint refuse the text before anything is written."""
+    """The space is named, and align, merge, canon, verify and fingerprint refuse the text before anything is
+    written."""
     spec = written(tmp_path, text_of("gpt2", edit))
     report = isomerge.prove(gpt2, spec=spec)
     assert not report["proven"]

@@ -1,4 +1,5 @@
-"""Runs what a page shows: commands through the program's own entry point, in this process, and Python in one namespace."""
+"""Runs what a page shows: commands through the program's own entry point, in this process, and Python in one
+namespace."""
 
 from __future__ import annotations
 
@@ -158,7 +159,8 @@ def same_word(said: str, wanted: str, close: float) -> bool:
 
 
 def parse_only(line: str) -> None:
-    """Hold the options of a command that is not run to the program's own parser; ``make`` targets to the Makefile."""
+    """Hold the options of a command that is not run to the program's own parser; ``make`` targets to the
+    Makefile."""
     program, *arguments = shlex.split(line, comments=True)
     if program == "make":
         targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -1,4 +1,5 @@
-"""What stands for the names that the pages use: tiny models, adapters, texts and recipes, made when a page names them."""
+"""What stands for the names that the pages use: tiny models, adapters, texts and recipes, made when a page names
+them."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class StandIns:
         isomerge.extract_lora(self[name], self["org/base"], out=path, rank=2)
 
     def lay(self, code: str, folder: Path) -> None:
-        """Put what ``code`` names into a folder, but what it copies there itself (links: a page only reads these)."""
+        """Put what ``code`` names into a folder, but what it copies there itself (links: a page only reads
+        these)."""
         copied = {Path(word).name for line in re.findall("cp -r (.*) [.]", code) for word in line.split()}
         for name in self.makers:
             if name not in copied and re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w-]|\.\w)", code):

@@ -1,4 +1,5 @@
-"""The documents agree with the code: pages that scripts write, links, navigation, and nothing public is left out."""
+"""The documents agree with the code: pages that scripts write, links, navigation, and nothing public is left
+out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every fenced block of the README and of the site does what the page says: commands, Python, recipes, and their output."""
+"""Every fenced block of the README and of the site does what the page says: commands, Python, recipes, and their
+output."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def quadratic(
 def test_quadratic(
     a: tuple[float, ...], b: tuple[float, ...], curvature: tuple[float, ...], centre: tuple[float, ...]
 ) -> None:
-    """On a quadratic the gap to the chord is -t (1 - t) q / 2, with q the curvature along the line: -q / 8 at most."""
+    """On a quadratic the gap to the chord is -t (1 - t) q / 2, with q the curvature along the line: -q / 8 at
+    most."""
     run = quadratic(curvature, centre)
     line = loss_line(Point(*a), Point(*b), run, 25)
     q = sum(c * (y - x) ** 2 for c, x, y in zip(curvature, a, b, strict=True))
@@ -100,7 +101,8 @@ def test_definitions_differ() -> None:
 
 
 def test_ends_buffers_and_ties() -> None:
-    """Both ends are met exactly, tied parameters move once, stored numbers move, other buffers and the models stay."""
+    """Both ends are met exactly, tied parameters move once, stored numbers move, other buffers and the models
+    stay."""
     a, b, seen = Point(0.1, 0.7), Point(0.3, -0.2), []
     b.trained.fill_(3)
     b.get_buffer("count").fill_(5)
@@ -206,7 +208,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_digits(digits: Path, tmp_path: Path) -> None:
-    """Two real models: their published accuracies, the midpoint is the plain average, aligned ends keep their loss."""
+    """Two real models: their published accuracies, the midpoint is the plain average, aligned ends keep their
+    loss."""
     a, b = example_models()
     report = isomerge.barrier(a, b, data=str(digits), points=3, spaces=["paper"], batch_size=450)
     stored, aligned = report["lines"]

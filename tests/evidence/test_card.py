@@ -68,7 +68,8 @@ def test_figures() -> None:
 
 
 def test_recipe_and_picture() -> None:
-    """The recipe stands in the card as it is; a picture is linked where layers were compared, with equal bytes each time."""
+    """The recipe stands in the card as it is; a picture is linked where layers were compared, with equal bytes each
+    time."""
     found = report("merge")
     assert distances_picture(found) is None
     found["distance"]["layers"] = {"0": FIGURES, "1": FIGURES, "outside": FIGURES}

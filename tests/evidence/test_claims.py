@@ -49,7 +49,8 @@ def test_outputs_of_a_broken_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5-gated"])
 def test_random_alignment(name: str, tmp_path: Path) -> None:
-    """Drawn anew for every layer, the same for the same seed, of the condition asked for, of the spaces asked for."""
+    """Drawn anew for every layer, the same for the same seed, of the condition asked for, of the spaces asked
+    for."""
     toy = load_toy(name, single(name, tmp_path / "a"))
 
     def draw(seed: int, spaces: list[str] | None = None, condition: float = 4.0) -> isomerge.Alignment:

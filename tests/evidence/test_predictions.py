@@ -66,7 +66,8 @@ def test_replaced_tokens(tmp_path: Path) -> None:
 
 
 def test_means_and_differences() -> None:
-    """The mean of models: of probabilities, or of values; a difference is zero for the mean itself, and positive else."""
+    """The mean of models: of probabilities, or of values; a difference is zero for the mean itself, and positive
+    else."""
     rng = torch.Generator().manual_seed(0)
     a, b, c = (torch.randn(4, 3, generator=rng, dtype=torch.float64) for _ in range(3))
     for kind in (CLASSES, LABELS, VALUES):

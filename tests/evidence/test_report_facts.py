@@ -28,7 +28,8 @@ def refusal(call: Any, *arguments: Any) -> str:
 
 
 def test_what_huge_weights_hide() -> None:
-    """A gain of 1e30: what no symmetry moves leaves nothing of a difference of squares, and one space hides another."""
+    """A gain of 1e30: what no symmetry moves leaves nothing of a difference of squares, and one space hides
+    another."""
     huge, plain = Gap(1e30, 1e30, 1e30), Gap(4.0, 3.0, 4.0)
     fixed = Spread(huge, {"fixed": huge, "ff": plain}, {}, {})
     assert fixed.movable == plain
@@ -137,7 +138,8 @@ def test_size_of_weights(tmp_path: Path) -> None:
 
 
 def test_aligned_before(tmp_path: Path) -> None:
-    """A merge of a model that isomerge aligned tells of that alignment, if its anchor is the merge's first model."""
+    """A merge of a model that isomerge aligned tells of that alignment, if its anchor is the merge's first
+    model."""
     moved = folder_of(tmp_path / "moved", {**run(1.3, 0.8), "command": "align", "models": ["org/one", "org/raw"]})
     merge = run(0.8, 0.8, align=False, models=["org/one", str(moved)])
     found = read_output(folder_of(tmp_path / "merge", merge))

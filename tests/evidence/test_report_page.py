@@ -112,7 +112,8 @@ def test_nothing_is_fetched(page: Page) -> None:
 
 @every_page
 def test_figures_have_words(page: Page) -> None:
-    """Every picture has a text alternative, or is hidden beside words that say the same; every figure has its data."""
+    """Every picture has a text alternative, or is hidden beside words that say the same; every figure has its
+    data."""
     root, _ = parsed(page.html)
     figures = root.all("figure")
     assert figures
@@ -270,7 +271,8 @@ def _contrast(one: str, two: str) -> float:
 
 
 def test_contrast_in_light_and_dark() -> None:
-    """AA: 4.5 for words, 3 for what is drawn; the scale runs one way in lightness, so that it needs no colour vision."""
+    """AA: 4.5 for words, 3 for what is drawn; the scale runs one way in lightness, so that it needs no colour
+    vision."""
     css = re.sub(r"\s+", " ", PAGES["plain"].html.partition("<style>")[2].partition("</style>")[0])
     light, dark = css.partition("@media screen and (prefers-color-scheme: dark)")[::2]
     schemes = [_colours(light), _colours(light) | _colours(dark.partition("} }")[0])]
@@ -312,7 +314,8 @@ def test_saving(tmp_path: Path) -> None:
 
 
 def test_reports_are_dicts_that_draw_themselves() -> None:
-    """In every way a dict; a notebook gets figures for distances and losses, a table for the rest, and a dict if it is damaged."""
+    """In every way a dict; a notebook gets figures for distances and losses, a table for the rest, and a dict if it
+    is damaged."""
     report = Report(run())
     assert report == run()
     assert json.loads(json.dumps(report)) == run()
@@ -354,7 +357,8 @@ def test_an_alignment_shows_what_it_moves(toy: Any) -> None:
 
 
 def test_words_of_an_architecture(tmp_path: Path, toy: Any) -> None:
-    """Spaces of a checkpoint go by their role, streams are told from gains; of an unknown folder nothing is known."""
+    """Spaces of a checkpoint go by their role, streams are told from gains; of an unknown folder nothing is
+    known."""
     found = wording_of(toy("vit").folder)
     assert found.words("qk").label == "queries and keys (qk)"
     assert found.words("res").label == "residual stream (res)"

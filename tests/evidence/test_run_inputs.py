@@ -58,7 +58,8 @@ def test_everything_that_is_returned_is_compared() -> None:
 
 
 def test_a_tensor_of_one_model_alone_differs() -> None:
-    """Or one of another shape, or numbers where the other has none; two that are no numbers in the same place agree."""
+    """Or one of another shape, or numbers where the other has none; two that are no numbers in the same place
+    agree."""
     one, nan = torch.tensor([1.0, 4.0]), torch.tensor([1.0, torch.nan])
     assert differences({"a": one}, {"a": one + torch.tensor([0.0, 1.0])}) == {"a": 0.25}
     assert differences({"a": one}, {}) == {"a": torch.inf}

@@ -1,4 +1,5 @@
-"""Buffers that are stored and trained take part wherever weights do: on lines and planes, in averages, under learning."""
+"""Buffers that are stored and trained take part wherever weights do: on lines and planes, in averages, under
+learning."""
 
 from __future__ import annotations
 

@@ -66,7 +66,8 @@ def test_dead_blocks_are_told(tmp_path: Path) -> None:
 
 
 def test_an_edit_behind_a_turned_stream_is_named(tmp_path: Path) -> None:
-    """Where also the residual stream was turned, what is told is the tensor that was edited, not one in a basis that does not fit."""
+    """Where also the residual stream was turned, what is told is the tensor that was edited, not one in a basis
+    that does not fit."""
     one = single("llama", tmp_path / "a")
     two = turn("llama", one, tmp_path / "b", seed=1)
     found = tensors(two)
@@ -89,8 +90,8 @@ def test_an_edit_behind_a_turned_stream_is_named(tmp_path: Path) -> None:
 def test_only_streams_of_which_embeddings_tell_no_basis_are_reconsidered(
     name: str, inside: str, elsewhere: str, tmp_path: Path
 ) -> None:
-    """What is foreign in a stream that embeddings or heads have is a difference, wherever fingerprints look. Kosmos-2's projection has
-    fewer latents than coordinates."""
+    """What is foreign in a stream that embeddings or heads have is a difference, wherever fingerprints look.
+    Kosmos-2's projection has fewer latents than coordinates."""
     model = recognise(single(name, tmp_path / "a"))
     solver = PairSolver(model, model, make_plan(model, [model], "none"), torch.float32, guard=False)
 

@@ -1,4 +1,5 @@
-"""Verify where gauges fail: heads without full rank, neurons that write nothing, and gauges that rounding has spoilt."""
+"""Verify where gauges fail: heads without full rank, neurons that write nothing, and gauges that rounding has
+spoilt."""
 
 from __future__ import annotations
 
@@ -152,7 +153,8 @@ def test_outputs_may_contradict(tmp_path: Path) -> None:
 
 
 def test_outputs_that_differ_leave_equal_weights_open(tmp_path: Path) -> None:
-    """Equal weights under configs that differ in what no spec declares: no verdict, and the key is named; with --run, what outputs say."""
+    """Equal weights under configs that differ in what no spec declares: no verdict, and the key is named; with
+    --run, what outputs say."""
     a, b = (save_toy("gpt2", tmp_path / name, dtype=torch.float32) for name in "ab")
     config = json.loads((b / "config.json").read_text())
     (b / "config.json").write_text(json.dumps({**config, "bos_token_id": 5, "attn_pdrop": 0.5}))

@@ -1,4 +1,5 @@
-"""Clients of a federation in memory: a toy's parameters, symmetry twins of it, and what the toy computes with some."""
+"""Clients of a federation in memory: a toy's parameters, symmetry twins of it, and what the toy computes with
+some."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Server:
         return recognise(in_memory(self.state, self.config))
 
     def twin(self, seed: int, *, streams: bool = False) -> State:
-        """The same function in other weights: a random element of every space, with ``streams`` of those as well."""
+        """The same function in other weights: a random element of every space, with ``streams`` of those as
+        well."""
         model, rng = self.recognised(), torch.Generator().manual_seed(seed)
         spec, blocks = with_streams(model.spec) if streams else model.spec, model.blocks
 

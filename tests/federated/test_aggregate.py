@@ -1,4 +1,5 @@
-"""Averaging clients: twins of one model average to that model, weights count, and it is the merge on disk, in memory."""
+"""Averaging clients: twins of one model average to that model, weights count, and it is the merge on disk, in
+memory."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def test_twins_in_other_streams(name: str, anchor: str) -> None:
     ("anchor", "spaces"), [("first", "default"), ("first", "all"), ("none", "all"), ("server", "default")]
 )
 def test_it_is_the_merge_on_disk(anchor: str, spaces: str, tmp_path: Path) -> None:
-    """Bit for bit what `isomerge.merge` writes, with the anchor left out of the average where it is the server's."""
+    """Bit for bit what `isomerge.merge` writes, with the anchor left out of the average where it is the
+    server's."""
     homes = [server("tiny", seed) for seed in ((1, 2, 3) if anchor != "none" else (1, 2))]
     for k, home in enumerate(homes):
         home.module.load_state_dict(home.state)

@@ -138,7 +138,8 @@ def test_the_server_can_look_at_activations() -> None:
 
 
 def test_flower_runs_the_strategy() -> None:
-    """A round of Flower's own simulation: its messages, its records, its averaging; twins come back as the server's function."""
+    """A round of Flower's own simulation: its messages, its records, its averaging; twins come back as the server's
+    function."""
     for telemetry in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):  # read when these are imported
         os.environ.setdefault(telemetry, "0")
     from flwr.app import Context, Message

@@ -74,7 +74,8 @@ def statistics_for(method: Method, shape: tuple[int, int], count: int, rng: torc
 @given(data=st.data())
 @pytest.mark.parametrize("name", ALONE)
 def test_no_false_alarm(name: str, data: st.DataObject) -> None:
-    """Whatever the inputs' sizes, equal or opposite models, zeros, and weights that users ask for, large ones too."""
+    """Whatever the inputs' sizes, equal or opposite models, zeros, and weights that users ask for, large ones
+    too."""
     method, draw = methods()[name], data.draw
     least, most = method.models
     count = draw(st.integers(least, min(most or 4, 4)))
@@ -110,7 +111,8 @@ def test_no_false_alarm(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", sorted(methods()))
 def test_garbage_is_refused(name: str) -> None:
-    """NaN, an infinity, one huge entry and a huge norm, by any method with its defaults; what an input is, is not."""
+    """NaN, an infinity, one huge entry and a huge norm, by any method with its defaults; what an input is, is
+    not."""
     method = methods()[name]
     rng = torch.Generator().manual_seed(0)
     count = max(2, method.models[0]) if method.models[1] is None else method.models[1]
@@ -193,7 +195,8 @@ def test_what_goes_to_a_file_is_measured_on_its_way() -> None:
 
 
 def crossing(gap: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Two models, each sure of one direction; the directions differ by a small angle, so their minimum is far out."""
+    """Two models, each sure of one direction; the directions differ by a small angle, so their minimum is far
+    out."""
     first, second = torch.tensor([1.0, 0.0]).double(), torch.tensor([1.0, gap]).double()
     lines = [x.outer(x) for x in (first, second)]
     return [torch.tensor([[1.0, 0.0]]).double(), torch.tensor([[-1.0, 0.0]]).double()], lines
@@ -201,7 +204,8 @@ def crossing(gap: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 @pytest.mark.parametrize("gap", [0.5, 1e-2, 1e-4, 1e-6])
 def test_nearly_parallel_lines(gap: float) -> None:
-    """Exact minima cross 2 / gap away: such a tensor is the average, and is named. With damping it stays near by itself."""
+    """Exact minima cross 2 / gap away: such a tensor is the average, and is named. With damping it stays near by
+    itself."""
     models, lines = crossing(gap)
     for run in (
         lambda notes: regmean(models, weight=[1.0, 1.0], grams=[InputGram(x) for x in lines], alpha=1.0, notes=notes),
@@ -222,7 +226,8 @@ def test_nearly_parallel_lines(gap: float) -> None:
 
 @pytest.mark.parametrize("form", ["full", "diagonal"])
 def test_outputs_that_hardly_occur(form: str) -> None:
-    """An untied head: the curvature of softmax spans many orders of magnitude, and is blind for shifts of all logits."""
+    """An untied head: the curvature of softmax spans many orders of magnitude, and is blind for shifts of all
+    logits."""
     rng = torch.Generator().manual_seed(2)
     models = [torch.randn(64, 16, generator=rng) for _ in range(2)]
     factors = []

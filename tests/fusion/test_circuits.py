@@ -17,7 +17,8 @@ from matching.drawn import draw, named, small_spec
 from toys import Toy, outputs, relative, write_toy
 
 Blocks = dict[Block, torch.Tensor]
-# between them: fused and separate projections, free and other biases, grouped queries, position terms, head-less stacks
+# between them: fused and separate projections, free and other biases, grouped queries, position terms, head-less
+# stacks
 NAMES = ["gpt2", "bert", "vit", "llama-biased", "qwen2", "deberta-unshared", "deberta-shared", "t5-gated"]
 
 
@@ -86,7 +87,8 @@ def test_rotated_twins_where_only_rotations_are_free(toy: Callable[..., Toy], tm
 
 
 def test_what_is_averaged_as_it_is(toy: Callable[..., Toy]) -> None:
-    """Rotary queries and keys, gated layers and norms are left; fused blocks keep the average of what is not covered."""
+    """Rotary queries and keys, gated layers and norms are left; fused blocks keep the average of what is not
+    covered."""
     here = toy("llama-biased")
     units = [here.fresh(), toy("llama-biased", 1).fresh()]
     units[1] = {b: units[1][o] for b, o in zip(units[0], units[1], strict=True)}

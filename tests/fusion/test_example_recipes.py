@@ -1,4 +1,5 @@
-"""Every recipe of examples/recipes merges: its placeholders are tiny models, adapters, statistics and texts made here."""
+"""Every recipe of examples/recipes merges: its placeholders are tiny models, adapters, statistics and texts made
+here."""
 
 from __future__ import annotations
 

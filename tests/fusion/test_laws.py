@@ -1,4 +1,5 @@
-"""Laws that every data-free method keeps: purity, dtypes, fixed points, order of models, and which maps it commutes with."""
+"""Laws that every data-free method keeps: purity, dtypes, fixed points, order of models, and which maps it commutes
+with."""
 
 from __future__ import annotations
 
@@ -158,7 +159,8 @@ def test_common_factor(case: Case) -> None:
 
 @every
 def test_which_symmetries_it_commutes_with(case: Case) -> None:
-    """Permutations; for some, rotations; for a few, every linear map. This is what docs/guide/which-method.md promises.
+    """Permutations; for some, rotations; for a few, every linear map. This is what docs/guide/which-method.md
+    promises.
 
     And where it does not promise them, it does not keep them.
     """

@@ -41,7 +41,8 @@ def test_model_stock_by_pairs(n: int) -> None:
 
 
 def test_model_stock_finds_the_centre() -> None:
-    """In the paper's geometry (equal right-angled spread around a centre) it is the base's projection on the models' plane."""
+    """In the paper's geometry (equal right-angled spread around a centre) it is the base's projection on the
+    models' plane."""
     base = torch.zeros(5, dtype=torch.float64)
     centre = torch.tensor([2.0, 0, 0, 0, 0], dtype=torch.float64)
     spread = torch.eye(5, dtype=torch.float64)[1:4]
@@ -100,7 +101,8 @@ def test_sce_entry_by_entry(topk: float, scale: float) -> None:
 
 
 def test_ram_entry_by_entry() -> None:
-    """Whole where one model has learned, the mean of those who have where several did, nothing below the threshold."""
+    """Whole where one model has learned, the mean of those who have where several did, nothing below the
+    threshold."""
     deltas = torch.tensor([[1.0, 1.0, 0.0, 0.05, 2.0], [0.0, 3.0, 0.0, 0.0, 0.05], [0.0, 0.0, -2.0, 0.0, 0.0]])
     base = torch.full((5,), 10.0)
     tensors = [base + d for d in deltas]

@@ -1,5 +1,5 @@
-"""Which values the options of merge methods take, alone and together, and how many models a method merges: refused before
-anything is read."""
+"""Which values the options of merge methods take, alone and together, and how many models a method merges: refused
+before anything is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sequential regression: exact where it must be, the least-squares optimum on its own inputs, and better than the average."""
+"""Sequential regression: exact where it must be, the least-squares optimum on its own inputs, and better than the
+average."""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ LAYERS = {
 
 @pytest.mark.parametrize(("name", "correct"), [*((name, True) for name in LAYERS), ("vit", False)])
 def test_each_layer_is_the_least_squares_optimum(name: str, correct: bool, tmp_path: Path) -> None:
-    """Against numpy's lstsq, on the inputs that a layer has in the final model, which later layers do not change."""
+    """Against numpy's lstsq, on the inputs that a layer has in the final model, which later layers do not
+    change."""
     a, b = pair(name, tmp_path)
     ends, examples = [load_module(a), load_module(b)], examples_for(a, 40)
     start, ridge = average(ends, [0.25, 0.75]), 0.01
@@ -163,7 +165,8 @@ def test_closer_to_the_parents_than_the_average(name: str, most: float, tmp_path
 
 
 def test_digits_without_alignment() -> None:
-    """Two trained classifiers from different seeds: their plain average guesses, 64 unlabelled images repair most of it."""
+    """Two trained classifiers from different seeds: their plain average guesses, 64 unlabelled images repair most
+    of it."""
     ends = [load_module(folder) for folder in example_models()]
     fitted = Examples({"pixel_values": training_digits()[0]["pixel_values"][:64]}, False)
     test = Examples(dict(zip(("pixel_values", "labels"), held_out_digits(), strict=True)), True)
@@ -232,7 +235,8 @@ def test_a_layer_that_runs_twice() -> None:
 
 
 def test_padding_batches_and_weights(tmp_path: Path) -> None:
-    """Padded tokens, the size of batches and the sum of weights change nothing; weight one for a model gives it back."""
+    """Padded tokens, the size of batches and the sum of weights change nothing; weight one for a model gives it
+    back."""
     a, b = pair("llama", tmp_path)
     ends, examples = [load_module(a), load_module(b)], examples_for(a, 30)
 
@@ -269,7 +273,8 @@ def test_solve_ridge(ridge: float) -> None:
 
 
 def test_control_beside_the_regression(tmp_path: Path) -> None:
-    """A disguised twin: aligned, nothing is lost; the control says what the same data make of it as it is stored."""
+    """A disguised twin: aligned, nothing is lost; the control says what the same data make of it as it is
+    stored."""
     folder = single("vit", tmp_path / "a")
     toy, blocks = load_toy("vit", folder), load_toy("vit", folder).fresh()
     rng = torch.Generator().manual_seed(2)

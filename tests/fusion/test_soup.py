@@ -23,7 +23,8 @@ from solve.disguises import perturb, single
 
 
 def is_greedy(chosen: tuple[int, ...], scores: list[float], table: dict[frozenset[int], float]) -> bool:
-    """The definition, read off a finished soup: every candidate in turn is in it exactly if it did not hurt those before."""
+    """The definition, read off a finished soup: every candidate in turn is in it exactly if it did not hurt those
+    before."""
     ranks = [sorted(range(len(scores)), key=lambda k: (-scores[k], k)).index(k) for k in range(len(scores))]
     if ranks[chosen[0]] != 0 or [ranks[k] for k in chosen] != sorted(ranks[k] for k in chosen):
         return False

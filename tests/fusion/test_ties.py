@@ -159,7 +159,8 @@ def test_density_one_and_zero(method: Any, own: dict[str, Any], normalize: bool)
 
 
 def test_dare_by_its_own_mask() -> None:
-    """Every entry is either the base's or a common multiple of the task vector away; the factor is near 1 / density."""
+    """Every entry is either the base's or a common multiple of the task vector away; the factor is near 1 /
+    density."""
     base, theta = normal(100, 80, seed=0), normal(100, 80, seed=1)
     found = dare_linear([theta], base, weight=[1.0], density=[0.3], rescale=True, rng=rng(5), **COMMON) - base
     kept = found != 0

@@ -1,4 +1,5 @@
-"""Bases that meet in one tensor (heads and latents), and experts in groups: both come back, and neither needs all pairs."""
+"""Bases that meet in one tensor (heads and latents), and experts in groups: both come back, and neither needs all
+pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from toys import Toy
 
 
 def test_the_bases_of_a_unit(toy: Callable[..., Toy]) -> None:
-    """Heads, both latents and the rotated pairs meet in DeepSeek's attention; nothing meets in Llama's or in a layer of experts."""
+    """Heads, both latents and the rotated pairs meet in DeepSeek's attention; nothing meets in Llama's or in a
+    layer of experts."""
     model = toy("deepseek_v3")
     local = model.spec.restrict(model.spec.spaces.keys() - model.spec.residual_names)
     found = [trees(local, unit.blocks) for unit in plan_units(local, model.blocks)]
@@ -33,7 +35,8 @@ def test_the_bases_of_a_unit(toy: Callable[..., Toy]) -> None:
 
 
 def test_turns_never_part(toy: Callable[..., Toy], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unrelated models: with every round more, heads and latents bring the two at least as close; and more than one is needed."""
+    """Unrelated models: with every round more, heads and latents bring the two at least as close; and more than one
+    is needed."""
     model, other = toy("deepseek_v3"), toy("deepseek_v3", 5)
     names = ["h", "nope", "ov", "lat", "ls", "qlat", "qs", "c"]
     spec = model.spec.restrict(names)

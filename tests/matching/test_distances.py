@@ -15,8 +15,8 @@ from isomerge.pieces import PIECE
 )
 @pytest.mark.parametrize("shape", [(), (7,), (2, PIECE + 5)])
 def test_squares_of_any_dtype(dtype: torch.dtype, tolerance: float, shape: tuple[int, ...]) -> None:
-    """Exact sums for full precision (each entry of the difference is rounded once); sums of float32 for half: a few thousand
-    in each of its lanes round by 1e-5."""
+    """Exact sums for full precision (each entry of the difference is rounded once); sums of float32 for half: a few
+    thousand in each of its lanes round by 1e-5."""
     rng = torch.Generator().manual_seed(0)
     a, b = (torch.randn(shape, generator=rng, dtype=torch.float64).to(dtype) for _ in range(2))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -37,7 +37,8 @@ def test_large_values_of_half_precision_are_summed_wide() -> None:
 
 
 def test_integers_have_a_distance_and_no_norm() -> None:
-    """Positions and hash multipliers are no weights: their size says nothing of how large a distance is; that they differ does."""
+    """Positions and hash multipliers are no weights: their size says nothing of how large a distance is; that they
+    differ does."""
     a, b = torch.tensor([3, 4 << 40]), torch.tensor([3, (4 << 40) + 2])
     assert squared_norm(a) == 0
     assert squared_distance_and_norm(a, b) == (4.0, 0.0)

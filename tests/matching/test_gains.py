@@ -39,7 +39,8 @@ def written(folded: dict[Block, torch.Tensor], element: torch.Tensor) -> list[to
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(-8, 0), st.integers(1, 3))
 def test_no_gain_brings_the_models_nearer(seed: int, exponent: int, count: int) -> None:
-    """Least among thousands of others, the anchor's and one among them; a gain that is small makes no distance large."""
+    """Least among thousands of others, the anchor's and one among them; a gain that is small makes no distance
+    large."""
     spec, blocks = toy()
     rng = torch.Generator().manual_seed(seed)
 

@@ -1,4 +1,5 @@
-"""General linear matching: monotone, stationary, the same optimum from several starts, never worse than its parts."""
+"""General linear matching: monotone, stationary, the same optimum from several starts, never worse than its
+parts."""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ def _after_noise(seed: int, batch: int, n: int, d: int) -> torch.Generator:
 
 
 def test_hidden_gauges_do_not_matter() -> None:
-    """With 2 % noise the relative distance stays at the noise for conditions to 100, where a rotation is far off."""
+    """With 2 % noise the relative distance stays at the noise for conditions to 100, where a rotation is far
+    off."""
     relative, rotated = [], []
     for condition in (1.0, 3.0, 10.0, 100.0):
         parts = heads(3, 8, 16, 64, noise=0.02, condition=condition)
@@ -164,7 +166,8 @@ def test_unrelated_heads_are_at_a_local_optimum(seed: int) -> None:
 @settings(max_examples=20)
 @given(SEEDS, st.integers(1, 5), st.sampled_from([1.0, 10.0, 100.0]), st.none() | st.floats(0, 1))
 def test_never_worse_than_rotation_and_factor(seed: int, n: int, condition: float, noise: float | None) -> None:
-    """Neither than one after the other, nor than the balanced map, and below the joint optimum when started there."""
+    """Neither than one after the other, nor than the balanced map, and below the joint optimum when started
+    there."""
     parts = heads(seed, 3, n, n + 3, noise=noise, condition=condition)
     here = sides(parts)
     value, rounding = linear_optimum(here).value, 1e-13 * here.size()

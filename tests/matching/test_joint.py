@@ -1,4 +1,5 @@
-"""Rotation and factor together: global against grids and brute force, certified, never worse than one after the other."""
+"""Rotation and factor together: global against grids and brute force, certified, never worse than one after the
+other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Bases with fibres over them: what bounds prove is what all pairs give; orders that nothing matches are told in a sentence."""
+"""Bases with fibres over them: what bounds prove is what all pairs give; orders that nothing matches are told in a
+sentence."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ Problem = tuple[NestedSolver, str, Crosses]
 
 
 def problem(name: str, seed: int, noise: float) -> Problem:
-    """The heads of a layer and of a moved copy with noise of its own: the solver, the base's name and the cross-Grams."""
+    """The heads of a layer and of a moved copy with noise of its own: the solver, the base's name and the
+    cross-Grams."""
     spec = small_spec(name, **HEADS[name])
     a, other = (draw(spec, number, "att") for number in (seed, seed + 1))
     b = {block: t + noise * other[block] for block, t in a.items()}
@@ -70,7 +72,8 @@ def test_bounds_prove_only_what_is_optimal(name: str, seed: int, noise: float) -
 
 @pytest.mark.parametrize("name", HEADS)
 def test_related_heads_are_not_all_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the copies are close, no other pairs are solved, and the elements are those that all pairs would give."""
+    """Where the copies are close, no other pairs are solved, and the elements are those that all pairs would
+    give."""
     solver, _, crosses = problem(name, 3, 0.1)
     with monkeypatch.context() as patched:
         patched.setattr(NestedSolver, "_proven", lambda *_: None)
@@ -98,7 +101,8 @@ def test_signs_are_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("second", [0.9, 1.1])
 def test_a_pair_that_only_a_bound_favours_is_not_proven(second: float) -> None:
-    """A cross-Gram whose norm is spread scores its bound, one whose norm is in one entry a part of it: bounds mislead then."""
+    """A cross-Gram whose norm is spread scores its bound, one whose norm is in one entry a part of it: bounds
+    mislead then."""
     solver, top, crosses = problem("bert", 0, 0.1)
     sig = next(sig for sig in crosses if len(sig) > 1)
     cross = crosses[sig]
@@ -116,7 +120,8 @@ def test_a_pair_that_only_a_bound_favours_is_not_proven(second: float) -> None:
 
 
 def test_a_fibre_over_spaces_that_meet_is_refused(tmp_path: Path) -> None:
-    """A sign for every query coordinate lies over the query heads, which share output projections with the values."""
+    """A sign for every query coordinate lies over the query heads, which share output projections with the
+    values."""
     text = expanded_texts()["llama"][1]
     changes = {
         "space ov: GL": "space sq: Sign[l, kv, g, c, pair]\nsize sq = 1\nspace ov: GL",
@@ -155,7 +160,8 @@ def meeting(case: str, count: int) -> tuple[Spec, dict, dict]:
 @pytest.mark.parametrize("count", [3, 6])
 @pytest.mark.parametrize("case", MEETING)
 def test_spaces_that_meet_in_one_tensor_are_found(case: str, count: int) -> None:
-    """Whichever is declared first, however many share a tensor, and whether or not one of them has a tensor to itself."""
+    """Whichever is declared first, however many share a tensor, and whether or not one of them has a tensor to
+    itself."""
     spec, a, b = meeting(case, count)
     found = compact_solution(spec, a, b, {})
     assert distance(a, b) > 1

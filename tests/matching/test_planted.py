@@ -57,7 +57,8 @@ def align(selection: Selection, anchor: Blocks, source: Blocks, *, guard: bool) 
 @pytest.mark.parametrize("guard", [False, True], ids=["canonical", "guarded"])
 @pytest.mark.parametrize("name", [n for n in SAMPLE if n not in STREAMS_ALONE])
 def test_moved_copies_come_home(name: str, guard: bool, toy: ToyMaker) -> None:
-    """After alignment a moved copy is as far as rounding, in every unit together; far elements are the harder ones."""
+    """After alignment a moved copy is as far as rounding, in every unit together; far elements are the harder
+    ones."""
     model = toy(name)
     selection = select_spaces(model.spec, "default")
     anchor, rng = model.fresh(), torch.Generator().manual_seed(1)

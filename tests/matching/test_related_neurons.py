@@ -1,4 +1,5 @@
-"""Neurons of related models with their factors: whatever is proven is the optimum, and the long way round agrees."""
+"""Neurons of related models with their factors: whatever is proven is the optimum, and the long way round
+agrees."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ def test_related_neurons_are_proven(noise: float) -> None:
 
 
 def test_the_long_way_round_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`match_unit` takes the proven optimum, and reaches what gauges, candidates and their refinement reach without it."""
+    """`match_unit` takes the proven optimum, and reaches what gauges, candidates and their refinement reach without
+    it."""
     for seed in range(4):
         _, a, b = pair(seed, 0.03)
         selection = select_spaces(small_spec("llama", **CONFIG), "ffn")

@@ -1,4 +1,5 @@
-"""The cheap test for units that lie in the same coordinates already: no part that was moved escapes it, no training trips it."""
+"""The cheap test for units that lie in the same coordinates already: no part that was moved escapes it, no training
+trips it."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_no_part_that_moved_escapes(toys: dict[str, Toy], name: str) -> None:
 
 
 def one_moved(spec: Spec, key: str, name: str, blocks: Blocks, rng: torch.Generator) -> Blocks | None:
-    """The blocks with one entry of one element sampled, far from the identity; None where the group has no such element."""
+    """The blocks with one entry of one element sampled, far from the identity; None where the group has no such
+    element."""
     space = spec.spaces[name]
     batch, n = tuple(spec.sizes[i] for i in spec.batch(space)), spec.sizes[name]
     for _ in range(20):
@@ -104,7 +106,8 @@ def one_moved(spec: Spec, key: str, name: str, blocks: Blocks, rng: torch.Genera
 
 
 def test_streams(toys: dict[str, Toy], tmp_path) -> None:
-    """Embeddings tell whether a stream is in one basis: of a fine-tune it is, of a copy with two coordinates exchanged it is not."""
+    """Embeddings tell whether a stream is in one basis: of a fine-tune it is, of a copy with two coordinates
+    exchanged it is not."""
     from safetensors.torch import load_file, save_file
 
     paths = [save_toy("llama", tmp_path / str(k), seed=3, dtype=torch.float32) for k in range(3)]

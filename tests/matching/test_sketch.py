@@ -107,7 +107,8 @@ def test_what_is_proven_is_optimal(seed: int, n: int, noise: float, kinds: tuple
 @pytest.mark.parametrize("kinds", [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_related_points_are_proven(kinds: tuple[bool, bool], noise: float) -> None:
-    """Twins and near ones are found; strangers are not, nor is anything proven from a sample that does not look related."""
+    """Twins and near ones are found; strangers are not, nor is anything proven from a sample that does not look
+    related."""
     anchor, source = drawn(1, 24, noise, kinds, "")
     assert nearest(anchor, source) is not None
     stranger = drawn(2, 24, noise, kinds, "")[1]

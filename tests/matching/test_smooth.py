@@ -81,7 +81,8 @@ def test_stays_in_the_groups(seed: int) -> None:
 
 
 def test_conditions_are_bounded() -> None:
-    """However long one pulls in one direction, GL's condition and the scales keep their bound; scales are centred."""
+    """However long one pulls in one direction, GL's condition and the scales keep their bound; scales are
+    centred."""
     found = learnable()
     adam = RiemannianAdam(found, 0.1, 0.5, 400, 1)
     for _ in range(200):
@@ -158,7 +159,8 @@ def test_state_continues_exactly() -> None:
 def test_rotations_stay_on_their_group_where_a_factorisation_would_not_converge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All singular values of a rotation are one: LAPACK may fail to converge on them (it did, at width 256), so none is asked for."""
+    """All singular values of a rotation are one: LAPACK may fail to converge on them (it did, at width 256), so
+    none is asked for."""
 
     def fails(*_: object, **__: object) -> None:
         raise torch.linalg.LinAlgError("too many repeated singular values")

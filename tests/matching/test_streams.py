@@ -84,7 +84,8 @@ def test_permuted_streams_are_found_by_norms() -> None:
 
 
 def test_streams_between_linear_maps_are_found_from_the_other_side() -> None:
-    """Where a tensor lies in a stream that is settled and one that is not, it says what the latter is; where neither is, nothing."""
+    """Where a tensor lies in a stream that is settled and one that is not, it says what the latter is; where
+    neither is, nothing."""
     rng = torch.Generator().manual_seed(2)
     spec = parse_spec(TWICE, {})
     q = torch.linalg.qr(torch.randn(5, 5, generator=rng, dtype=torch.float64))[0]
@@ -99,7 +100,8 @@ def test_streams_between_linear_maps_are_found_from_the_other_side() -> None:
 
 
 def test_rotated_streams_are_found_by_lengths() -> None:
-    """Whatever turns on the other axes: the Grams of their coordinates are turned alike, and a cross-Gram tells the sign of all."""
+    """Whatever turns on the other axes: the Grams of their coordinates are turned alike, and a cross-Gram tells the
+    sign of all."""
     rng = torch.Generator().manual_seed(3)
     spec = parse_spec(TWICE, {})
     here = {line.name: tuple(axis_atoms(line.axes or ())) for line in spec.lines}

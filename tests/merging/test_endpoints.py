@@ -1,4 +1,5 @@
-"""Merges that run the aligned models: their endpoints are what was aligned, in full precision, whatever the anchor and the heads."""
+"""Merges that run the aligned models: their endpoints are what was aligned, in full precision, whatever the anchor
+and the heads."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def test_a_twin_onto_which_all_is_moved_gives_the_model_back(
 
 @pytest.mark.parametrize("how", [{"method": "linear", "repair": 1}, {"method": "regression", "data": 1}])
 def test_models_in_float64_are_run_in_float64(how: dict[str, Any], tmp_path: Path) -> None:
-    """Of a model and its copy REPAIR and regression leave what they were given, to the rounding of float64, images of float32 or not."""
+    """Of a model and its copy REPAIR and regression leave what they were given, to the rounding of float64, images
+    of float32 or not."""
     a = save_toy("vit", tmp_path / "a")
     rng = torch.Generator().manual_seed(0)
     save_file({"pixel_values": torch.randn(24, 3, 8, 8, generator=rng)}, tmp_path / "data.safetensors")
@@ -77,7 +79,8 @@ def test_models_in_float64_are_run_in_float64(how: dict[str, Any], tmp_path: Pat
 
 
 def test_statistics_files_follow_endpoints(found: dict[str, Path], tmp_path: Path) -> None:
-    """Files are of the models as they are stored: where REPAIR has these moved first, the statistics are moved as well."""
+    """Files are of the models as they are stored: where REPAIR has these moved first, the statistics are moved as
+    well."""
     got = []
     for other in ("b", "b twin"):
         files = [found["a stats"], found[f"{other} stats"]]
@@ -108,7 +111,8 @@ def test_an_anchor_without_alignment_changes_nothing(found: dict[str, Path], tmp
     "how", [{"repair": "data"}, {"method": "regmean", "data": "data"}], ids=["repair", "statistics"]
 )
 def test_half_precision_is_rounded_once(how: dict, found: dict[str, Path], tmp_path: Path) -> None:
-    """Models in bfloat16 give in float32 what the same numbers in float32 give: no endpoint is rounded on the way."""
+    """Models in bfloat16 give in float32 what the same numbers in float32 give: no endpoint is rounded on the
+    way."""
     narrow = [save_toy("llama", tmp_path / str(k), seed=k, dtype=torch.bfloat16) for k in (0, 1)]
     wide = [
         write_like(f, tmp_path / f"wide{f.name}", lambda x: x.update({k: v.float() for k, v in x.items()}))
@@ -143,7 +147,8 @@ def test_a_spec_of_the_users_own_describes_endpoints(found: dict[str, Path], tmp
 
 @pytest.mark.parametrize("onto", [0, 1])
 def test_heads_that_were_untied(onto: int, found: dict[str, Path], tmp_path: Path) -> None:
-    """The stored models of the control have heads of their own as the aligned ones do, whichever of them is aligned."""
+    """The stored models of the control have heads of their own as the aligned ones do, whichever of them is
+    aligned."""
     model = single("llama-tied", tmp_path / "model")
     models = [model, disguise("llama-tied", model, tmp_path / "twin", 4)]
     how = {"method": "regression", "data": found["data"], "untie": True, "onto": models[onto]}

@@ -114,7 +114,8 @@ def test_everything(name: str, tmp_path: Path) -> None:
 
 
 def test_half_precision(tmp_path: Path) -> None:
-    """float32 factors give back bfloat16 weights to the last bit, but for a few near zero, where the bits are finer."""
+    """float32 factors give back bfloat16 weights to the last bit, but for a few near zero, where the bits are
+    finer."""
     base = save_toy("llama", tmp_path / "base", dtype=torch.bfloat16)
     tuned = tune(base, tmp_path / "tuned", 2)
     extract_lora(tuned, base, tmp_path / "lora", rank=48)

@@ -144,7 +144,8 @@ def test_wrong_words(heads: str, words: str, tmp_path: Path) -> None:
 
 
 def test_averaged_heads_of_other_labels_are_told(tmp_path: Path) -> None:
-    """By their names, where classes have some, or by their task; not where there is one head, or a choice was made."""
+    """By their names, where classes have some, or by their task; not where there is one head, or a choice was
+    made."""
 
     def notes(one: Path, two: Path, **how: str) -> list[str]:
         merged = isomerge.merge([one, two], out=tmp_path / "out", overwrite=True, align=False, **how)
@@ -161,7 +162,8 @@ def test_averaged_heads_of_other_labels_are_told(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    """Heads that are averaged must be of one size; models that have none cannot give theirs; what runs models needs one kind."""
+    """Heads that are averaged must be of one size; models that have none cannot give theirs; what runs models needs
+    one kind."""
     a, b = classifier("bert", tmp_path / "a", 3), classifier("bert", tmp_path / "b", 4)
     with pytest.raises(
         IsomergeError, match=r"classifier\.\w+ has shape.*: models must have equal shapes; merge with --heads copy"

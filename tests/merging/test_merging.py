@@ -1,4 +1,5 @@
-"""Merging by every method: a model and its disguised twin give the model back; parameters reach the tensors meant."""
+"""Merging by every method: a model and its disguised twin give the model back; parameters reach the tensors
+meant."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ def given(method: Method, models: list[Path], folder: Path) -> dict:
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("toy", ["gpt2", *more("llama")])
 def test_a_twin_gives_the_model_back(name: str, toy: str, tmp_path: Path) -> None:
-    """Statistics, too, are gathered on the twin as it is, and move with it. float32: the bound is that of the headline law,
-    ten times where matrices are inverted."""
+    """Statistics, too, are gathered on the twin as it is, and move with it. float32: the bound is that of the
+    headline law, ten times where matrices are inverted."""
     model = single(toy, tmp_path / "model")
     twin = disguise(toy, model, tmp_path / "twin", 4)
     models = [model, twin]
@@ -185,7 +186,8 @@ def test_filters_that_leave_a_tensor_without_weight(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ties", "dare_ties", "slerp", "karcher"])
 def test_experts_are_merged_one_by_one(name: str, tmp_path: Path) -> None:
-    """A checkpoint's tensors are what a method sees, as in mergekit, whatever is one tensor to the spec; filters find experts."""
+    """A checkpoint's tensors are what a method sees, as in mergekit, whatever is one tensor to the spec; filters
+    find experts."""
     base, *tuned = (single("mixtral", tmp_path / str(k), k) for k in range(3))
     chosen, parameters = methods()[name], {"density": 0.4} if "density" in methods()[name].options else {}
     weights = [load_file(f / "model.safetensors") for f in (base, *tuned)]
@@ -280,7 +282,8 @@ def test_regression_and_repair_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("match", ["git-rebasin", "otfusion", "ot-wts", "ot-acts", "ot-acts-emd"])
 def test_baselines_of_matching(match: str, tmp_path: Path) -> None:
-    """Equal models are the identity, whatever the method; the exact ones keep the function of another model as well."""
+    """Equal models are the identity, whatever the method; the exact ones keep the function of another model as
+    well."""
     a, b = (single("gpt2", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5)))
     data = {"data": tokens(tmp_path)} if "acts" in match else {}
     report = isomerge.merge([a, a], out=tmp_path / "same", match=match, **data)
@@ -323,7 +326,8 @@ def test_onto_another_model_than_the_first(tmp_path: Path) -> None:
 
 
 def test_task_vectors_move_to_a_new_base(tmp_path: Path) -> None:
-    """A fine-tune of a disguised base brings its task vector to the base itself: the function of the fine-tune comes out."""
+    """A fine-tune of a disguised base brings its task vector to the base itself: the function of the fine-tune
+    comes out."""
     base = single("llama", tmp_path / "base")
     tuned = perturb(base, tmp_path / "tuned", 0.1, seed=1)
     old_base, old_tuned = (disguise("llama", m, tmp_path / f"old-{m.name}", 40) for m in (base, tuned))
@@ -342,7 +346,8 @@ def test_task_vectors_move_to_a_new_base(tmp_path: Path) -> None:
 
 
 def test_a_base_of_methods_that_know_none(tmp_path: Path) -> None:
-    """It is one of the models, as mergekit has it, unless it is said that it gives config and tokenizer alone: by every door."""
+    """It is one of the models, as mergekit has it, unless it is said that it gives config and tokenizer alone: by
+    every door."""
     a, b, c = (single("gpt2", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5), ("c", 6)))
     text = f"models: [{{model: {a}}}, {{model: {b}}}]\nmerge_method: linear\nbase_model: {c}\n"
     (tmp_path / "r.yml").write_text(text)
@@ -373,7 +378,8 @@ def test_a_base_of_a_method_of_one_model(tmp_path: Path) -> None:
 
 
 def test_chat_templates_and_single_models(tmp_path: Path) -> None:
-    """A template of the recipe is written where transformers looks for it; one model may pass through, aligned or not."""
+    """A template of the recipe is written where transformers looks for it; one model may pass through, aligned or
+    not."""
     a, b = (single("llama", tmp_path / tag, seed) for tag, seed in (("a", 0), ("b", 5)))
     text = "models: [{{model: {a}}}, {{model: {b}}}]\nmerge_method: linear\nchat_template: {t}\n"
     (tmp_path / "r.yml").write_text(text.format(a=a, b=b, t='"{{ messages }}"'))

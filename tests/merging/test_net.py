@@ -1,4 +1,5 @@
-"""What a method cannot explain stops a run before the output appears: streaming, resumed, on a cluster, by units, after running models."""
+"""What a method cannot explain stops a run before the output appears: streaming, resumed, on a cluster, by units,
+after running models."""
 
 from __future__ import annotations
 
@@ -113,7 +114,8 @@ def test_a_run_that_goes_on(models: list[Path], tmp_path: Path, monkeypatch: pyt
 
 
 def test_filters_and_many_models(models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large weights that a recipe asks for, for some tensors alone, are explained; the same numbers elsewhere are not."""
+    """Large weights that a recipe asks for, for some tensors alone, are explained; the same numbers elsewhere are
+    not."""
     weights = "[{filter: mlp, value: 4000}, {value: 1}]"
     recipe = tmp_path / "recipe.yml"
     recipe.write_text(
@@ -161,7 +163,8 @@ def test_models_that_are_run(
 def test_what_is_averaged_instead_is_told(
     engine: str, models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two short texts and no damping: the notes name the tensors, also on a cluster, and nothing is far from its inputs."""
+    """Two short texts and no damping: the notes name the tensors, also on a cluster, and nothing is far from its
+    inputs."""
     use(ParcelEngine(), monkeypatch)
     data = tmp_path / "few.safetensors"
     from safetensors.torch import save_file

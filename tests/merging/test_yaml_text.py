@@ -1,4 +1,5 @@
-"""YAML from files that nobody vouches for: every kind of scalar, merge keys that multiply, nesting, aliases; quickly, in sentences."""
+"""YAML from files that nobody vouches for: every kind of scalar, merge keys that multiply, nesting, aliases;
+quickly, in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Infinities that a spec says are meant, as where bounds clip nothing, are kept; everywhere else they are damage."""
+"""Infinities that a spec says are meant, as where bounds clip nothing, are kept; everywhere else they are
+damage."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def spec(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(("method", "dtype"), [("linear", None), ("linear", "bfloat16"), ("multislerp", None)])
 def test_infinities_that_are_meant_are_kept(method: str, dtype: str | None, spec: str, tmp_path: Path) -> None:
-    """Through matching, fusion, the report and the check of what was written; what is finite beside them is merged."""
+    """Through matching, fusion, the report and the check of what was written; what is finite beside them is
+    merged."""
     models = [stored(tmp_path / name, seed, [inf, -inf, 2.0 * seed]) for seed, name in enumerate("ab")]
     report = isomerge.merge(models, out=str(tmp_path / "out"), spec=spec, method=method, dtype=dtype)
     found = load_file(tmp_path / "out" / "model.safetensors")["bound"].double()

@@ -220,7 +220,8 @@ def test_lists_over_layers(toy: Callable[..., Toy]) -> None:
 
 
 def test_rules_are_written_out(toy: Callable[..., Toy]) -> None:
-    """A list that transformers makes of a rule is written where the rule would make others of the layers, and only there."""
+    """A list that transformers makes of a rule is written where the rule would make others of the layers, and only
+    there."""
     gemma = without("layer_types", toy("gemma2"))
     view = stack_layers([(gemma, range(2)), (gemma, range(1, 2))])
     assert view.config["layer_types"] == ["sliding_attention", "full_attention", "full_attention"]
@@ -321,7 +322,8 @@ def test_periods_of_which_no_list_is_known(
 def test_layers_that_would_be_others(
     name: str, kept: list[int], moved: list[int], words: str, toy: Callable[..., Toy]
 ) -> None:
-    """Layers that transformers would fill with random weights at their new numbers, or compute otherwise, are refused."""
+    """Layers that transformers would fill with random weights at their new numbers, or compute otherwise, are
+    refused."""
     base = open_checkpoint(toy(name).folder)
     assert stack_layers([(base, range(layer, layer + 1)) for layer in kept]).tensors
     with pytest.raises(IsomergeError) as error:
@@ -373,7 +375,8 @@ FURTHER = [
 
 @pytest.mark.parametrize("name", [*HYBRID, *more(*FURTHER)])
 def test_hybrids_in_transformers(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
-    """Layers of several kinds, some of which name the same tensor otherwise, are those that transformers makes of the config."""
+    """Layers of several kinds, some of which name the same tensor otherwise, are those that transformers makes of
+    the config."""
     base = open_checkpoint(toy(name).folder)
     depth = len({n.split(".layers.")[1].split(".")[0] for n in base.tensors if ".layers." in n} or range(2))
     materialise(stack_layers([(base, range(1, depth)), (base, range(1, depth))]), tmp_path / "out")
@@ -384,7 +387,8 @@ def test_hybrids_in_transformers(name: str, toy: Callable[..., Toy], tmp_path: P
 
 @pytest.mark.parametrize("name", ["gemma2", *more("qwen3_moe")])
 def test_kinds_of_layers_in_transformers(name: str, toy: Callable[..., Toy], tmp_path: Path) -> None:
-    """Layers of two kinds compute what they compute in a module that has them in this order, though config.json lists none."""
+    """Layers of two kinds compute what they compute in a module that has them in this order, though config.json
+    lists none."""
     one, order = toy(name), [0, 1, 1]
     base = without("layer_types", one)
     out = materialise(stack_layers([(base, range(2)), (base, range(1, 2))]), tmp_path / "out")
@@ -434,7 +438,8 @@ def test_refusals(toy: Callable[..., Toy]) -> None:
 
 
 def test_layers_divided_by_the_root_of_their_number(toy: Callable[..., Toy]) -> None:
-    """MiniCPM3 adds what a layer says times ``scale_depth / sqrt(depth)``: layers of a deeper stack say as much as before."""
+    """MiniCPM3 adds what a layer says times ``scale_depth / sqrt(depth)``: layers of a deeper stack say as much as
+    before."""
     base = open_checkpoint(toy("minicpm3").folder)
     depth = base.config["num_hidden_layers"]
     view = stack_layers([(base, range(depth)), (base, range(depth))])

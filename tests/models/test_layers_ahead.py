@@ -1,4 +1,5 @@
-"""Slices of models whose files hold layers that predict further tokens: refused with advice; without such layers, cut."""
+"""Slices of models whose files hold layers that predict further tokens: refused with advice; without such layers,
+cut."""
 
 from __future__ import annotations
 

@@ -180,7 +180,8 @@ def test_convolution(magnitude: bool, tmp_path: Path) -> None:
 
 
 def test_biases(tmp_path: Path) -> None:
-    """Trained biases replace the base's (peft names those of changed modules base_layer); B may have one of its own."""
+    """Trained biases replace the base's (peft names those of changed modules base_layer); B may have one of its
+    own."""
     base = save_toy("llama-biased", tmp_path / "base", dtype=torch.float32)
     given = halves(Q, 48, 48) | {f"{Q}.base_layer.bias": draw(48), f"{Q}.lora_B.bias": draw(48, seed=1)}
     given |= {f"{DOWN}.bias": draw(48, seed=2)}
@@ -248,7 +249,8 @@ def test_head_tied_to_the_embeddings(tmp_path: Path) -> None:
 
 
 def test_what_is_tied_beside_the_head(tmp_path: Path) -> None:
-    """mBART ties all tables or none: where the head gets its own weights so do encoder and decoder, as the adapter leaves them."""
+    """mBART ties all tables or none: where the head gets its own weights so do encoder and decoder, as the adapter
+    leaves them."""
     base = save_toy("mbart", tmp_path / "base")
     given = halves("lm_head", 67, 48) | {
         "model.shared.lora_embedding_A": draw(2, 67), "model.shared.lora_embedding_B": draw(48, 2),

@@ -53,8 +53,8 @@ print(*(peak(*models[k : k + 2]) for k in range(0, len(models), 2)))
 
 
 def write_model(folder: Path, depth: int, seed: int) -> Path:
-    """A random Llama-shaped checkpoint in bfloat16, of which every tensor is copied to be worked on (float32 would be pages of its
-    file); those of two seeds are fine-tunes of one base, which are matched faster."""
+    """A random Llama-shaped checkpoint in bfloat16, of which every tensor is copied to be worked on (float32 would
+    be pages of its file); those of two seeds are fine-tunes of one base, which are matched faster."""
     base, rng = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + seed)
     narrow = WIDTH * GROUPS // HEADS
     shapes = {
@@ -91,8 +91,9 @@ def write_model(folder: Path, depth: int, seed: int) -> Path:
 def test_memory_does_not_grow_with_depth(what: str, tmp_path: Path) -> None:
     """Peak anonymous memory, libraries included, grows by no more than a tenth when the depth doubles.
 
-    Both depths are run by one process, which has run before: what libraries load on the way is there for both. The layers that
-    are added are twice what may be: of a run that keeps them, of one model alone, the peak grows by too much.
+    Both depths are run by one process, which has run before: what libraries load on the way is there for both. The
+    layers that are added are twice what may be: of a run that keeps them, of one model alone, the peak grows by too
+    much.
     """
     models = [write_model(tmp_path / f"{depth}-{seed}", depth, seed) for depth in DEPTHS for seed in range(2)]
     warm = write_model(tmp_path / "warm", 1, 9)
@@ -102,7 +103,8 @@ def test_memory_does_not_grow_with_depth(what: str, tmp_path: Path) -> None:
     shallow, deep = map(int, done.stdout.split())
     small, _, large, _ = (2 * (model / "model.safetensors").stat().st_size for model in models)  # in float32
     print(
-        f"depth {DEPTHS[0]}: {shallow / 1e6:.1f} MB, {DEPTHS[1]}: {deep / 1e6:.1f} MB, more: {(large - small) / 1e6:.1f} MB"
+        f"depth {DEPTHS[0]}: {shallow / 1e6:.1f} MB, {DEPTHS[1]}: {deep / 1e6:.1f} MB, more: "
+        f"{(large - small) / 1e6:.1f} MB"
     )
     assert deep <= 1.1 * shallow
     assert large - small > 0.2 * shallow, "the layers that are added are too few to be noticed"

@@ -128,7 +128,8 @@ def quantised(folder: Path, out: Path) -> tuple[Path, Path]:
 
 
 def test_they_are_merged(tmp_path: Path) -> None:
-    """Aligned and merged as the weights that they stand for; the output is plain, and says what it was made from."""
+    """Aligned and merged as the weights that they stand for; the output is plain, and says what it was made
+    from."""
     other = save_toy("llama", tmp_path / "other", seed=1, dtype=torch.float32)
     narrow, plain = quantised(save_toy("llama", tmp_path / "a", dtype=torch.float32), tmp_path)
     for tag, model in (("from-narrow", narrow), ("from-plain", plain)):

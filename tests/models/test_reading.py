@@ -1,4 +1,5 @@
-"""What config.json makes transformers leave out of a file, or draw at random: named and refused, by the class itself."""
+"""What config.json makes transformers leave out of a file, or draw at random: named and refused, by the class
+itself."""
 
 from __future__ import annotations
 
@@ -151,7 +152,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_configs_that_transformers_refuses(
     name: str, changes: dict[str, Any], says: str, toy: Callable[..., Toy], tmp_path: Path
 ) -> None:
-    """Counts of labels and positions that are missing or not those of the file, and values of which no model is made."""
+    """Counts of labels and positions that are missing or not those of the file, and values of which no model is
+    made."""
     with pytest.raises(IsomergeError, match=says):
         recognise(copied(toy(name), tmp_path / "refused", changes))
 
@@ -205,8 +207,8 @@ def test_what_any_architecture_may_switch_is_compared(toy: Callable[..., Toy], t
 
 
 def test_a_config_that_transformers_refuses_has_no_verdict(toy: Callable[..., Toy], tmp_path: Path) -> None:
-    """Equal weights under a config of which no model is made, a newer transformers having written it: that they are the same function is
-    not said."""
+    """Equal weights under a config of which no model is made, a newer transformers having written it: that they are
+    the same function is not said."""
     newer = {
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "unheard"},
         "transformers_version": "99.0",
@@ -252,7 +254,8 @@ def test_switches_of_parts_decide_as_well(tmp_path: Path) -> None:
 
 
 def test_an_answer_is_kept_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The class is built once for a config and its shapes; another run, with an empty memory, gives the same answer without it."""
+    """The class is built once for a config and its shapes; another run, with an empty memory, gives the same answer
+    without it."""
     monkeypatch.setenv("ISOMERGE_CACHE", str(tmp_path / "cache"))
     config = {**config_of(save_toy("llama-biased", tmp_path / "a")), "mlp_bias": False}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors(tmp_path / "a").items()}

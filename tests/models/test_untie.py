@@ -56,7 +56,8 @@ def test_untied_alignment(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["llama-tied", "gpt2", *more("t5-gated", "mt5")])
 def test_untied_twin_comes_back(name: str, tmp_path: Path) -> None:
-    """A rotated twin with a head of its own: aligned onto the tied original, and merged with it to the same function."""
+    """A rotated twin with a head of its own: aligned onto the tied original, and merged with it to the same
+    function."""
     a = single(name, tmp_path / "a")
     moved = turn(name, untied(a, tmp_path / "own"), tmp_path / "moved", 3)
     assert relative(outputs(moved), outputs(a)) <= 1e-5
@@ -109,7 +110,8 @@ def test_a_stored_head_that_the_config_ties(tmp_path: Path) -> None:
 
 
 def test_names_without_a_prefix(tmp_path: Path) -> None:
-    """As the first GPT-2 is stored: tensors without the base model's prefix, a config that is silent about the tie."""
+    """As the first GPT-2 is stored: tensors without the base model's prefix, a config that is silent about the
+    tie."""
     for seed, tag in ((0, "a"), (5, "b")):
         folder = single("gpt2", tmp_path / tag, seed)
         found = {n.removeprefix("transformer."): t for n, t in load_file(folder / "model.safetensors").items()}
@@ -121,7 +123,8 @@ def test_names_without_a_prefix(tmp_path: Path) -> None:
 
 
 def test_t5_of_old_configs_keeps_its_scale(tmp_path: Path) -> None:
-    """T5's first configs say nothing of ties and scaled outputs; both are on, and stay so when the head is untied."""
+    """T5's first configs say nothing of ties and scaled outputs; both are on, and stay so when the head is
+    untied."""
     for seed, tag in ((0, "a"), (5, "b")):
         folder = single("t5-relu", tmp_path / tag, seed)
         lines = (folder / "config.json").read_text().splitlines()
@@ -161,7 +164,8 @@ HEADLESS = {
 
 @pytest.mark.parametrize("name", HEADLESS)
 def test_models_without_a_head_keep_their_basis(name: str, tmp_path: Path) -> None:
-    """The stream is what they give out: ``all`` keeps to layers and the gains inside, with a note, ``residual`` is refused, so is a patch."""
+    """The stream is what they give out: ``all`` keeps to layers and the gains inside, with a note, ``residual`` is
+    refused, so is a patch."""
     folders = []
     for seed in (0, 5):
         model = HEADLESS[name]().eval()

@@ -34,7 +34,8 @@ def with_zeros(folder: Path, out: Path) -> Path:
 
 
 def with_other_readers(folder: Path, out: Path) -> Path:
-    """The same function, where gains of the norm inside are zero: what reads these channels reads something else of nothing."""
+    """The same function, where gains of the norm inside are zero: what reads these channels reads something else of
+    nothing."""
 
     def change(name: str, t: torch.Tensor) -> torch.Tensor:
         if "layers.1.self_attn" in name and name.endswith(READERS):
@@ -75,7 +76,8 @@ def test_streams_are_turned_past_zeros(zeros: str, pair: tuple[Path, Path], tmp_
 def test_what_nothing_reads_is_nothing(
     pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A twin whose hidden columns are others: one function to `verify`, `fingerprint` and `canon`, and for a merge, disguised or not."""
+    """A twin whose hidden columns are others: one function to `verify`, `fingerprint` and `canon`, and for a merge,
+    disguised or not."""
     a, b = pair
     twin = with_other_readers(a, tmp_path / "twin")
     disguised = disguise("llama", twin, tmp_path / "disguised", 3)

@@ -1,7 +1,8 @@
 """A device that every machine has: a second memory in name, with the rules of a real one.
 
-Tensors of the device ``meta`` that hold numbers after all, while `pretended` is open. Operations on them are the processor's own;
-as on a graphics card, one that mixes both memories fails (numbers without axes apart), and so does numpy.
+Tensors of the device ``meta`` that hold numbers after all, while `pretended` is open. Operations on them are the
+processor's own; as on a graphics card, one that mixes both memories fails (numbers without axes apart), and so does
+numpy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Matching on a device: on a pretended one byte for byte what the processor finds, on a real one within rounding."""
+"""Matching on a device: on a pretended one byte for byte what the processor finds, on a real one within
+rounding."""
 
 from __future__ import annotations
 

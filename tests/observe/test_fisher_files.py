@@ -79,7 +79,8 @@ def test_kinds_are_what_is_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bert-relu", "gpt2", "gpt2-untied", "t5-gated", "mistral", "deberta-conv"])
 def test_every_linear_layer_has_the_gram_of_its_input(name: str, tmp_path: Path) -> None:
-    """Poolers, heads and projections as well, by hooks on whatever is linear in the module; tied heads have none."""
+    """Poolers, heads and projections as well, by hooks on whatever is linear in the module; tied heads have
+    none."""
     a = single(name, tmp_path / "a")
     model, examples = recognise(a), examples_for(a, 6, padded=False)
     module: Any = load_module(model)
@@ -167,7 +168,8 @@ def test_older_and_newer_files_are_read(name: str, tmp_path: Path) -> None:
 
 
 def test_tied_tensors_share_a_fisher_until_they_part(tmp_path: Path) -> None:
-    """Of a tied model with both tensors stored, one Fisher serves both; of one that was untied since, it serves none."""
+    """Of a tied model with both tensors stored, one Fisher serves both; of one that was untied since, it serves
+    none."""
     a = single("gpt2", tmp_path / "a")
     twice = untied(a, tmp_path / "twice")
     (twice / "config.json").write_text(json.dumps({**config_of(twice), "tie_word_embeddings": True}))

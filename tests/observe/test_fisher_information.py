@@ -1,4 +1,5 @@
-"""The Fisher information of toys: against Hugging Face's own losses, one example at a time, and against closed forms."""
+"""The Fisher information of toys: against Hugging Face's own losses, one example at a time, and against closed
+forms."""
 
 from __future__ import annotations
 
@@ -166,7 +167,8 @@ def test_factors_are_products_of_output_gradients(name: str, tmp_path: Path) -> 
 
 
 def test_one_token_has_an_exact_factored_fisher(tmp_path: Path) -> None:
-    """Of one example and a layer that reads one vector, G (x) A is the outer product of the gradient with itself."""
+    """Of one example and a layer that reads one vector, G (x) A is the outer product of the gradient with
+    itself."""
     a = single("vit", tmp_path / "a")
     examples = labelled(a, 1)
     model, module, found = fisher_of(a, examples)

@@ -1,4 +1,5 @@
-"""The law of moved statistics: of a model and of the model moved, gathered anew from disk, they are one another moved."""
+"""The law of moved statistics: of a model and of the model moved, gathered anew from disk, they are one another
+moved."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def both(a: Path, b: Path, kinds: list[str], folder: Path, count: int = 5) -> Fu
     "name", ["llama", "gpt2", "gpt2-untied", "vit-plain", "bert", "t5-gated", "dinov2", "qwen3", "deberta-shared"]
 )
 def test_diagonal_fishers_move_under_permutations_signs_and_scales(name: str, tmp_path: Path) -> None:
-    """F' = F / s^2, permuted. Gradients are float32 (1e-7 per operation, some hundred deep); squares double that."""
+    """F' = F / s^2, permuted. Gradients are float32 (1e-7 per operation, some hundred deep); squares double
+    that."""
     a, b, g = moved_twin(name, tmp_path, rotations=False)
     statistics = both(a, b, ["fisher"], tmp_path)
     gaps, still = {}, []

@@ -25,7 +25,8 @@ def surprise(folder: Path, tokens: torch.Tensor) -> float:
 
 
 def test_models_write_in_turn(tmp_path: Path) -> None:
-    """Every other text is one model's: it expects its own more than the other one does. Seeds decide, batches are told."""
+    """Every other text is one model's: it expects its own more than the other one does. Seeds decide, batches are
+    told."""
     models = [single("llama", tmp_path / str(seed), seed) for seed in range(2)]
     told: list[tuple[int, int]] = []
     report = isomerge.generate(
@@ -79,7 +80,8 @@ def test_no_places_of_images_are_written(tmp_path: Path) -> None:
 
 
 def test_images_are_noise_of_all_scales(toy: Callable, tmp_path: Path) -> None:
-    """In the range of pictures, smoother than independent pixels, in every image; read by the commands that read data."""
+    """In the range of pictures, smoother than independent pixels, in every image; read by the commands that read
+    data."""
     folder = single("vit", tmp_path / "a")
     report = isomerge.generate([folder, folder], out=tmp_path / "x.safetensors", limit=64)
     pixels = load_file(tmp_path / "x.safetensors")["pixel_values"]

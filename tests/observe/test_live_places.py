@@ -1,4 +1,5 @@
-"""Where stored tensors are in live modules: names, stacks, halves and transposes, with gradients to what is stored."""
+"""Where stored tensors are in live modules: names, stacks, halves and transposes, with gradients to what is
+stored."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ FEW = ["mixtral", "deepseek_v3", "dinov2-swiglu"]
 
 @pytest.mark.parametrize("name", [n for n in CONVERTED if n in TRIED])
 def test_places_are_where_transformers_puts_tensors(name: str, toy: Callable, tmp_path: Path) -> None:
-    """Live tensors made of stored ones are the live ones, bit by bit; read back, the stored ones; written, another model's."""
+    """Live tensors made of stored ones are the live ones, bit by bit; read back, the stored ones; written, another
+    model's."""
     folders = [single(name, tmp_path / str(seed), seed) for seed in (0, 1)]
     models = [recognise(folder) for folder in folders]
     one, two = (load_module(model) for model in models)
@@ -55,7 +57,8 @@ def test_places_are_where_transformers_puts_tensors(name: str, toy: Callable, tm
 
 @pytest.mark.parametrize("name", [n for n in FEW if n in TRIED])
 def test_gradients_reach_what_is_stored(name: str, tmp_path: Path) -> None:
-    """A small step of all stored tensors changes the loss by what their gradients say, experts and halves among them."""
+    """A small step of all stored tensors changes the loss by what their gradients say, experts and halves among
+    them."""
     folder = single(name, tmp_path / "m")
     model, batch = recognise(folder), next(examples_for(folder, 4, padded=False).batches(4))
     module = load_module(model, torch.float64)
@@ -96,7 +99,8 @@ def test_fused_models_are_learned(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [n for n in FEW if n in TRIED])
 def test_statistics_of_fused_models(name: str, tmp_path: Path) -> None:
-    """Activations are read outside experts; the Fisher of every stored tensor is there, that of a fused one in parts."""
+    """Activations are read outside experts; the Fisher of every stored tensor is there, that of a fused one in
+    parts."""
     folder = single(name, tmp_path / "m")
     examples = examples_for(folder, 3, padded=False)
     model, statistics = gathered(folder, examples)

@@ -47,8 +47,8 @@ ODD = {
     "luke-inside",
     "qwen2_5_omni",
 }
-"""Of these it stores a buffer under the name of a pattern, leaves out tensors of the file, has rows where the file has columns, or a
-bias under the other of two names, or loads none without a file of voices."""
+"""Of these it stores a buffer under the name of a pattern, leaves out tensors of the file, has rows where the file
+has columns, or a bias under the other of two names, or loads none without a file of voices."""
 
 
 @pytest.mark.parametrize("name", [n for n in TRIED if n not in {*CONVERTED, *ODD, *DIFFUSION, *PLAIN}])
@@ -83,7 +83,8 @@ def test_weights_can_be_put_in(toy: Callable) -> None:
 
 @pytest.mark.parametrize("name", [n for n in CONVERTED if n in TRIED])
 def test_converted(name: str, toy: Callable) -> None:
-    """Experts, or halves of a gate, that are one tensor here and many there: not by name alone (see `live_places`)."""
+    """Experts, or halves of a gate, that are one tensor here and many there: not by name alone (see
+    `live_places`)."""
     made = toy(name)
     with pytest.raises(IsomergeError, match="does not describe"):
         parameter_names(load_module(made.folder), made.spec)

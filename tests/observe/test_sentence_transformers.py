@@ -1,4 +1,5 @@
-"""Folders of sentence-transformers: the modules behind the model travel with it, and the output computes with them."""
+"""Folders of sentence-transformers: the modules behind the model travel with it, and the output computes with
+them."""
 
 from __future__ import annotations
 
@@ -112,7 +113,8 @@ def library_saved(folder: Path, seed: int = 0) -> Path:
 
 
 def test_the_library_embeds_with_the_output(tmp_path: Path) -> None:
-    """It loads what is written from what it has written, tokenizer and all, and the embeddings of a twin's merge are the model's."""
+    """It loads what is written from what it has written, tokenizer and all, and the embeddings of a twin's merge
+    are the model's."""
     a, b = library_saved(tmp_path / "a"), library_saved(tmp_path / "b", 5)
     model = recognise(a)
     local = set(model.spec.spaces) - model.spec.residual_names

@@ -39,7 +39,8 @@ ORDERS = {
 
 
 def test_what_is_given_by_name_is_seen() -> None:
-    """As transformers' newer decoders call their layers; an output is told, and not replaced by what is told of it."""
+    """As transformers' newer decoders call their layers; an output is told, and not replaced by what is told of
+    it."""
 
     class Named(nn.Module):
         def __init__(self) -> None:
@@ -79,7 +80,8 @@ def test_order_of_execution(name: str, tmp_path) -> None:
 
 
 def test_encoder_and_decoder(tmp_path) -> None:
-    """All cross-attention keys and values read the encoder's output: one group, before the decoder's later layers."""
+    """All cross-attention keys and values read the encoder's output: one group, before the decoder's later
+    layers."""
     module = load_module(single("t5-gated", tmp_path / "m"))
     found = paths(find_order(module, examples_for(tmp_path / "m")))
     cross = [g for g in found if any("EncDecAttention.k" in p for p in g)]
@@ -150,7 +152,8 @@ def test_nothing_to_change() -> None:
 
 
 def test_passes_end_early(tmp_path) -> None:
-    """Layers after the last place that is asked for do not run; rows are float64, unpadded, in memory of their own."""
+    """Layers after the last place that is asked for do not run; rows are float64, unpadded, in memory of their
+    own."""
     folder = single("llama", tmp_path / "m")
     module, examples = load_module(folder), examples_for(folder, 5)
     batch = next(examples.batches(5))

@@ -26,8 +26,9 @@ SEEDS = {
 }  # fmt: skip
 
 OPEN = {"phi4_multimodal", "phi4_multimodal-sound", "swinv2"}
-"""Toys with parts of which nothing decides the signs (a channel of sound has two, which meet in each of its tensors) or the order (of
-512 neurons some are of one size to a millionth, whatever is drawn), and the report says so."""
+"""Toys with parts of which nothing decides the signs (a channel of sound has two, which meet in each of its
+tensors) or the order (of 512 neurons some are of one size to a millionth, whatever is drawn), and the report says
+so."""
 
 
 def apart(one: Path, two: Path) -> float:
@@ -42,11 +43,12 @@ def canon(model: Path, out: Path, **options: Any) -> dict[str, Any]:
     return isomerge.canon(model, out=out, **options)[1]
 
 
-# PaliGemma: one stream begins as a map of another, whose signs must be chosen first; BitNet: a norm's signs meet those of neurons
+# PaliGemma: one stream begins as a map of another, whose signs must be chosen first; BitNet: a norm's signs meet
+# those of neurons
 @pytest.mark.parametrize("name", sorted({*SAMPLE, "paligemma", "bitnet"}))
 def test_twins_have_one_canonical_form(name: str, tmp_path: Path) -> None:
-    """Random elements of every space, the streams' among them: the same weights come out, and the same function. Of base models, which
-    give out their streams, random elements of all that leaves these alone."""
+    """Random elements of every space, the streams' among them: the same weights come out, and the same function. Of
+    base models, which give out their streams, random elements of all that leaves these alone."""
     a = save_toy(name, tmp_path / "a", seed=SEEDS.get(name, 0), dtype=torch.float64)
     moved = keep_streams if given_out(recognise(a)) else turn
     twin = moved(name, a, tmp_path / "twin", 3)
@@ -110,7 +112,8 @@ def test_the_element_is_covariant(tmp_path: Path) -> None:
 
 
 def test_equal_neurons_are_told(tmp_path: Path) -> None:
-    """Two neurons of one size can stand in either order: the report names the space, and by how much that moves weights."""
+    """Two neurons of one size can stand in either order: the report names the space, and by how much that moves
+    weights."""
     a = save_toy("gpt2", tmp_path / "a", dtype=torch.float64)
     clear = canonical(recognise(a)).report()
     assert clear["unique"]

@@ -164,7 +164,8 @@ def test_a_vocabulary_of_another_size(subject: Subject, rows: int) -> None:
 
 @pytest.mark.parametrize("how", ["one row", "two rows change places", "the head alone"])
 def test_every_row_counts(subject: Subject, how: str) -> None:
-    """Rows that no draw looks at by themselves, and rows of the head, which feed nothing: mutants of a digest that leaves rows out."""
+    """Rows that no draw looks at by themselves, and rows of the head, which feed nothing: mutants of a digest that
+    leaves rows out."""
     changed = {n: t.clone() for n, t in subject.weights.items()}
     (block, name) = subject.inputs()[0]
     kept = {row for lot in range(2) for row in chosen(block.key, VOCABULARY, lot)}
@@ -189,7 +190,8 @@ def test_every_row_counts(subject: Subject, how: str) -> None:
 
 
 def test_spectra_that_are_strange_are_told(subject: Subject, tmp_path: Path) -> None:
-    """Anchors see what they saw, and circuits have other singular values: somebody changed them where no anchor looks."""
+    """Anchors see what they saw, and circuits have other singular values: somebody changed them where no anchor
+    looks."""
     other = Subject(subject.config["model_type"], tmp_path / "b", seed=5).print
     found = similarity(subject.print, replace(subject.print, spectra=other.spectra))
     assert found.equal
@@ -226,7 +228,8 @@ def test_layers_in_another_order(subject: Subject) -> None:
     ],
 )
 def test_heads_and_neurons_are_pairs(name: str, moved: dict[str, tuple[str, ...]], tmp_path: Path) -> None:
-    """Heads (neurons) in another order in one of two products alone: all sums over heads are equal, and it is another function."""
+    """Heads (neurons) in another order in one of two products alone: all sums over heads are equal, and it is
+    another function."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
     model, rng = recognise(a), torch.Generator().manual_seed(2)
     changed = {n: t.float() for n, t in tensors(a).items()}
@@ -359,7 +362,8 @@ def test_what_changes_no_output_changes_no_hash(tmp_path: Path) -> None:
 def test_any_disguise_has_the_hash_and_a_tiny_change_has_not(
     seed: int, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A random element of all spaces; then one tensor of a layer two hundredths larger in half of its rows. `verify` says the same."""
+    """A random element of all spaces; then one tensor of a layer two hundredths larger in half of its rows.
+    `verify` says the same."""
     folder = tmp_path_factory.mktemp("twins")
     a = save_toy(name, folder / "a", dtype=torch.float32)
     twin = turn(name, a, folder / "twin", seed)
@@ -479,7 +483,8 @@ def test_nothing_is_told_of_no_tensors(tmp_path: Path) -> None:
 
 
 def test_gains_that_are_huge(tmp_path: Path) -> None:
-    """A finite number of bfloat16 whose square is not: computed in float64, with its own twin as proof, and no traceback."""
+    """A finite number of bfloat16 whose square is not: computed in float64, with its own twin as proof, and no
+    traceback."""
     a = save_toy("llama", tmp_path / "a", dtype=torch.float32)
     weights = {n: t.bfloat16() for n, t in tensors(a).items()}
     name = next(n for n in weights if n.endswith("layers.0.input_layernorm.weight"))

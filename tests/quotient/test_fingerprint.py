@@ -1,4 +1,5 @@
-"""Fingerprints: equal for every disguise of a model, near for what was derived from it, far for every other model."""
+"""Fingerprints: equal for every disguise of a model, near for what was derived from it, far for every other
+model."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ from isomerge.symmetry.blocks import Block, leaves
 from solve.disguises import disguise, perturb, turn, write_like
 from toys import SAMPLE, config_of, save_toy, tensors
 
-# Kinship is told by circuits that meet anchors in a stream: Mamba has none, and Parakeet's stream begins behind channels that may change places.
+# Kinship is told by circuits that meet anchors in a stream: Mamba has none, and Parakeet's stream begins behind
+# channels that may change places.
 NO_KIN = {"mamba", "falcon_mamba", "mamba2", "parakeet_ctc", "parakeet_tdt", "parakeet_rnnt"}
 
 
 HEADS = ("qk", "c", "pair", "h", "kv", "ff", "dqk", "qk0")
-"""How the names of axes end that queries and keys have in one text or another; heads, or neurons, where norms take these."""
+"""How the names of axes end that queries and keys have in one text or another; heads, or neurons, where norms take
+these."""
 
 
 def of(folder: Path) -> Fingerprint:
@@ -46,8 +49,8 @@ def rounded(folder: Path, dtype: torch.dtype) -> Fingerprint:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_twins_share_a_fingerprint(name: str, tmp_path: Path) -> None:
-    """Random elements of every space, the streams' among them, in float32; and within rounding in bfloat16. Of a stream that a model gives
-    out the basis is told, and that is all that differs."""
+    """Random elements of every space, the streams' among them, in float32; and within rounding in bfloat16. Of a
+    stream that a model gives out the basis is told, and that is all that differs."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
     first, returned = of(a), given_out(recognise(a))
     for seed in (3, 4):
@@ -113,7 +116,8 @@ def test_what_contracts_in_a_gated_layer(tmp_path: Path) -> None:
 
 
 def test_a_relation_of_one_side_is_refused(tmp_path: Path) -> None:
-    """Without the spaces of the spec, the rule lets more through, and what it lets through moves: the rule is needed."""
+    """Without the spaces of the spec, the rule lets more through, and what it lets through moves: the rule is
+    needed."""
     a = save_toy("llama", tmp_path / "a", dtype=torch.float64)
     b = disguise("llama", a, tmp_path / "b", 3)
 
@@ -174,7 +178,8 @@ def test_derived_models_are_kin(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["electra", "llava"])
 def test_several_streams_tell_kinship(name: str, tmp_path: Path) -> None:
-    """Each circuit is seen from the anchors of its own streams; those of narrow embeddings are mapped into the layers' stream."""
+    """Each circuit is seen from the anchors of its own streams; those of narrow embeddings are mapped into the
+    layers' stream."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
     first = of(a)
     assert all(len(streams) == 2 for streams in first.anchors.values())
@@ -191,7 +196,8 @@ def test_several_streams_tell_kinship(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["kimi_linear", "aimv2", "clap"])
 def test_axes_of_one_name(name: str, tmp_path: Path) -> None:
-    """Maps with two axes of one size that nothing moves (the sides of a patch or of a kernel) have relations like any others."""
+    """Maps with two axes of one size that nothing moves (the sides of a patch or of a kernel) have relations like
+    any others."""
     a = save_toy(name, tmp_path / "a", dtype=torch.float32)
     twin = disguise(name, a, tmp_path / "twin", 3)
     assert similarity(of(a), of(twin)).equal
@@ -386,7 +392,8 @@ def test_verify_matches_only_what_may_be_the_same(tmp_path: Path, monkeypatch: p
 
 
 def test_diff_knows_kin_in_another_basis(tmp_path: Path) -> None:
-    """A fine-tune behind a rotated stream is far away as it is stored; its fingerprint knows it, and so its stream is matched."""
+    """A fine-tune behind a rotated stream is far away as it is stored; its fingerprint knows it, and so its stream
+    is matched."""
     a = save_toy("llama", tmp_path / "a", dtype=torch.float32)
     tuned = turn("llama", perturb(a, tmp_path / "near", 0.1), tmp_path / "tuned", 3)
     report = isomerge.distance(a, tuned)

@@ -25,7 +25,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RMSNorm and rotary angles in the model's own dtype: Hugging Face computes both in float32, whatever the input."""
+    """RMSNorm and rotary angles in the model's own dtype: Hugging Face computes both in float32, whatever the
+    input."""
 
     def norm(self: Any, x: Tensor) -> Tensor:
         return self.weight * x * (x.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
@@ -78,7 +79,8 @@ def test_models_agree(name: str, how: str, dtype: torch.dtype) -> None:
     model = standard(name, dtype)
     found = from_standard(model, anchors=how, chunk=4)
     assert found.atoms.free.dtype == dtype
-    # chosen atoms are nearly dependent where there are few to choose from, and rounding grows with their condition number
+    # chosen atoms are nearly dependent where there are few to choose from, and rounding grows with their condition
+    # number
     room = 4 * torch.finfo(dtype).eps * condition(found)
     assert relative(relational_logits(found, model), logits(model)) < max(TOLERANCE[dtype], room)
 
@@ -87,7 +89,8 @@ def test_models_agree(name: str, how: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("how", CHOICES)
 @pytest.mark.parametrize("name", ["gpt2", "vit"])
 def test_full_forms_agree(name: str, how: str, dtype: torch.dtype) -> None:
-    """The same with S_h and T_h; chosen tokens are far from orthonormal, and forms square their condition number."""
+    """The same with S_h and T_h; chosen tokens are far from orthonormal, and forms square their condition
+    number."""
     model = standard(name, dtype)
     found = from_standard(model, anchors=how, full=True)
     room = 10 if how == "tokens" else 1

@@ -47,8 +47,8 @@ GAUGES = {
 
 @pytest.mark.parametrize("name", GAUGES)
 def test_dimension_of_the_gauge(name: str) -> None:
-    """Full forms on atoms have none; factors have GL(rank) per circuit, a frame O(m) and the scale of the stream, rotary
-    pairs one complex number each."""
+    """Full forms on atoms have none; factors have GL(rank) per circuit, a frame O(m) and the scale of the stream,
+    rotary pairs one complex number each."""
     changes, expected = GAUGES[name]
     assert free_directions(**changes) == expected
 
@@ -101,7 +101,8 @@ def test_balancing_keeps_the_function(rotary: bool, kv_heads: int) -> None:
 
 
 def test_rotary_forms_are_the_scores() -> None:
-    """``r_i S(j - i) r_j`` with even and odd forms is what rotated factors give, and no complex gauge changes them."""
+    """``r_i S(j - i) r_j`` with even and odd forms is what rotated factors give, and no complex gauge changes
+    them."""
     rng = torch.Generator().manual_seed(0)
     u, v = (torch.randn(6, 5, generator=rng, dtype=torch.float64) for _ in range(2))
     r = torch.randn(7, 5, generator=rng, dtype=torch.float64)

@@ -74,7 +74,8 @@ def test_rotations_change_nothing(name: str, dtype: torch.dtype) -> None:
 
 @given(st.integers(0, 1000), st.sampled_from([5, 12]))
 def test_tokens_outside_the_span(seed: int, anchors: int) -> None:
-    """With fewer anchors than dimensions a block knows the rest of a token by its norm: Grams and coordinates agree."""
+    """With fewer anchors than dimensions a block knows the rest of a token by its norm: Grams and coordinates
+    agree."""
     torch.manual_seed(seed)
     block = RelationalBlock(config(anchors=anchors, rank=None)).double()
     x, z = torch.randn(2, 6, 12).double(), torch.randn(anchors, 12).double()
@@ -103,7 +104,8 @@ def test_rotated_coordinates_are_written_rotated() -> None:
 
 @pytest.mark.parametrize("ones", [False, True])
 def test_norms_are_torch_norms(ones: bool) -> None:
-    """RMSNorm and LayerNorm by Grams are torch's, seen from the anchors; also where the ones are turned with all else."""
+    """RMSNorm and LayerNorm by Grams are torch's, seen from the anchors; also where the ones are turned with all
+    else."""
     rng = torch.Generator().manual_seed(2)
     x = torch.randn(2, 5, 12, generator=rng, dtype=torch.float64) + 0.7
     z = torch.randn(7, 12, generator=rng, dtype=torch.float64)

@@ -71,8 +71,8 @@ def test_learns_patches() -> None:
 
 
 def test_the_count_is_an_ordinary_transformers() -> None:
-    """With m = d, rank = d / heads and G = H, heads and neurons have as many numbers as ordinary ones; full forms m / (2 rank)
-    times as many in their heads. Atoms save d (d - 1) / 2: the dimension of O(d)."""
+    """With m = d, rank = d / heads and G = H, heads and neurons have as many numbers as ordinary ones; full forms m
+    / (2 rank) times as many in their heads. Atoms save d (d - 1) / 2: the dimension of O(d)."""
     d, heads = 16, 2
     block = build(vocab=40, length=6, rank=d // heads).blocks[0]
     ordinary = nn.TransformerEncoderLayer(d, heads, 32, bias=False)

@@ -1,4 +1,5 @@
-"""An engine that does all that a cluster's does but for the cluster: what travels is pickled, and solved from its parcel."""
+"""An engine that does all that a cluster's does but for the cluster: what travels is pickled, and solved from its
+parcel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Stored tensors are read once, beside their fusing, and what is told of them is what separate passes would tell."""
+"""Stored tensors are read once, beside their fusing, and what is told of them is what separate passes would
+tell."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def test_what_is_not_finite_is_refused_by_its_name(models: list[Model], number: 
 def test_a_merge_reads_its_inputs_once(
     models: list[Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """No pass but that of the fusing, or one of its own where the method needs whole tensors; the same weights come out."""
+    """No pass but that of the fusing, or one of its own where the method needs whole tensors; the same weights come
+    out."""
     refs = [model.checkpoint.folder for model in models]
     how = {"method": method, "align": False, "dtype": "float32"}
     how |= (

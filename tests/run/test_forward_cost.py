@@ -1,4 +1,5 @@
-"""What `stats`, `generate` and `barrier` take is told by a dry run, and refused before anything is computed or written."""
+"""What `stats`, `generate` and `barrier` take is told by a dry run, and refused before anything is computed or
+written."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def given(tmp_path: Path) -> dict[str, Path]:
 def test_a_bound_is_kept_or_refused(
     command: str, given: dict[str, Path], program: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a dry run and by a run, in the same words and before a module is loaded; within the bound nothing changes."""
+    """By a dry run and by a run, in the same words and before a module is loaded; within the bound nothing
+    changes."""
     out = tmp_path / ("x.png" if command == "barrier" else "x.safetensors")
     words = [str({**given, "OUT": out}.get(word, word)) for word in COMMANDS[command]]
     before = {path.name for path in tmp_path.iterdir()}

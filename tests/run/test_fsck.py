@@ -216,7 +216,8 @@ def test_a_report_that_was_edited(out: Path) -> None:
 
 
 def test_weights_of_diffusers_are_looked_into(toy: Callable, tmp_path: Path) -> None:
-    """They have names of their own: shapes are compared with the config, and files that would be loaded are told."""
+    """They have names of their own: shapes are compared with the config, and files that would be loaded are
+    told."""
     isomerge.merge([toy("flux").folder] * 2, out=tmp_path / "out", align=False)
     out = tmp_path / "out"
     shutil.copy(out / "diffusion_pytorch_model.safetensors", out / "diffusion_pytorch_model.bin")

@@ -1,4 +1,5 @@
-"""Killed runs: the output folder is absent or whole, and the second run ends with the bytes of an undisturbed one."""
+"""Killed runs: the output folder is absent or whole, and the second run ends with the bytes of an undisturbed
+one."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_finished_units_are_not_solved_again(tmp_path: Path, monkeypatch: pytest
         isomerge.merge([a, b], out=tmp_path / "out", out_shard_size=60_000)
     units = []
     isomerge.merge([a, b], out=tmp_path / "whole", out_shard_size=60_000, observer=lambda u, *_: units.append(u))
-    # the run that was killed looked at one unit first, and wrote one less; what was being written behind may be lost
+    # the run that was killed looked at one unit first, and wrote one less; what was being written behind may be
+    # lost
     assert solved in (units[8:-1], units[7:-1])
 
 
@@ -269,7 +271,8 @@ def test_another_spec_starts_anew(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_apply_goes_on(tmp_path: Path) -> None:
-    """A killed apply keeps its units, another alignment with the same keys starts anew; both end as a clean run does."""
+    """A killed apply keeps its units, another alignment with the same keys starts anew; both end as a clean run
+    does."""
     a, b, c = (single("gpt2", tmp_path / name, seed) for name, seed in (("a", 0), ("b", 5), ("c", 9)))
     first, other = (isomerge.align(b, onto=anchor)[0] for anchor in (a, c))
     assert set(first) == set(other)

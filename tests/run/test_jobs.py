@@ -82,7 +82,8 @@ def test_jobs_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_units_have_one_thread_each_without_jobs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums depend on the number of threads: what `--jobs` gives each unit it has without, so that the bytes are the same."""
+    """Sums depend on the number of threads: what `--jobs` gives each unit it has without, so that the bytes are the
+    same."""
     a = single("gpt2", tmp_path / "a")
     b = disguise("gpt2", a, tmp_path / "b", 3)
     seen: list[int] = []
@@ -116,7 +117,8 @@ def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_budget_bounds_what_passes_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The residual streams' passes keep the units that the budget leaves room for, and read the others again: the same bytes."""
+    """The residual streams' passes keep the units that the budget leaves room for, and read the others again: the
+    same bytes."""
     a = single("llama", tmp_path / "a")
     b = disguise("llama", a, tmp_path / "b", 3)
     plan = make_plan(recognise(b), [recognise(a)], "all")

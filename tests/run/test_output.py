@@ -212,7 +212,8 @@ def test_nothing_is_written_without_out(pair: Callable, tmp_path: Path, monkeypa
 
 
 def test_overwrite(pair: Callable, tmp_path: Path) -> None:
-    """A filled folder is refused without overwrite; with it the new checkpoint takes the place of all that was there."""
+    """A filled folder is refused without overwrite; with it the new checkpoint takes the place of all that was
+    there."""
     a, b = pair("gpt2")
     out = tmp_path / "out"
     out.mkdir()
@@ -338,7 +339,8 @@ def test_half_precision_stays(name: str, dtype: torch.dtype, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("align", [False, True])
 def test_eight_bits_stay_or_widen(align: bool, pair: Callable, tmp_path: Path) -> None:
-    """Floats of eight bits without scales are floats: rounded once when they are written, or written in another dtype."""
+    """Floats of eight bits without scales are floats: rounded once when they are written, or written in another
+    dtype."""
     a, b = pair("gpt2")
     narrow = Path(shutil.copytree(a, tmp_path / "narrow"))
     edit(narrow, lambda t: t.update({n: x.to(torch.float8_e4m3fn) for n, x in t.items() if x.ndim == 2}))

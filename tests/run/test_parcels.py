@@ -1,4 +1,5 @@
-"""What workers of a cluster are given and give back, without a cluster: same bytes, little to carry, wrong files refused."""
+"""What workers of a cluster are given and give back, without a cluster: same bytes, little to carry, wrong files
+refused."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_travels_is_all_that_is_needed(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Units solved from what was pickled: the bytes of the local engine, the report's checksums of inputs among them."""
+    """Units solved from what was pickled: the bytes of the local engine, the report's checksums of inputs among
+    them."""
     name, how = CASES[case]
     made = {"base": single(name, tmp_path / "base", 7), "a": single(name, tmp_path / "a")}
     made["near"] = perturb(made["a"], tmp_path / "near", 0.2)
@@ -265,7 +267,8 @@ def test_a_machine_that_may_not_read_a_checkpoint_is_named(tmp_path: Path, monke
 
 
 def test_engines_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unknown ones, an address without a cluster, and Ray that is not installed: sentences, before anything is written."""
+    """Unknown ones, an address without a cluster, and Ray that is not installed: sentences, before anything is
+    written."""
     a = single("gpt2", tmp_path / "a")
     merge = {"models": [a, a], "out": tmp_path / "out"}
     with pytest.raises(IsomergeError, match="--engine spark: choose from local, ray"):
@@ -304,7 +307,8 @@ def test_an_engine_is_closed_with_the_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_cluster_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of this machine alone unless an address is given; left as it was found; one that does not answer is told."""
+    """One of this machine alone unless an address is given; left as it was found; one that does not answer is
+    told."""
     import ray
 
     asked: list[dict[str, Any]] = []
@@ -364,7 +368,8 @@ def test_the_other_engine_goes_on(first: str, then: str, tmp_path: Path, monkeyp
 
 
 def test_what_workers_have_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checksums of inputs in the report are those of the bytes that workers saw; the driver reads headers alone."""
+    """The checksums of inputs in the report are those of the bytes that workers saw; the driver reads headers
+    alone."""
     a = single("gpt2", tmp_path / "a")
     b = disguise("gpt2", a, tmp_path / "b", 3)
     again: list[int] = []
@@ -383,7 +388,8 @@ def test_what_workers_have_read_is_not_read_again(tmp_path: Path, monkeypatch: p
 
 
 def test_no_worker_writes_to_a_folder_that_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is made while a folder is emptied would keep it; it is gone before, and one that was never there is no error."""
+    """A file that is made while a folder is emptied would keep it; it is gone before, and one that was never there
+    is no error."""
     folder, emptied = tmp_path / "units", shutil.rmtree
     folder.mkdir()
     (folder / "1.safetensors").touch()

@@ -42,7 +42,8 @@ def test_items_are_worked_on_together() -> None:
 
 
 def at_once(sizes: list[int], together: int, fits: Callable[[Sequence[int]], bool]) -> list[list[int]]:
-    """Which items are worked on at once, at every moment when one is begun; all wait until there are ``together``."""
+    """Which items are worked on at once, at every moment when one is begun; all wait until there are
+    ``together``."""
     running: list[int] = []
     moments: list[list[int]] = []
     lock, full = threading.Lock(), threading.Event()
@@ -82,7 +83,8 @@ def test_a_budget_bounds_all_together(sizes: list[int], together: int) -> None:
 
 @given(st.lists(st.integers(1, 200), max_size=20))
 def test_large_items_have_small_ones_beside_them(sizes: list[int]) -> None:
-    """Every item once, small ones in order; the large ones are as far apart as can be, and none comes last without need."""
+    """Every item once, small ones in order; the large ones are as far apart as can be, and none comes last without
+    need."""
     items = list(enumerate(sizes))
     found = spread(items, lambda item: item[1] << 20)
     small, large = ([i for i in items if (i[1] << 20 > pipeline.BESIDE) == big] for big in (False, True))

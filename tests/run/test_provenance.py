@@ -1,4 +1,5 @@
-"""What a merge records is what happened: which models were fused, with which weight, and what the others gave; by every door."""
+"""What a merge records is what happened: which models were fused, with which weight, and what the others gave; by
+every door."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def cases() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("method", "base"), cases())
 def test_doors_and_records_agree(method: str, base: str, models: dict[str, Path], tmp_path: Path) -> None:
-    """Python and a recipe of the same keys give the same bytes, and so does the recorded recipe; roles are what happened."""
+    """Python and a recipe of the same keys give the same bytes, and so does the recorded recipe; roles are what
+    happened."""
     a, b, c = models.values()
     how, merged = METHODS[method], [a, b]
     named = {} if base == "none" else {"base_model": c}

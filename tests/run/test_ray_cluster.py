@@ -188,7 +188,8 @@ def a_node_is_lost(nodes: Nodes) -> None:
 
 
 def what_cannot_be_done_is_told(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damaged input in the local engine's words, and nothing is left; a cluster that is not up to it leaves what is done."""
+    """Damaged input in the local engine's words, and nothing is left; a cluster that is not up to it leaves what is
+    done."""
     bad = perturb(nodes.a, nodes.folder / "bad", 0.1)
     found = tensors(bad)
     found["transformer.h.1.ln_1.weight"][0] = torch.nan

@@ -1,4 +1,5 @@
-"""Passes over the residual stream read every tensor of both models once per sweep, when nothing is kept between sweeps."""
+"""Passes over the residual stream read every tensor of both models once per sweep, when nothing is kept between
+sweeps."""
 
 from __future__ import annotations
 

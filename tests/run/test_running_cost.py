@@ -1,4 +1,5 @@
-"""What running models takes is counted: by shapes that are those of the module, and refused before anything is computed."""
+"""What running models takes is counted: by shapes that are those of the module, and refused before anything is
+computed."""
 
 from __future__ import annotations
 

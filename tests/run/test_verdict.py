@@ -51,7 +51,8 @@ def only_queries(folder: Path, out: Path) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_how_models_stand(name: str, tmp_path: Path) -> None:
-    """Copies and fine-tunes are settled; twins, moved fine-tunes and strangers are not, and only relatives are kin."""
+    """Copies and fine-tunes are settled; twins, moved fine-tunes and strangers are not, and only relatives are
+    kin."""
     a, other = single(name, tmp_path / "a"), single(name, tmp_path / "other", 5)
     twin, tuned = disguise(name, a, tmp_path / "twin", 3), perturb(a, tmp_path / "tuned", 0.05)
     moved = disguise(name, tuned, tmp_path / "moved", 4)
@@ -67,7 +68,8 @@ def test_how_models_stand(name: str, tmp_path: Path) -> None:
 
 
 def test_aligned_fine_tunes_are_left(llamas: dict[str, Path], tmp_path: Path) -> None:
-    """What training did not touch stays bit for bit, the distance does not rise, and one line says so; True matches all the same."""
+    """What training did not touch stays bit for bit, the distance does not rise, and one line says so; True matches
+    all the same."""
     a, sparse = llamas["a"], llamas["sparse"]
     found = isomerge.merge([a, sparse], out=tmp_path / "auto")
     old, tuned, new = (tensors(path) for path in (a, sparse, tmp_path / "auto"))
@@ -105,7 +107,8 @@ def test_the_decision_is_the_same(llamas: dict[str, Path], tmp_path: Path, more:
 
 
 def test_one_of_several_is_matched(llamas: dict[str, Path], tmp_path: Path) -> None:
-    """Fine-tunes are left, a twin beside them is brought home; among models onto a common mean all are moved, or none."""
+    """Fine-tunes are left, a twin beside them is brought home; among models onto a common mean all are moved, or
+    none."""
     models = [llamas[name] for name in ("a", "tuned", "twin")]
     found = isomerge.merge(models, out=tmp_path / "out")
     assert [pair["left_as_it_is"] for pair in found["verdict"]["pairs"]] == [True, False]
@@ -150,8 +153,8 @@ def test_one_unit_out_of_place_is_matched(llamas: dict[str, Path], tmp_path: Pat
 
 
 def test_a_relative_in_another_basis(llamas: dict[str, Path], tmp_path: Path) -> None:
-    """The stream is matched without being asked for: the merge is the model. It stands in the notes, the card and the recipe, and
-    a choice of the user's own wins, and is told of."""
+    """The stream is matched without being asked for: the merge is the model. It stands in the notes, the card and
+    the recipe, and a choice of the user's own wins, and is told of."""
     a, turned = llamas["a"], llamas["turned"]
     found = isomerge.merge([a, turned], out=tmp_path / "out")
     assert found["spaces"] == "all"
@@ -231,7 +234,8 @@ def test_a_base_that_is_none(llamas: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_no_false_alarm(llamas: dict[str, Path], tmp_path: Path) -> None:
-    """Pruned and rounded copies, fine-tunes in half precision and adapters that were taken in are all left as they are."""
+    """Pruned and rounded copies, fine-tunes in half precision and adapters that were taken in are all left as they
+    are."""
     rng = torch.Generator().manual_seed(8)
     for kind in ("pruned", "bfloat16", "quantised", "adapter of rank two"):
         out = tmp_path / kind
@@ -257,7 +261,8 @@ def test_no_false_alarm(llamas: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_recipes_have_all_three(llamas: dict[str, Path], tmp_path: Path) -> None:
-    """``align: auto`` (or a block) leaves what is aligned, true matches all, false nothing; what is written says the same."""
+    """``align: auto`` (or a block) leaves what is aligned, true matches all, false nothing; what is written says
+    the same."""
     listed = f"models: [{{model: {llamas['a']}}}, {{model: {llamas['tuned']}}}]\nmerge_method: linear\n"
     for said, left, written in (
         ("auto", True, "align: auto"),

@@ -35,7 +35,8 @@ def disguise(name: str, folder: Path, out: Path, seed: int, condition: float = 4
 
 
 def keep_streams(name: str, folder: Path, out: Path, seed: int) -> Path:
-    """The model moved by random elements of all local spaces, with new gains in its layers; its streams stay what they are."""
+    """The model moved by random elements of all local spaces, with new gains in its layers; its streams stay what
+    they are."""
     toy = load_toy(name, folder)
     blocks, rng = toy.fresh(), torch.Generator().manual_seed(seed)
     random_alignment(toy.spec, toy.blocks, rng, beside_streams(toy.spec)).act(blocks)
@@ -68,7 +69,8 @@ def untied(folder: Path, out: Path) -> Path:
 
 
 def perturb(folder: Path, out: Path, relative: float, *, seed: int = 0, only: str | None = None) -> Path:
-    """A copy with Gaussian noise of that relative size on every float tensor, or on those whose name has ``only``."""
+    """A copy with Gaussian noise of that relative size on every float tensor, or on those whose name has
+    ``only``."""
     rng, found, hit = torch.Generator().manual_seed(seed), {}, 0
     for file in sorted(folder.glob("model*.safetensors")):
         for name, tensor in load_file(file).items():

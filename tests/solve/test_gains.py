@@ -1,4 +1,5 @@
-"""Models whose gains are small: brought near without a division by them, in few bits as well; merges compare what means something."""
+"""Models whose gains are small: brought near without a division by them, in few bits as well; merges compare what
+means something."""
 
 from __future__ import annotations
 
@@ -89,8 +90,8 @@ def wide(folder: Path) -> torch.Tensor:
 def test_a_small_gain_of_the_anchor_makes_no_large_distance(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever one gain of the anchor is, the distance falls as far, and in bfloat16 the function stays. To take on the anchor's gains
-    makes a distance that is told to have risen."""
+    """Whatever one gain of the anchor is, the distance falls as far, and in bfloat16 the function stays. To take on
+    the anchor's gains makes a distance that is told to have risen."""
     a = changed(shallow(name, tmp_path / "a"), tmp_path / "a16", lambda n, t: t.bfloat16())
     b = changed(shallow(name, tmp_path / "b", 5), tmp_path / "b16", lambda n, t: t.bfloat16())
     reached = []
@@ -163,7 +164,8 @@ def test_small_gains_do_not_change_which_entries_survive(method: str, tmp_path: 
 
 
 def test_gains_inside_layers_where_the_stream_is_given_out(tmp_path: Path) -> None:
-    """A model without a head keeps its stream; other gains inside its layers are matched all the same, in chosen layers alone if asked."""
+    """A model without a head keeps its stream; other gains inside its layers are matched all the same, in chosen
+    layers alone if asked."""
     whole = shallow("llama", tmp_path / "whole", layers=2)
     LlamaModel.from_pretrained(whole).save_pretrained(tmp_path / "a")
     a, spaces = tmp_path / "a", "all"

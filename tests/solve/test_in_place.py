@@ -1,4 +1,5 @@
-"""After the streams are found, layers are matched once more in the anchor's own coordinates: closer, and the same function."""
+"""After the streams are found, layers are matched once more in the anchor's own coordinates: closer, and the same
+function."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from toys import outputs, relative, save_toy
 
 
 def aligned(folder: Path, name: str) -> tuple[dict[str, Any], Path]:
-    """Two unrelated models of one kind, the second aligned onto the first with its streams; the report and where it is."""
+    """Two unrelated models of one kind, the second aligned onto the first with its streams; the report and where it
+    is."""
     out = folder / "out"
     _, report = isomerge.align(folder / "b", onto=folder / "a", out=out, spaces="default,residual", overwrite=True)
     return report, out
@@ -25,7 +27,8 @@ def aligned(folder: Path, name: str) -> tuple[dict[str, Any], Path]:
 def test_layers_end_closer_than_streams_alone_bring_them(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The general linear step, shifts and scales gain in the anchor's coordinates what compact elements between gauges left."""
+    """The general linear step, shifts and scales gain in the anchor's coordinates what compact elements between
+    gauges left."""
     for seed, here in enumerate(("a", "b")):
         save_toy(name, tmp_path / here, seed=seed, dtype=torch.float32)
     after, out = aligned(tmp_path, name)

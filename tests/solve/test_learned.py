@@ -53,7 +53,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_learning_lowers_the_barrier(digits: str, tmp_path: Path) -> None:
-    """Two ViTs from different seeds: the midpoint gets better than activations alone bring it; the function stays."""
+    """Two ViTs from different seeds: the midpoint gets better than activations alone bring it; the function
+    stays."""
     a, b = example_models()
     images, labels = held_out_digits()
 
@@ -103,7 +104,8 @@ def tokens() -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen3", *more("llama", "bert")])
 def test_what_is_learned_is_a_symmetry(name: str, tokens: torch.Tensor, tmp_path: Path) -> None:
-    """Any model, tied or not, post-norm or not: elements move, and the moved model computes the source's function."""
+    """Any model, tied or not, post-norm or not: elements move, and the moved model computes the source's
+    function."""
     a, b = single(name, tmp_path / "a", 0), single(name, tmp_path / "b", 1)
     file = tmp_path / "ids.safetensors"
     more = {"labels": torch.randint(1, 60, (24, 9))} if name == "bert" else {}
@@ -217,7 +219,7 @@ def test_permutations_over_gains_that_are_not_folded(tokens: torch.Tensor, tmp_p
         learn_target="distill",
         steps=3,
         batch_size=4,
-        permutations=True,
+        learn_permutations=True,
     )
     assert relative(outputs(tmp_path / "out"), outputs(b)) < 1e-4
     found = learner(a, b, tokens, tmp_path / "state.safetensors", permutations=True)
@@ -287,7 +289,8 @@ STILL = {"before": 1.0, "after": 1.0}
 
 
 def test_a_gradient_without_bounds(tokens: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was best before is kept, with finite elements; where nothing was better than the start, a sentence says so."""
+    """What was best before is kept, with finite elements; where nothing was better than the start, a sentence says
+    so."""
     a, b = single("llama", tmp_path / "a", 0), single("llama", tmp_path / "b", 1)
     sound = learning.backward
 

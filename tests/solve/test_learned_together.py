@@ -1,4 +1,5 @@
-"""Learning of several models: each joins those before it, then all are learned together; resumable, and symmetries all."""
+"""Learning of several models: each joins those before it, then all are learned together; resumable, and symmetries
+all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Merging without an anchor: one mean of all orbits, whatever the order; cycles close; the objective never rises."""
+"""Merging without an anchor: one mean of all orbits, whatever the order; cycles close; the objective never
+rises."""
 
 from __future__ import annotations
 
@@ -109,7 +110,8 @@ def test_no_anchor_no_order_no_gauge(
 
 @thorough
 def test_turned_relatives_come_together(tmp_path: Path) -> None:
-    """Streams, gains and local spaces of relatives are undone: the mean of the disguised is that of the relatives."""
+    """Streams, gains and local spaces of relatives are undone: the mean of the disguised is that of the
+    relatives."""
     name = "gpt2-untied"
     folders = family(name, tmp_path, 0.02)
     moved = [turn(name, f, tmp_path / f"g{f.name}", 30 + k) for k, f in enumerate(folders)]
@@ -163,7 +165,8 @@ def test_cycles_close(tmp_path: Path) -> None:
 
 @thorough
 def test_elements_compose_around_cycles(tmp_path: Path) -> None:
-    """Exactly, with residual streams: the alignments between all models are one model's element undone by another's."""
+    """Exactly, with residual streams: the alignments between all models are one model's element undone by
+    another's."""
     folders = [single("llama", tmp_path / f"m{k}", k) for k in range(3)]
     solver = solver_of(folders, "all")
     solver.solve()
@@ -284,7 +287,8 @@ def test_layers_stay_in_bounds(tmp_path: Path) -> None:
 
 @thorough
 def test_stack_wide_heads(tmp_path: Path) -> None:
-    """T5: one permutation of heads per stack and model, which comes back from a disguise; the functions are kept."""
+    """T5: one permutation of heads per stack and model, which comes back from a disguise; the functions are
+    kept."""
     base = single("t5-gated", tmp_path / "base")
     moved = [disguise("t5-gated", base, tmp_path / f"g{k}", k) for k in (1, 2)]
     mean = merge([base, *moved], tmp_path / "out")["mean"]

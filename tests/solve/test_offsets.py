@@ -1,4 +1,5 @@
-"""Where tensors lie in their files decides nothing: copies whose headers are padded give the same bytes out of every command."""
+"""Where tensors lie in their files decides nothing: copies whose headers are padded give the same bytes out of
+every command."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ def test_padded_headers_change_no_byte(command: str, inputs: dict[int, Inputs], 
 def test_without_the_mode_tensors_are_copied(
     inputs: dict[int, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next best, where torch had computed before: what is read is where torch has put it, and the report says so."""
+    """The next best, where torch had computed before: what is read is where torch has put it, and the report says
+    so."""
     COMMANDS["linear"](inputs[0], tmp_path / "0")
     places: list[int] = []
     read = Checkpoint.read

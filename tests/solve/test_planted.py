@@ -11,7 +11,8 @@ from solve.disguises import disguise, keep_streams, perturb, single, turn
 from toys import SAMPLE, STREAMS_ALONE, TOYS, TRIED, outputs, relative, tensors
 
 FAR = ["bert", "gpt2", "llama", "t5-relu", "vit", "mixtral"]
-# What float32 weights change of outputs where scores are not divided by anything, behind towers: noise of 1e-7 makes 6e-5.
+# What float32 weights change of outputs where scores are not divided by anything, behind towers: noise of 1e-7
+# makes 6e-5.
 ROUNDED = {"gemma4": 2e-4, "gemma4-clipped": 2e-4}
 CASES = [*((name, 4.0) for name in SAMPLE if name not in STREAMS_ALONE), *((name, 100.0) for name in FAR)]
 
@@ -69,7 +70,8 @@ def test_verify_sees_a_change_of_one_tensor(name: str, tensor: str, tmp_path: Pa
 
 
 def test_gains_inside_layers_of_a_model_without_a_head(tmp_path: Path) -> None:
-    """The streams are its outputs and keep their bases; gains that only their own layer reads are free all the same."""
+    """The streams are its outputs and keep their bases; gains that only their own layer reads are free all the
+    same."""
     a = single("clip", tmp_path / "a")
     twin = keep_streams("clip", a, tmp_path / "twin", 3)
     gain = "vision_model.encoder.layers.1.layer_norm1.weight"
@@ -121,7 +123,8 @@ def test_aligning_never_moves_away(spaces: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [n for n in TRIED if n in STREAMS_ALONE])
 def test_a_turned_stream_comes_back(name: str, tmp_path: Path) -> None:
-    """Where all but the stream is left fixed, ``spaces="all"`` undoes what moved it; without it there is nothing to match."""
+    """Where all but the stream is left fixed, ``spaces="all"`` undoes what moved it; without it there is nothing to
+    match."""
     a = single(name, tmp_path / "a")
     moved = turn(name, a, tmp_path / "moved", 3)
     _, report = isomerge.align(moved, onto=a, out=tmp_path / "back", spaces="all")

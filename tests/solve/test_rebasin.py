@@ -1,4 +1,5 @@
-"""Git Re-Basin: planted permutations, a distance that never rises, and a result that no single exchange improves."""
+"""Git Re-Basin: planted permutations, a distance that never rises, and a result that no single exchange
+improves."""
 
 from __future__ import annotations
 
@@ -14,13 +15,15 @@ from isomerge.symmetry.alignment import Alignment
 from solve.renumbered import gap, moved_by, pair_of, renumber, squared_gap
 from toys import load_toy, outputs, relative, save_toy, write_toy
 
-# T5 ends in a local optimum from this order of visits and comes back from another one: so does the paper's algorithm
+# T5 ends in a local optimum from this order of visits and comes back from another one: so does the paper's
+# algorithm
 TWINS = [("vit", 0), ("bert", 0), ("gpt2", 0), ("llama", 0), ("llama-mqa", 0), ("mixtral", 0), ("deberta-conv", 0), ("t5-gated", 1)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "seed"), TWINS)
 def test_planted_permutations_come_back(name: str, seed: int, tmp_path: Path) -> None:
-    """Streams, heads, head dimensions, neurons, experts: every number is where it was, from the patch file as well."""
+    """Streams, heads, head dimensions, neurons, experts: every number is where it was, from the patch file as
+    well."""
     a = save_toy(name, tmp_path / "a")
     b = renumber(name, a, tmp_path / "b")
     pair = pair_of(a, b, "default,residual")  # T5 returns its stream, which is turned where it is named
@@ -51,7 +54,8 @@ def test_unrelated_models(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_no_exchange_of_two_gains_anything(name: str, tmp_path: Path) -> None:
-    """Two coordinates of the stream, two heads, two dimensions of a head, two neurons: at the end no exchange helps."""
+    """Two coordinates of the stream, two heads, two dimensions of a head, two neurons: at the end no exchange
+    helps."""
     a, b = save_toy(name, tmp_path / "a"), save_toy(name, tmp_path / "b", seed=5)
     alignment, report = match_by_rebasin(pair_of(a, b))
     toy, there = load_toy(name, a), load_toy(name, a).fresh()
@@ -74,7 +78,8 @@ def test_no_exchange_of_two_gains_anything(name: str, tmp_path: Path) -> None:
 
 
 def test_a_stream_on_both_sides_of_a_tensor(tmp_path: Path) -> None:
-    """Its step is judged by what it really gains: the objective's bookkeeping is the distance itself, step by step."""
+    """Its step is judged by what it really gains: the objective's bookkeeping is the distance itself, step by
+    step."""
     a, b = save_toy("deberta-conv", tmp_path / "a"), save_toy("deberta-conv", tmp_path / "b", seed=5)
     matching = WeightMatching(pair_of(a, b))
     both = [block.key for u in matching.units for block in u.blocks if block.key.endswith("conv.conv.weight")]

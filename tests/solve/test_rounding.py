@@ -37,7 +37,8 @@ def errors(folder: Path, g: Alignment, dtype: str) -> dict[str, float]:
 
 
 def test_errors_grow_with_the_stretch_and_with_nothing_else(tmp_path: Path) -> None:
-    """A stretched head loses what it stretches; factors per channel, which floating point carries, and permutations do not."""
+    """A stretched head loses what it stretches; factors per channel, which floating point carries, and permutations
+    do not."""
     a = single("llama", tmp_path / "a")
     plain = max(errors(a, stretched(a, 4.0, "ov"), "bfloat16").values())
     assert 1e-3 < plain < 5e-3

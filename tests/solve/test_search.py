@@ -211,7 +211,8 @@ def test_stream_steps_are_small_elements(group: str) -> None:
 
 @pytest.mark.parametrize("name", ["vit", "gpt2-untied", "llama", "t5-gated", "bert", "bert-relu"])
 def test_the_functional_cost_finds_a_twins_neurons(name: str, tmp_path: Path) -> None:
-    """In every architecture with plain or gated layers, by what neurons compute, whatever order they were left in."""
+    """In every architecture with plain or gated layers, by what neurons compute, whatever order they were left
+    in."""
     a = single(name, tmp_path / "a")
     twin = turn(name, a, tmp_path / "twin", 3, "declared" if name.startswith("bert") else "largest")
     examples = examples_for(a, 24)
@@ -248,7 +249,8 @@ def test_layers_that_are_not_understood_are_left_alone(tmp_path: Path, monkeypat
 
 
 def test_the_functional_pass_lowers_the_divergence(tmp_path: Path) -> None:
-    """A step of its own after the descent: on noisy neurons left in a drawn order, it comes near the twin's match."""
+    """A step of its own after the descent: on noisy neurons left in a drawn order, it comes near the twin's
+    match."""
     a = single("vit", tmp_path / "a")
     b = perturb(a, tmp_path / "b", 0.1)
     examples = examples_for(a, 24)

@@ -1,4 +1,5 @@
-"""Residual streams through disk: turned twins come back, merges are functions of orbits, the objective never rises."""
+"""Residual streams through disk: turned twins come back, merges are functions of orbits, the objective never
+rises."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def few_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_turned_twin_comes_back(name: str, tmp_path: Path) -> None:
-    """A random element of the largest group, of every local space and of the gains is undone, and verify knows it."""
+    """A random element of the largest group, of every local space and of the gains is undone, and verify knows
+    it."""
     a = single(name, tmp_path / "a")
     moved = turn(name, a, tmp_path / "moved", 3)
     _, report = isomerge.align(moved, onto=a, out=tmp_path / "back", spaces="all")
@@ -48,8 +50,9 @@ def test_turned_twin_comes_back(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["clip", "t5-relu", *more("siglip", "blip-contrast", "xclip", "clap")])
 def test_a_stream_that_is_returned_turns_when_it_is_named(name: str, tmp_path: Path) -> None:
-    """CLIP returns its towers' hidden states beside its embeddings, T5 its encoder's: ``all`` keeps them, and says how to turn them all
-    the same. What is predicted stays; to verify a turned one is another model, for something that is returned differs."""
+    """CLIP returns its towers' hidden states beside its embeddings, T5 its encoder's: ``all`` keeps them, and says
+    how to turn them all the same. What is predicted stays; to verify a turned one is another model, for something
+    that is returned differs."""
     a = single(name, tmp_path / "a")
     moved = turn(name, a, tmp_path / "moved", 3)
     assert relative(outputs(moved), outputs(a)) <= 1e-5
@@ -119,7 +122,8 @@ def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
 def test_the_objective_never_rises(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unrelated models: no half step raises what is minimised, between folded canonical gauges; the function stays.
 
-    The report has what was kept; what every sweep measured is asked here, those that were thrown away as rounding too.
+    The report has what was kept; what every sweep measured is asked here, those that were thrown away as rounding
+    too.
     """
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)
     swept: list[tuple[float, float]] = []
@@ -252,7 +256,8 @@ def test_heads_that_the_anchor_lacks_are_turned(name: str, head: str, tmp_path: 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_apply_replays_the_bytes(name: str, tmp_path: Path) -> None:
-    """A saved alignment with stages, on the source: the same weights, bit for bit; a model of other gains is refused."""
+    """A saved alignment with stages, on the source: the same weights, bit for bit; a model of other gains is
+    refused."""
     a, b = single(name, tmp_path / "a"), single(name, tmp_path / "b", 5)
     untie = name == "gpt2"
     alignment, _ = isomerge.align(b, onto=a, out=tmp_path / "out", spaces="all", untie=untie)
@@ -285,7 +290,8 @@ def test_layers_limit_the_local_spaces_alone(tmp_path: Path) -> None:
 
 @thorough
 def test_diff_matches_the_stream(tmp_path: Path) -> None:
-    """diff --spaces all measures after turning, and says what it found; without it unrelated models are sent there."""
+    """diff --spaces all measures after turning, and says what it found; without it unrelated models are sent
+    there."""
     a, other = single("llama", tmp_path / "a"), single("llama", tmp_path / "b", 5)
     near = perturb(a, tmp_path / "near", 0.05)
     moved = turn("llama", near, tmp_path / "moved", 3)
@@ -312,8 +318,8 @@ def a_body(folder: Path) -> Path:
 
 
 def test_a_gain_of_zero_cannot_be_folded(tmp_path: Path) -> None:
-    """Behind a dead gain a bias tells what is read, which has no place after a rotation: refused by name; a permutation may act, and
-    verify goes on."""
+    """Behind a dead gain a bias tells what is read, which has no place after a rotation: refused by name; a
+    permutation may act, and verify goes on."""
     from solve.disguises import write_like
 
     a, b = single("gpt2-untied", tmp_path / "a"), single("gpt2-untied", tmp_path / "b", 5)
@@ -330,7 +336,8 @@ def test_a_gain_of_zero_cannot_be_folded(tmp_path: Path) -> None:
 
 
 def test_verify_sees_what_folding_would_hide(tmp_path: Path) -> None:
-    """Gains that reach the outputs unread are compared as they are: models without a head, and with unlike heads."""
+    """Gains that reach the outputs unread are compared as they are: models without a head, and with unlike
+    heads."""
     import transformers as tf
 
     from toys import CAUSAL, randomise

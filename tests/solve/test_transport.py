@@ -91,7 +91,8 @@ def aligned(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hard_maps_recover_a_renumbered_twin(name: str, tmp_path: Path) -> None:
-    """By weights, across heads and with averaged residual maps: every number is the anchor's, and so is the average."""
+    """By weights, across heads and with averaged residual maps: every number is the anchor's, and so is the
+    average."""
     a = save_toy(name, tmp_path / "a")
     found, report, _ = aligned(pair_of(a, renumber(name, a, tmp_path / "b"), STREAMS), HARD)
     assert gap(load_toy(name, a).fresh(), found) == 0
@@ -102,7 +103,8 @@ def test_hard_maps_recover_a_renumbered_twin(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vit", "bert", "gpt2", "llama", "t5-gated"])
 def test_activations_recover_a_renumbered_twin(name: str, tmp_path: Path) -> None:
-    """OT-ACTS-EMD: no weight is compared, but where nothing is computed by a module (class token, positions, experts)."""
+    """OT-ACTS-EMD: no weight is compared, but where nothing is computed by a module (class token, positions,
+    experts)."""
     a = save_toy(name, tmp_path / "a")
     pair = pair_of(a, renumber(name, a, tmp_path / "b"), STREAMS)
     found, report, _ = aligned(pair, METHODS["ot-acts-emd"], activations=activations_of(pair))

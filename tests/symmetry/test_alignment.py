@@ -114,7 +114,8 @@ def staged(toy: Toy, seed: int) -> Alignment:
 
 @pytest.mark.parametrize("name", STAGED)
 def test_stages_compose_and_invert(name: str, toy: ToyMaker) -> None:
-    """g^-1 g and g g^-1 are the identity; g h acts like h, then g; undoing a step leaves as few stages as it can."""
+    """g^-1 g and g g^-1 are the identity; g h acts like h, then g; undoing a step leaves as few stages as it
+    can."""
     model = toy(name)
     g = staged(model, 1)
     there = moved(model, g)

@@ -90,8 +90,8 @@ def test_no_prices_can_fool_the_solver(kind: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_prices_are_nearly_dual() -> None:
-    """At an auction's prices most rows have a best column of their own, which fewer than half had before, and the dual value is
-    above the optimum by no more than epsilon for each row."""
+    """At an auction's prices most rows have a best column of their own, which fewer than half had before, and the
+    dual value is above the optimum by no more than epsilon for each row."""
     p = drawn(0, 400, "unrelated")
     prices = auction.auction_prices(p).astype(np.float64)
     before, after = (len(np.unique((p - v).argmax(1))) for v in (0, prices))
@@ -109,8 +109,8 @@ def test_auctions_end(scale: float) -> None:
 
 
 def test_related_points_are_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inner products of points of unequal norms: by themselves they fail, less half of the columns' largest they tell; then
-    nothing is solved."""
+    """Inner products of points of unequal norms: by themselves they fail, less half of the columns' largest they
+    tell; then nothing is solved."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((30, 20)) * np.logspace(-0.15, 0.15, 30)[:, None]
     order = rng.permutation(30)
@@ -126,7 +126,8 @@ def test_unrelated_points_are_left_to_the_solver() -> None:
 
 
 def test_a_proof_that_skips_rows_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant that takes the best columns that are left without asking whether they are the best: the property above can fail."""
+    """A mutant that takes the best columns that are left without asking whether they are the best: the property
+    above can fail."""
 
     def greedy(p: np.ndarray) -> np.ndarray:
         left, found = p.copy(), []

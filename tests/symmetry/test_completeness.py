@@ -1,4 +1,5 @@
-"""Tensors that a checkpoint lacks by itself are noticed without another model; what an architecture lacks is not missed."""
+"""Tensors that a checkpoint lacks by itself are noticed without another model; what an architecture lacks is not
+missed."""
 
 from __future__ import annotations
 
@@ -113,7 +114,8 @@ head.weight                vocab (hid nd)'
 
 
 def test_a_part_may_be_left_out_whole() -> None:
-    """A decoder, whose layers read the encoder's last norm, is saved alone; one layer of the encoder has to have that norm."""
+    """A decoder, whose layers read the encoder's last norm, is saved alone; one layer of the encoder has to have
+    that norm."""
     spec = parse_spec(HEARD, {}, "toy.spec")
     decoder = {"decoder.layer.0.weight": (4, 6), "decoder.norm.weight": (4,), "head.weight": (9, 4)}
     check_complete(spec, coverage(spec, decoder))
@@ -172,7 +174,8 @@ def test_a_list_of_no_layers_has_no_names() -> None:
 
 
 def _held(spec: Spec, line: Line) -> bool:
-    """Whether a line is one side of a layer's symmetry, and its tensors are not numbered among themselves (experts are counted elsewhere)."""
+    """Whether a line is one side of a layer's symmetry, and its tensors are not numbered among themselves (experts
+    are counted elsewhere)."""
     names = {a.name for a in atoms(line.axes or ())} & spec.spaces.keys()
     return not spec.sizes.keys() & set(line.indices) and any(spec.scope(spec.spaces[n]) for n in names)
 
@@ -185,7 +188,8 @@ def test_toys_are_complete_and_miss_every_key(name: str, toy: Any) -> None:
     check_complete(spec, matches)
     layered = {n: m for n, m in matches.items() if "l" in m.binding and not m.line.optional and _held(spec, m.line)}
     alike = Counter(m.line for m in layered.values())
-    # what one layer alone has cannot be told from what an architecture lacks: the only layer of its kind in a hybrid toy
+    # what one layer alone has cannot be told from what an architecture lacks: the only layer of its kind in a
+    # hybrid toy
     layered = {n: m for n, m in layered.items() if alike[m.line] > 1}
     noticed = 0
     for lost in layered:

@@ -108,7 +108,8 @@ def test_divisions_are_whole(a: int, b: int) -> None:
     ],
 )  # fmt: skip
 def test_refuses_everything_else(text: str) -> None:
-    """No calls, no attributes of anything but groups of keys, no subscripts but names and numbers: a spec is data."""
+    """No calls, no attributes of anything but groups of keys, no subscripts but names and numbers: a spec is
+    data."""
     with pytest.raises(IsomergeError, match="expression"):
         evaluate(text, CONFIG)
 

@@ -32,7 +32,8 @@ def spec(fixed: str = SAID, **config: Any) -> Spec:
 
 
 def test_a_part_is_named_with_its_tensors() -> None:
-    """Each tensor of the part in the checkpoint is counted, each line named; what the part shares with a stream may move."""
+    """Each tensor of the part in the checkpoint is counted, each line named; what the part shares with a stream may
+    move."""
     shapes = {f"layers.{at}.{name}": (3, 4) for at in range(2) for name in ("mixer.in.weight", "up.weight")}
     shapes["layers.1.mixer.state"] = (3,)
     found = fixed_parts(spec(), coverage(spec(), shapes).values())
@@ -83,8 +84,8 @@ def test_a_statement_that_is_not_true_is_refused(fixed: str, says: str) -> None:
 
 
 def test_no_state_space_is_fixed_in_silence() -> None:
-    """Every packaged line of a state space, a delta rule or a short convolution has an axis that a space of its text moves, or
-    is of a part that its text says is fixed."""
+    """Every packaged line of a state space, a delta rule or a short convolution has an axis that a space of its
+    text moves, or is of a part that its text says is fixed."""
     words = (
         ".mamba.",
         "mamba_decoder.mamba)",

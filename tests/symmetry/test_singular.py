@@ -1,4 +1,5 @@
-"""Decompositions where LAPACK's fast driver gives up: the slower one answers, and what is damaged is still refused."""
+"""Decompositions where LAPACK's fast driver gives up: the slower one answers, and what is damaged is still
+refused."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def test_a_polar_factor_is_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_not_finite_is_not_decomposed(
     value: float, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The engine says then that products of the weights overflow. LAPACK, which writes to the terminal, is not asked."""
+    """The engine says then that products of the weights overflow. LAPACK, which writes to the terminal, is not
+    asked."""
     monkeypatch.setattr(torch.linalg, "svd", gives_up)
     m = torch.eye(20, dtype=torch.float64)
     m[2, 3] = value

@@ -216,7 +216,8 @@ def test_missing_index() -> None:
 
 
 def test_a_base_that_occurs_twice() -> None:
-    """Where a line has a base twice, a fibre over it would silently take the first: refused. Blocks of their own are not."""
+    """Where a line has a base twice, a fibre over it would silently take the first: refused. Blocks of their own
+    are not."""
     with pytest.raises(IsomergeError, match=r"line pool\.\{l\} has res twice, .* which of them n1 lies over"):
         bound(TEXT + "pool.{l} res (res n1)'\n")
     bound(TEXT + "pool.{l} labels [(res n1)' | (res n1)']\n")

@@ -1,1 +1,2 @@
-"""What the reviewers asked beyond the paper's models: other architectures, and checkpoints that others have trained."""
+"""What the reviewers asked beyond the paper's models: other architectures, and checkpoints that others have
+trained."""

@@ -2,10 +2,11 @@
 
     python -m benchmarks.paper.architectures.families
 
-MiniLM and a fine-tune for site reliability; a BERT of chemical reactions (rxnfp) and two fine-tunes. Of every pair: the distance as
-stored and after matching (cells `distance/SPACES/PAIR`), and what the mean does: for rxnfp, the share of tokens of reactions that
-the base's own head fills in when one is hidden at a time (`masked/SPACES/PAIR`); for MiniLM, which has no head, the cosine of
-sentence embeddings of the mean and of its parents (`cosine/SPACES/PAIR`). Written to `benchmarks/results/paper/families.json`.
+MiniLM and a fine-tune for site reliability; a BERT of chemical reactions (rxnfp) and two fine-tunes. Of every pair:
+the distance as stored and after matching (cells `distance/SPACES/PAIR`), and what the mean does: for rxnfp, the
+share of tokens of reactions that the base's own head fills in when one is hidden at a time (`masked/SPACES/PAIR`);
+for MiniLM, which has no head, the cosine of sentence embeddings of the mean and of its parents
+(`cosine/SPACES/PAIR`). Written to `benchmarks/results/paper/families.json`.
 """
 
 from __future__ import annotations

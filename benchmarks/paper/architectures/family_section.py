@@ -27,8 +27,10 @@ def real() -> list[str]:
     return [
         "## Checkpoints that others have trained",
         "",
-        "Fine-tunes of one base, from packages: MiniLM and a fine-tune for site reliability, and a BERT of chemical reactions with two fine-tunes. "
-        f"Distances are relative to the norm of the first; then what matching takes off. Measured in {duration(spent(found.cells))}.",
+        "Fine-tunes of one base, from packages: MiniLM and a fine-tune for site reliability, and a BERT of "
+        "chemical reactions with two fine-tunes. "
+        f"Distances are relative to the norm of the first; then what matching takes off. Measured in "
+        f"{duration(spent(found.cells))}.",
         "",
         *markdown(["pair", "distance", "the paper", "ours, inside layers", "ours, data-free", "verdict"], rows),
         *refused(found),
@@ -60,14 +62,22 @@ def masked(found: Results) -> list[str]:
     if not rows:
         return []
     return [
-        f"Tokens of {found.settings['reactions']} textbook reactions filled in by the base's head, one hidden at a time, in percent (of {tokens} tokens: one "
+        f"Tokens of {found.settings['reactions']} textbook reactions filled in by the base's head, one hidden "
+        f"at a time, in percent (of {tokens} tokens: one "
         f"is {100 / tokens:.1f} points; a smoke test, not a benchmark):",
         "",
-        *markdown(["pair", "the first alone", "the second alone", "mean", "mean, the paper", "mean, ours inside layers"], rows),
+        *markdown(
+            ["pair", "the first alone", "the second alone", "mean", "mean, the paper", "mean, ours inside layers"],
+            rows,
+        ),
         f"Matching changes the mean by at most {max(gaps):.1f} points, of {found.settings['reactions']} reactions"
-        + (": fine-tunes of one base share its coordinates, and there is next to nothing to match." if max(gaps) < 1 else "."),
+        + (
+            ": fine-tunes of one base share its coordinates, and there is next to nothing to match."
+            if max(gaps) < 1
+            else "."
+        ),
         "",
-    ]  # fmt: skip
+    ]
 
 
 def cosine(found: Results) -> list[str]:
@@ -80,7 +90,8 @@ def cosine(found: Results) -> list[str]:
     rows = [[names[s], f"{c['first']:.5f}", f"{c['second']:.5f}"] for s, c in here.items()]
     nearest = best({s: [c["first"]] for s, c in here.items()})
     return [
-        f"Mean cosine of sentence embeddings ({found.settings['sentences']} sentences; between the parents {here['none']['parents']:.5f}); "
+        f"Mean cosine of sentence embeddings ({found.settings['sentences']} sentences; between the parents "
+        f"{here['none']['parents']:.5f}); "
         f"the mean is nearest to the base when matched “{names[nearest]}”, in the last digits only:",
         "",
         *markdown(["mean of both", "to the base", "to the fine-tune"], rows),

@@ -24,7 +24,12 @@ BARRIER_ROWS = {
     "learned": "ours, learned",
     "distilled": "ours, learned without labels",
 }
-FAMILIES = {"gpt2": "GPT-2 (bytes)", "llama": "Llama-like (bytes)", "vit-digits": "ViT (digits)", "vit-fashion": "ViT (Fashion-MNIST)"}  # fmt: skip
+FAMILIES = {
+    "gpt2": "GPT-2 (bytes)",
+    "llama": "Llama-like (bytes)",
+    "vit-digits": "ViT (digits)",
+    "vit-fashion": "ViT (Fashion-MNIST)",
+}
 
 
 def stored(name: str) -> dict[str, Any]:
@@ -60,7 +65,8 @@ def more_models() -> list[str]:
             f"{count} digit ViTs (the models: {value(ends)} %):",
             "",
             *markdown(["matched how", "accuracy (%)", "loss (nats)"], lines),
-            f"The choice of the anchor changes the accuracy by {max(spread) - min(spread):.2f} points (the paper's limitation); the common "
+            f"The choice of the anchor changes the accuracy by {max(spread) - min(spread):.2f} points (the "
+            f"paper's limitation); the common "
             "mean has no anchor.",
             "",
         ]
@@ -87,7 +93,8 @@ def classifier() -> list[str]:
     return [
         "### The classifier",
         "",
-        "The paper leaves the classifier unmerged. Here both models have the same labels, so that it can be averaged; accuracy in percent of the "
+        "The paper leaves the classifier unmerged. Here both models have the same labels, so that it can be "
+        "averaged; accuracy in percent of the "
         "mean of the ViTs with the head averaged, the anchor's, or the matched source's:",
         "",
         *markdown(["matching", *(f"head {word}" for word in reviewers.HEADS.values())], rows),
@@ -105,7 +112,10 @@ def optimum() -> list[str]:
         if len(merges) != len(PAIRS):
             return []
         matched = [cost.get(f"{name}/{p}") for p in PAIRS]
-        apart[name] = [c["distance"] if c else cost.get(f"rotations/{p}")["distance_stored"] for c, p in zip(matched, PAIRS, strict=True)]  # fmt: skip
+        apart[name] = [
+            c["distance"] if c else cost.get(f"rotations/{p}")["distance_stored"]
+            for c, p in zip(matched, PAIRS, strict=True)
+        ]
         score[name] = [100 * c["accuracy"] for c in merges]
         rows.append([label, value(apart[name], 3), value(score[name]), value([c["loss"] for c in merges], 3)])
     joint = difference(apart["joint-attention"], apart["paper-attention"])
@@ -114,7 +124,8 @@ def optimum() -> list[str]:
     text = [
         "### One after the other, or together; rotations, or any invertible maps",
         "",
-        "The paper solves rotations first and the factor second, and asks whether the joint optimum can be had. It can, with a certificate "
+        "The paper solves rotations first and the factor second, and asks whether the joint optimum can be "
+        "had. It can, with a certificate "
         "([optima](optima.md)). Heads of the ViTs alone, FFNs as stored:",
         "",
         *markdown(["heads moved by", "distance", "accuracy of the mean (%)", "loss of the mean"], rows),
@@ -133,7 +144,8 @@ def optimum() -> list[str]:
         joined = [r for r in json.loads(optima.read_text())["joint"] if r["n"] == 64]
         told = [f"{100 * r['gain']['mean']:.2g} % ({r['heads']})" for r in joined]
         text += [
-            f"On random heads of size 64 the joint optimum takes off, of the squared distance that the paper's order leaves, {listed(told)}: it "
+            f"On random heads of size 64 the joint optimum takes off, of the squared distance that the paper's "
+            f"order leaves, {listed(told)}: it "
             "matters where a factor is hidden, as in models that were rescaled after training.",
             "",
         ]
@@ -156,7 +168,8 @@ def others() -> list[str]:
     text = [
         "### Other architectures",
         "",
-        "Barriers (nats; per byte for language models) of pairs trained from scratch, from [the barrier benchmark](measured-barriers.md), and of a "
+        "Barriers (nats; per byte for language models) of pairs trained from scratch, from [the barrier "
+        "benchmark](measured-barriers.md), and of a "
         f"small T5 that continues text ({t5.STEPS} steps of training, one pair):",
         "",
         *markdown(["models", "matching", "pairs", "barrier", "of unmatched"], rows),

@@ -2,9 +2,10 @@
 
     python -m benchmarks.paper.architectures.t5
 
-The encoder reads 64 bytes of the State of the Union addresses, the decoder writes the 32 that follow. Two seeds, a few minutes each
-on one core; the seed sets the initialisation and the order of the data. Models go to `benchmarks/data/paper/t5/seed-N`;
-the loss is per byte, on held-out speeches. Cells `NAME` (and `training/SEED`) of `benchmarks/results/paper/t5.json`.
+The encoder reads 64 bytes of the State of the Union addresses, the decoder writes the 32 that follow. Two seeds, a
+few minutes each on one core; the seed sets the initialisation and the order of the data. Models go to
+`benchmarks/data/paper/t5/seed-N`; the loss is per byte, on held-out speeches. Cells `NAME` (and `training/SEED`) of
+`benchmarks/results/paper/t5.json`.
 """
 
 from __future__ import annotations

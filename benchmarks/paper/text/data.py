@@ -1,12 +1,12 @@
 """The two tasks: sentiment of VADER's four domains, and parts of speech of the Brown corpus by genre.
 
-**Sentiment.** The mean of some twenty human ratings, from -4 to 4, in three classes: negative below -0.8, positive above
-0.8, neutral between. One scale for all domains, as a merged model must mean the same thing everywhere; at 0.8 the rarest
-class of a domain is a tenth of it (movie reviews have few neutral snippets, editorials few positive ones), so that macro
-F1 rests on more than a handful.
+**Sentiment.** The mean of some twenty human ratings, from -4 to 4, in three classes: negative below -0.8, positive
+above 0.8, neutral between. One scale for all domains, as a merged model must mean the same thing everywhere; at 0.8
+the rarest class of a domain is a tenth of it (movie reviews have few neutral snippets, editorials few positive
+ones), so that macro F1 rests on more than a handful.
 
-**Splits.** Whole documents (an article, a review, a file of Brown) are either tested on or trained on, in the same way for
-all seeds. A text that occurs again, in its domain or in another, is left out.
+**Splits.** Whole documents (an article, a review, a file of Brown) are either tested on or trained on, in the same
+way for all seeds. A text that occurs again, in its domain or in another, is left out.
 """
 
 from __future__ import annotations

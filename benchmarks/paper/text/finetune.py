@@ -5,10 +5,11 @@
     python -m benchmarks.paper.text.finetune --task vader --list
 
 A model goes to `benchmarks/data/paper/text/<preset>/<task>/<domain>-seed-<n>`, in the layout of Hugging Face, with
-`training.json` beside it; the folder appears when it is complete, and what is there is kept. All models of a task and a
-seed start from one head, drawn by the seed: what is merged must be able to agree on what a label is (Jin et al. 2023 call it
-"same head initialisation"). Order of the data and dropout are drawn by seed and domain. All weights are tuned by AdamW in
-float32, with linear warm-up and decay, and those of the last step are kept: nothing is chosen by the test data.
+`training.json` beside it; the folder appears when it is complete, and what is there is kept. All models of a task
+and a seed start from one head, drawn by the seed: what is merged must be able to agree on what a label is (Jin et
+al. 2023 call it "same head initialisation"). Order of the data and dropout are drawn by seed and domain. All
+weights are tuned by AdamW in float32, with linear warm-up and decay, and those of the last step are kept: nothing
+is chosen by the test data.
 """
 
 from __future__ import annotations

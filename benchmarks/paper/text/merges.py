@@ -21,10 +21,11 @@ COLUMNS: dict[str, dict[str, Any] | None] = {  # what `isomerge.align` is given
     "ours": {},
     "activations": {"data": "unlabelled", "functional": False},
 }
-"""Without matching; the paper's; ours by weights alone (the default spaces); ours by weights and activations (all spaces).
+"""Without matching; the paper's; ours by weights alone (the default spaces); ours by weights and activations (all
+spaces).
 
-Neurons are not matched once more by the cost of averaging them (`functional`): neurons of fine-tunes of one base do not
-move."""
+Neurons are not matched once more by the cost of averaging them (`functional`): neurons of fine-tunes of one base do
+not move."""
 METHODS = {"simple": ("linear", None), "fisher": ("fisher", "fisher"), "regmean": ("regmean", "regmean")}
 """Row -> (method of `isomerge methods`, kind of statistics)."""
 
@@ -41,7 +42,8 @@ class Moved:
 
 
 def timed(work: Callable[[], Any], device: str) -> tuple[Any, float]:
-    """A result, and the seconds it took: of the processor, which may be shared, or of the clock with another device."""
+    """A result, and the seconds it took: of the processor, which may be shared, or of the clock with another
+    device."""
     clock = time.process_time if device == "cpu" else time.perf_counter
     start = clock()
     return work(), clock() - start

@@ -102,7 +102,8 @@ def against_paper(results: Results, section: Section, seeds: Sequence[int]) -> s
         ties += not (ahead.counts and ahead.mean > 0)
         said.append(f"{row} {ahead.text()} ({HEADS[ours]}{'' if ahead.counts else '; within its spread'})")
     why = (
-        " Where it is not ahead: distances say why. As stored, the models are within a fraction of a percent of the nearest point "
+        " Where it is not ahead: distances say why. As stored, the models are within a fraction of a percent "
+        "of the nearest point "
         "of their orbits, so no matching has anything to find."
     )
     return f"Our better column less the paper's: {', '.join(said)}.{why if ties else ''}"
@@ -135,7 +136,8 @@ def section_lines(results: Results, section: Section, preset: Preset) -> list[st
     upper = "model tuned on the domain" if inside else "better member, by these very tests"
     lines += [
         f"Seeds {', '.join(map(str, seeds))}; macro / micro F1 in %, mean ± spread over seeds of the mean over "
-        f"{count} {'pairs' if count > 1 else 'group'} of models. The ensemble is the mean of the members' probabilities.",
+        f"{count} {'pairs' if count > 1 else 'group'} of models. The ensemble is the mean of the members' "
+        f"probabilities.",
         "",
         *table(results, section, seeds, "scores", before(results, section, seeds, upper)),
         "",
@@ -148,7 +150,8 @@ def section_lines(results: Results, section: Section, preset: Preset) -> list[st
         "",
         against_paper(results, section, seeds),
         "",
-        f"{'Processor seconds' if preset.device == 'cpu' else 'Seconds'} per merge: {seconds(results, section, seeds)}.",
+        f"{'Processor seconds' if preset.device == 'cpu' else 'Seconds'} per merge: "
+        f"{seconds(results, section, seeds)}.",
         "",
     ]
     return lines
@@ -162,14 +165,20 @@ def page(results: Results, preset: Preset) -> str:
         "",
         "# Table 1: text",
         "",
-        f"MiniLM (BERT, 6 layers, width 384), tuned on up to {preset.train} sentences per domain (AdamW at {preset.lr:g}, "
-        f"passes: {preset.epochs}), one model per domain and seed, all of one base and, within a seed, one initial classifier. "
-        f"Sentiment: {', '.join(vader.domains)} of VADER in three classes (human rating below -{data.NEUTRAL}, within, "
-        f"above). Parts of speech: {', '.join(brown.domains)} of the Brown corpus, {', '.join(brown.held_out)} held out, "
-        f"{len(brown.labels)} universal tags. {preset.scored} test sentences per domain. The paper reports macro F1 for "
+        f"MiniLM (BERT, 6 layers, width 384), tuned on up to {preset.train} sentences per domain (AdamW at "
+        f"{preset.lr:g}, "
+        f"passes: {preset.epochs}), one model per domain and seed, all of one base and, within a seed, one "
+        f"initial classifier. "
+        f"Sentiment: {', '.join(vader.domains)} of VADER in three classes (human rating below -{data.NEUTRAL}, "
+        f"within, "
+        f"above). Parts of speech: {', '.join(brown.domains)} of the Brown corpus, {', '.join(brown.held_out)} "
+        f"held out, "
+        f"{len(brown.labels)} universal tags. {preset.scored} test sentences per domain. The paper reports "
+        f"macro F1 for "
         "classes of sentences and micro F1 for tags.",
         "",
-        "Fine-tunes of one base lie in its coordinates already, so there is little for a matching to find: this is the "
+        "Fine-tunes of one base lie in its coordinates already, so there is little for a matching to find: "
+        "this is the "
         "paper's own setting for text.",
         "",
     ]

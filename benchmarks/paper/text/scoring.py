@@ -18,8 +18,8 @@ BATCH = 32
 def f1(targets: Tensor, predicted: Tensor) -> dict[str, float]:
     """Macro and micro F1 in percent of predicted classes, both int64 [n].
 
-    Macro is the mean over the classes that occur among the targets: a class that a domain lacks has no F1 there. Micro
-    counts all predictions, and is the accuracy where every item has one class.
+    Macro is the mean over the classes that occur among the targets: a class that a domain lacks has no F1 there.
+    Micro counts all predictions, and is the accuracy where every item has one class.
     """
     from sklearn.metrics import f1_score
 
@@ -51,7 +51,8 @@ def load_model(task: data.Task, folder: Path, device: str) -> PreTrainedModel:
 def features(
     task: data.Task, model: PreTrainedModel, sentences: Sequence[data.Encoded], device: str
 ) -> tuple[Tensor, Tensor]:
-    """What the classifier reads, float32 [n, width], and the targets, int64 [n]: of sentences, or of their words."""
+    """What the classifier reads, float32 [n, width], and the targets, int64 [n]: of sentences, or of their
+    words."""
     import torch
 
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].ids))

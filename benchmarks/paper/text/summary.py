@@ -1,4 +1,5 @@
-"""The numbers of Table 1, text, from its cells: per section and seed, means over groups of models and their tests."""
+"""The numbers of Table 1, text, from its cells: per section and seed, means over groups of models and their
+tests."""
 
 from __future__ import annotations
 
@@ -34,10 +35,14 @@ def sections() -> list[Section]:
     vader, brown = data.TASKS["vader"], data.TASKS["brown"]
     return [
         Section("Sentiment, in domain: pairs, tested on both domains", vader, lambda g: g.inside, "macro"),
-        Section("Sentiment, out of domain: pairs, on the domains that neither saw", vader, lambda g: g.outside, "macro"),
+        Section(
+            "Sentiment, out of domain: pairs, on the domains that neither saw", vader, lambda g: g.outside, "macro"
+        ),
         Section("Parts of speech, in domain: pairs, tested on both genres", brown, lambda g: g.inside, "micro"),
-        Section("Parts of speech, out of domain: all merged, on held-out genres", brown, lambda g: g.outside, "micro"),
-    ]  # fmt: skip
+        Section(
+            "Parts of speech, out of domain: all merged, on held-out genres", brown, lambda g: g.outside, "micro"
+        ),
+    ]
 
 
 def seeds_done(results: Results, section: Section, preset: Preset) -> list[int]:

@@ -4,12 +4,12 @@
     python -m benchmarks.paper.text.table1 --preset gpu    # into table1-gpu.json
     python -m benchmarks.paper.text.table1 --list          # how much is done
 
-Results go to `benchmarks/results/paper/table1.json`, cell by cell: a run that was stopped goes on where it was. The table
-`table1.md` beside it is written anew at the end, and by `python -m benchmarks.paper.text.page`. Models come from
-`python -m benchmarks.paper.text.finetune`.
+Results go to `benchmarks/results/paper/table1.json`, cell by cell: a run that was stopped goes on where it was. The
+table `table1.md` beside it is written anew at the end, and by `python -m benchmarks.paper.text.page`. Models come
+from `python -m benchmarks.paper.text.finetune`.
 
-Every merge is tested with the merged classifier, and with the members' own ("copied" in the paper: a merged body is tested
-on a domain with the classifier of the model that was tuned there).
+Every merge is tested with the merged classifier, and with the members' own ("copied" in the paper: a merged body is
+tested on a domain with the classifier of the model that was tuned there).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The Brown corpus' tags reduced to the twelve universal parts of speech of Petrov, Das and McDonald (2012).
 
 A Brown tag is a base (`nn`), perhaps marked as of a title, a headline or cited (`nn-tl`), perhaps of a foreign word
-(`fw-nn`), perhaps negated (`md*`) or of two words in one (`pps+bez` for *he's*, which counts as its first). Where Petrov et
-al. and the Universal Dependencies differ, the latter are followed, as far as a tag decides it: possessives (*my*) are
-pronouns, the existential *there* is a pronoun, ordinals are adjectives, subordinating conjunctions are conjunctions.
+(`fw-nn`), perhaps negated (`md*`) or of two words in one (`pps+bez` for *he's*, which counts as its first). Where
+Petrov et al. and the Universal Dependencies differ, the latter are followed, as far as a tag decides it:
+possessives (*my*) are pronouns, the existential *there* is a pronoun, ordinals are adjectives, subordinating
+conjunctions are conjunctions.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.paper.vision.ablation
 
-Cells `ROW/MATCHING/PAIR` of `benchmarks/results/paper/ablation.json`, and `figure3.png`. What Table 2 has measured already is
-read from there.
+Cells `ROW/MATCHING/PAIR` of `benchmarks/results/paper/ablation.json`, and `figure3.png`. What Table 2 has measured
+already is read from there.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.paper.vision.distances [NAME ...]
 
-Euclidean distance of all weights, as they are stored, from `benchmarks/results/paper/matching.json`; `figure4.png`, and
-`distance-and-loss.png`: the loss of the mean against the distance. Cells `NAME/PAIR` of `distances.json` are the losses of
-the mean for matchings that Table 2 does not have.
+Euclidean distance of all weights, as they are stored, from `benchmarks/results/paper/matching.json`; `figure4.png`,
+and `distance-and-loss.png`: the loss of the mean against the distance. Cells `NAME/PAIR` of `distances.json` are
+the losses of the mean for matchings that Table 2 does not have.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def losses(name: str) -> list[float]:
 
 
 def rank_correlation() -> tuple[float, int]:
-    """Spearman's correlation of distance and loss over all matchings and pairs, within a pair; and how many points."""
+    """Spearman's correlation of distance and loss over all matchings and pairs, within a pair; and how many
+    points."""
     from scipy.stats import spearmanr
 
     names = [name for name in SHOWN if len(distances(name)) == len(losses(name)) == len(PAIRS)]

@@ -68,7 +68,8 @@ def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (7.0, 4.
 
 
 def save(drawn: Any, name: str) -> None:
-    """Write `NAME.png` and `NAME.svg` beside the results; the SVG without the date, so that equal figures are equal files."""
+    """Write `NAME.png` and `NAME.svg` beside the results; the SVG without the date, so that equal figures are equal
+    files."""
     from matplotlib import pyplot
 
     pyplot.rcParams["svg.hashsalt"] = name

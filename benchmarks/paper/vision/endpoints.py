@@ -1,8 +1,8 @@
 """The models that the vision experiments merge, what they are tested on, and where everything lies.
 
-Three ViTs that were trained from scratch on Fashion-MNIST from seeds 0, 1 and 2 (`benchmarks/barrier/train.py`), in three
-pairs. The first of a pair is the anchor. Every merged model is tested on all 10,000 test images; matching and statistics
-see training images alone.
+Three ViTs that were trained from scratch on Fashion-MNIST from seeds 0, 1 and 2 (`benchmarks/barrier/train.py`), in
+three pairs. The first of a pair is the anchor. Every merged model is tested on all 10,000 test images; matching and
+statistics see training images alone.
 """
 
 from __future__ import annotations

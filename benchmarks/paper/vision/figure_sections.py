@@ -27,13 +27,19 @@ def figure3() -> list[str]:
     text = [
         "## Figure 3 and the reviewers' table: what each part adds",
         "",
-        "Accuracy in percent of merges whose matching lacks a part; the same models. “w/o attention” matches FFNs alone (the "
-        "reviewers' FFN-only), “w/o FFN” attention alone. Of ours, with activations, the residual stream is matched in all but “w/o residual "
+        "Accuracy in percent of merges whose matching lacks a part; the same models. “w/o attention” matches "
+        "FFNs alone (the "
+        "reviewers' FFN-only), “w/o FFN” attention alone. Of ours, with activations, the residual stream is "
+        "matched in all but “w/o residual "
         f"stream”. Measured in {duration(spent(ablation.cells().cells))}.",
         "",
         *markdown(["", *(ROW_LABELS[row] for row in PAPER_ROWS)], rows),
-        *image("figure3", "Bars: test accuracy of six ways to merge, for matchings that lack attention, FFNs or rescaling; the table above has the numbers"),
-    ]  # fmt: skip
+        *image(
+            "figure3",
+            "Bars: test accuracy of six ways to merge, for matchings that lack attention, FFNs or rescaling; "
+            "the table above has the numbers",
+        ),
+    ]
     whole = {row: ablation.accuracies(row, "paper") for row in PAPER_ROWS}
     parts = {
         name: {r: ablation.accuracies(r, name) for r in PAPER_ROWS} for name in ("paper-ffn", "paper-attention")
@@ -45,15 +51,18 @@ def figure3() -> list[str]:
     ]
     decided = [r for r in PAPER_ROWS if difference(parts["paper-attention"][r], parts["paper-ffn"][r]).counts]
     text += [
-        "The paper finds that attention matters more for Fisher and RegMean, FFNs more for transport. Here attention alone is better than "
-        f"FFNs alone for {listed([ROW_LABELS[r] for r in attention]) if attention else 'no row'}; the difference is larger than its spread for "
+        "The paper finds that attention matters more for Fisher and RegMean, FFNs more for transport. Here "
+        "attention alone is better than "
+        f"FFNs alone for {listed([ROW_LABELS[r] for r in attention]) if attention else 'no row'}; the "
+        f"difference is larger than its spread for "
         f"{listed([ROW_LABELS[r] for r in decided]) if decided else 'no row'}.",
         "",
     ]  # fmt: skip
     same = [r for r in PAPER_ROWS if ablation.accuracies(r, "paper-ffn") == ablation.accuracies(r, "none")]
     if same:
         text += [
-            f"{listed([ROW_LABELS[r] for r in same])} give the very same accuracy with FFNs matched and without: they permute neurons themselves, so that "
+            f"{listed([ROW_LABELS[r] for r in same])} give the very same accuracy with FFNs matched and "
+            f"without: they permute neurons themselves, so that "
             "the order in which they find them does not matter. So it is in the reviewers' table.",
             "",
         ]
@@ -63,7 +72,8 @@ def figure3() -> list[str]:
     if all(len(a) == len(b) == len(PAIRS) for a, b in stream.values()):
         gains = [difference(a, b) for a, b in stream.values()]
         text += [
-            f"Of ours, the residual stream carries {listed([f'{d.text()} ({ROW_LABELS[r]})' for r, d in zip(stream, gains, strict=True)])} points: "
+            f"Of ours, the residual stream carries "
+            f"{listed([f'{d.text()} ({ROW_LABELS[r]})' for r, d in zip(stream, gains, strict=True)])} points: "
             "the paper does not match it.",
             "",
         ]
@@ -79,7 +89,8 @@ def figure4() -> list[str]:
     text = [
         "## Figure 4: distances",
         "",
-        "Euclidean distance between the anchor and the matched model, over all weights as stored, and the loss of their mean.",
+        "Euclidean distance between the anchor and the matched model, over all weights as stored, and the loss "
+        "of their mean.",
         "",
         *markdown(["matching", "distance", "loss of the mean"], rows),
         *image(
@@ -96,7 +107,8 @@ def figure4() -> list[str]:
         text.append(f"The paper's matching comes closer than {listed(sides[True])}. ")
     if sides[False]:
         text.append(
-            f"**It does not come closer than {listed(sides[False])}**; the paper's does not move the residual stream. "
+            f"**It does not come closer than {listed(sides[False])}**; the paper's does not move the residual "
+            f"stream. "
         )
     ours = {n: distances.distances(n) for n in OURS if n in names}
     if ours:
@@ -136,8 +148,10 @@ def figure5() -> list[str]:
     text = [
         "## Figure 5: the line between the models",
         "",
-        f"Loss at {lines.POINTS} points of the line from the anchor to the matched model, on {lines.LIMIT} test images, and the barrier: the "
-        "largest excess over the straight line between the losses of the ends; the paper's own definition is the range. Measured in "
+        f"Loss at {lines.POINTS} points of the line from the anchor to the matched model, on {lines.LIMIT} test "
+        f"images, and the barrier: the "
+        "largest excess over the straight line between the losses of the ends; the paper's own definition is "
+        "the range. Measured in "
         f"{duration(spent(lines.cells().cells))}.",
         "",
         *markdown(["matching", "barrier (nats)", "range (nats)"], rows),
@@ -168,8 +182,10 @@ def figure6() -> list[str]:
     text = [
         "## Figure 6: matching a part of the layers",
         "",
-        "Loss of the mean when one layer alone, the last ones or the first ones are matched. Of ours, the residual stream is matched "
-        f"everywhere, and only what acts inside layers is left out. Measured in {duration(spent(layers.cells().cells))}.",
+        "Loss of the mean when one layer alone, the last ones or the first ones are matched. Of ours, the "
+        "residual stream is matched "
+        f"everywhere, and only what acts inside layers is left out. Measured in "
+        f"{duration(spent(layers.cells().cells))}.",
         "",
         *image(
             "figure6", "Three panels: test loss of the mean when one, the last, or the first layers are matched"
@@ -180,7 +196,8 @@ def figure6() -> list[str]:
         gap = difference(head, tail)
         word = "lower" if gap.mean < 0 else "higher"
         text.append(
-            f"{LABELS[name].capitalize()}: with the first two layers the loss is {value(head, 3)}, with the last two {value(tail, 3)}, {word} by the "
+            f"{LABELS[name].capitalize()}: with the first two layers the loss is {value(head, 3)}, with the "
+            f"last two {value(tail, 3)}, {word} by the "
             f"first ({gap.text(3)}" + (")." if gap.counts else ", within the spread).")
         )
     return [*text, ""]

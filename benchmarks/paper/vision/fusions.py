@@ -28,8 +28,8 @@ SETTINGS = {"statistics": STATISTICS, "transport_images": 512, "repair_and_regre
 
 
 def statistics(model: Path) -> Path:
-    """Fisher information and Grams of a model, gathered on the first call. It is of the model as it is: the matched source
-    is run, since a diagonal Fisher cannot follow a rotation."""
+    """Fisher information and Grams of a model, gathered on the first call. It is of the model as it is: the matched
+    source is run, since a diagonal Fisher cannot follow a rotation."""
     name = "-".join(model.parts[-2:])
     out = MADE / "statistics" / f"{name}.safetensors"
     if not out.is_file() or out.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
@@ -39,7 +39,8 @@ def statistics(model: Path) -> Path:
 
 
 def fuse(row: str, anchor: Path, source: Path, out: Path, **more: Any) -> None:
-    """Merge a matched source into its anchor. The fusions by optimal transport transport what was matched before."""
+    """Merge a matched source into its anchor. The fusions by optimal transport transport what was matched
+    before."""
     options = {**ROWS[row], **more}
     if options.get("method") in ("fisher", "regmean"):
         options["stats"] = [statistics(anchor), statistics(source)]

@@ -2,9 +2,10 @@
 
     python -m benchmarks.paper.vision.layers
 
-The elements of the other layers are left out of the whole alignment, which keeps it a symmetry. The paper's matching acts
-inside layers alone, so this is what matching these layers gives; of ours, the residual stream stays matched everywhere.
-Loss and accuracy of the mean; cells `NAME/LAYERS/PAIR` of `benchmarks/results/paper/layers.json`, and `figure6.png`.
+The elements of the other layers are left out of the whole alignment, which keeps it a symmetry. The paper's
+matching acts inside layers alone, so this is what matching these layers gives; of ours, the residual stream stays
+matched everywhere. Loss and accuracy of the mean; cells `NAME/LAYERS/PAIR` of
+`benchmarks/results/paper/layers.json`, and `figure6.png`.
 """
 
 from __future__ import annotations
@@ -106,8 +107,15 @@ def draw() -> None:
                 found = curve(name, kind)
                 means, spreads = zip(*found, strict=True)
                 part.errorbar(
-                    range(len(found)), means, spreads, color=COLOURS[name], label=LABELS[name], capsize=2, marker="o", markersize=4
-                )  # fmt: skip
+                    range(len(found)),
+                    means,
+                    spreads,
+                    color=COLOURS[name],
+                    label=LABELS[name],
+                    capsize=2,
+                    marker="o",
+                    markersize=4,
+                )
         part.set_title(f"{titles[kind]} matched", fontsize=10)
         part.set_xlabel("layer" if kind == "single" else "number of layers")
         part.set_xticks(range(len(choices)))

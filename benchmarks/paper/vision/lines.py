@@ -2,9 +2,9 @@
 
     python -m benchmarks.paper.vision.lines [NAME ...]
 
-25 points, 2000 test images; cells `NAME/PAIR` of `benchmarks/results/paper/lines.json`, and `figure5.png`. The barrier is the
-largest excess over the straight line between the endpoints' losses (Entezari et al. 2022); the paper's own, the range of the loss
-along the line, is kept beside it.
+25 points, 2000 test images; cells `NAME/PAIR` of `benchmarks/results/paper/lines.json`, and `figure5.png`. The
+barrier is the largest excess over the straight line between the endpoints' losses (Entezari et al. 2022); the
+paper's own, the range of the loss along the line, is kept beside it.
 """
 
 from __future__ import annotations

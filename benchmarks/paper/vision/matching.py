@@ -2,8 +2,8 @@
 
     python -m benchmarks.paper.vision.matching [NAME ...]      # all that are missing
 
-The aligned checkpoints are kept in `benchmarks/data/paper/vision/aligned`, so that the tables share them. What each took
-and how far apart the models are then is in `benchmarks/results/paper/matching.json`, one cell per `NAME/PAIR`.
+The aligned checkpoints are kept in `benchmarks/data/paper/vision/aligned`, so that the tables share them. What each
+took and how far apart the models are then is in `benchmarks/results/paper/matching.json`, one cell per `NAME/PAIR`.
 """
 
 from __future__ import annotations

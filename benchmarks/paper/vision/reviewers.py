@@ -2,9 +2,9 @@
 
     python -m benchmarks.paper.vision.reviewers
 
-Cells of `benchmarks/results/paper/reviewers.json`: `classifier/HEADS/MATCHING/PAIR` (the head averaged, the anchor's, or the
-matched source's) and `optimum/MATCHING/PAIR` (heads moved by rotations, by rotations and one factor one after the other, by both
-together, or by any invertible map; FFN as stored).
+Cells of `benchmarks/results/paper/reviewers.json`: `classifier/HEADS/MATCHING/PAIR` (the head averaged, the
+anchor's, or the matched source's) and `optimum/MATCHING/PAIR` (heads moved by rotations, by rotations and one
+factor one after the other, by both together, or by any invertible map; FFN as stored).
 """
 
 from __future__ import annotations

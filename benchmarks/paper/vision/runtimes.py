@@ -2,10 +2,10 @@
 
     python -m benchmarks.paper.vision.runtimes
 
-Every command is run in this process after a first run that loads libraries; statistics are gathered anew for every merge that needs
-them, of both models. Training: the wall-clock seconds that `benchmarks/barrier/train.py` recorded, on cores shared
-with other work, and the processor seconds of 40 steps of a fresh model times the number of steps; of MiniLM, one
-whole fine-tuning. Cells `STAGE/FAMILY/PAIR` of
+Every command is run in this process after a first run that loads libraries; statistics are gathered anew for every
+merge that needs them, of both models. Training: the wall-clock seconds that `benchmarks/barrier/train.py` recorded,
+on cores shared with other work, and the processor seconds of 40 steps of a fresh model times the number of steps;
+of MiniLM, one whole fine-tuning. Cells `STAGE/FAMILY/PAIR` of
 `benchmarks/results/paper/runtimes.json`.
 """
 

@@ -36,10 +36,14 @@ def table2() -> list[str]:
     text = [
         "## Table 2: merging two ViTs",
         "",
-        f"Two ViTs (4 layers, width 64, 4 heads) trained from scratch on Fashion-MNIST from different seeds; pairs {listed(PAIRS)}. "
-        "The paper merges two ViTs trained on CIFAR-10. Accuracy in percent on all 10,000 test images, mean ± standard deviation over "
-        f"pairs. The models themselves: {value([100 * e['accuracy'] for e in ends])} (loss {value([e['loss'] for e in ends], 3)}); "
-        f"their ensemble: {value([100 * e['accuracy'] for e in together])} (loss {value([e['loss'] for e in together], 3)}). "
+        f"Two ViTs (4 layers, width 64, 4 heads) trained from scratch on Fashion-MNIST from different seeds; "
+        f"pairs {listed(PAIRS)}. "
+        "The paper merges two ViTs trained on CIFAR-10. Accuracy in percent on all 10,000 test images, mean ± "
+        "standard deviation over "
+        f"pairs. The models themselves: {value([100 * e['accuracy'] for e in ends])} (loss "
+        f"{value([e['loss'] for e in ends], 3)}); "
+        f"their ensemble: {value([100 * e['accuracy'] for e in together])} (loss "
+        f"{value([e['loss'] for e in together], 3)}). "
         f"It took {duration(spent(found.cells))} beside matching.",
         "",
     ]
@@ -101,13 +105,15 @@ def verdicts(effects: dict[str, Difference], leads: dict[str, Difference], scale
         text.append(f"The paper's matching raises the accuracy of {listed(kinds['higher'])}.")
     if kinds["not decided"]:
         text.append(
-            f"**The paper's effect does not show here** for {listed(kinds['not decided'])}: the differences are within their spread."
+            f"**The paper's effect does not show here** for {listed(kinds['not decided'])}: the differences are "
+            f"within their spread."
         )
     if kinds["lower"]:
         text.append(f"**It lowers the accuracy** of {listed(kinds['lower'])}.")
     decided = sum(d.word == "higher" for d in scale)
     text.append(
-        f"Rescaling changes it by at most {max(abs(d.mean) for d in scale):.2f} points, and raises it by more than the spread in {decided} of "
+        f"Rescaling changes it by at most {max(abs(d.mean) for d in scale):.2f} points, and raises it by more "
+        f"than the spread in {decided} of "
         f"{len(scale)} rows."
     )
     ahead = [row for row, d in leads.items() if d.word == "higher"]
@@ -133,8 +139,10 @@ def why_transport(found: Results) -> list[str]:
     if not worse:
         return []
     return [
-        "Learning matches for the plain mean, the point that it is judged at. On models that it matched, other methods give up accuracy "
-        f"against Simple: {listed(worse)}. Fusions by transport make maps of their own, which move neurons of the matched source again.",
+        "Learning matches for the plain mean, the point that it is judged at. On models that it matched, other "
+        "methods give up accuracy "
+        f"against Simple: {listed(worse)}. Fusions by transport make maps of their own, which move neurons of "
+        f"the matched source again.",
         "",
     ]
 
@@ -146,7 +154,9 @@ def regression_alone(found: Results) -> list[str]:
         return []
     first = best(matched)
     return [
-        f"Regression fits every layer of the merged model to the outputs of both models, so it needs matching least: it reaches "
-        f"{value(alone)} without any, and {difference(matched[first], alone).text()} points with “{LABELS[first]}”.",
+        f"Regression fits every layer of the merged model to the outputs of both models, so it needs matching "
+        f"least: it reaches "
+        f"{value(alone)} without any, and {difference(matched[first], alone).text()} points with "
+        f"“{LABELS[first]}”.",
         "",
     ]

@@ -27,9 +27,9 @@ def distance(
     allow_pickle: bool = False,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
-    """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and what their
-    fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those inside the layers, and the
-    residual stream as well where it is a relative's in another basis."""
+    """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and
+    what their fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those
+    inside the layers, and the residual stream as well where it is a relative's in another basis."""
     from isomerge.evidence.verify import compare
     from isomerge.models.unit_plan import make_plan
     from isomerge.models.zero_gains import open_zero_gains
@@ -69,14 +69,16 @@ def verify(
 ) -> dict[str, Any]:
     """Whether two models are the same function modulo symmetry, algebraically; ``run`` compares outputs as well.
 
-    Models that their fingerprints tell apart as a whole are ``refuted`` without matching. Of all others every tensor is
-    matched and compared.
+    Models that their fingerprints tell apart as a whole are ``refuted`` without matching. Of all others every
+    tensor is matched and compared.
 
     Returns:
-        ``same``: True; False, which is not the same by the symmetries that the spec declares; or None where it cannot be told, and
-        ``reason`` says why: rounding of the stored numbers (``residual`` says where), configs that differ in a key of which the spec
-        says nothing or of which transformers makes no model, or, with ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone. With
-        ``run``, ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against algebra.
+        ``same``: True; False, which is not the same by the symmetries that the spec declares; or None where it
+        cannot be told, and ``reason`` says why: rounding of the stored numbers (``residual`` says where), configs
+        that differ in a key of which the spec says nothing or of which transformers makes no model, or, with
+        ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone. With ``run``,
+        ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against
+        algebra.
     """
     from isomerge.evidence.outputs import compare_outputs
     from isomerge.evidence.verify import contradiction, doubt_of_configs, doubted, prove, reconsidered, refute
@@ -124,8 +126,8 @@ def fingerprint(
     Args:
         model: a folder, a hub id, an open checkpoint or a live module.
         out: a JSON file to write it to.
-        salt: a text of your own that decides which rows and sums of the vocabulary are looked at: who does not know it cannot
-            prepare a model for them. Only fingerprints of one salt compare.
+        salt: a text of your own that decides which rows and sums of the vocabulary are looked at: who does not know
+            it cannot prepare a model for them. Only fingerprints of one salt compare.
 
     Returns:
         The fingerprint: ``hash`` names the function (in float32 and float64), ``similarity`` compares two.
@@ -162,17 +164,17 @@ def similarity(
     """Whether two models are one function, derived from one base, or independent, by their fingerprints alone.
 
     Args:
-        one, two: models, fingerprints, or JSON files of fingerprints; they may differ in architecture, width, depth and
-            vocabulary.
+        one, two: models, fingerprints, or JSON files of fingerprints; they may differ in architecture, width, depth
+            and vocabulary.
         salt: what models are fingerprinted with; fingerprints that are given must have been made with the same.
 
     Returns:
-        ``verdict`` (same function, derived from one base, independent, the witnesses disagree: tampered?, or nothing to compare),
-        ``score`` (the mean cosine of the circuits: 1 for one function, near 0 for independent models; None where
-        the models have nothing to compare), ``witnesses`` (what every draw of anchors and the spectra say), ``changes`` (what
-        was done, in sentences), ``source`` (0 or 1: the model that the other was made from, where the data decide it),
-        ``conflict`` (why witnesses disagree), ``difference`` (the largest relative one of any relation), ``tensor``,
-        ``tolerance``, ``hashes_equal``.
+        ``verdict`` (same function, derived from one base, independent, the witnesses disagree: tampered?, or
+        nothing to compare), ``score`` (the mean cosine of the circuits: 1 for one function, near 0 for independent
+        models; None where the models have nothing to compare), ``witnesses`` (what every draw of anchors and the
+        spectra say), ``changes`` (what was done, in sentences), ``source`` (0 or 1: the model that the other was
+        made from, where the data decide it), ``conflict`` (why witnesses disagree), ``difference`` (the largest
+        relative one of any relation), ``tensor``, ``tolerance``, ``hashes_equal``.
 
     Raises:
         IsomergeError: a model that cannot be read, a file that is no fingerprint, or another salt.

@@ -23,24 +23,25 @@ def discover(
 ) -> dict[str, Any]:
     """Derive the spec of an architecture that isomerge does not know, and prove every space of it by the law.
 
-    Tiny random models of the same configuration class are built and run on the CPU; the weights of ``model`` are not read.
+    Tiny random models of the same configuration class are built and run on the CPU; the weights of ``model`` are
+    not read.
 
     Args:
-        model: a folder (with weights, or with config.json alone), a config.json, a hub id, an open checkpoint, or a config as a
-            dict.
+        model: a folder (with weights, or with config.json alone), a config.json, a hub id, an open checkpoint, or a
+            config as a dict.
         out: a file for the spec text, which every command takes as ``--spec``.
         seed: of the tiny models.
         overwrite: replace ``out`` when it exists.
 
     Returns:
-        ``spec`` (the text), ``model_type``, ``class``, ``proven`` and ``rejected`` (``space``, ``role``, ``group``, ``index``,
-        ``error``: the largest relative change of outputs), ``fixed`` (lines that nothing acts on), ``checked`` (the errors on
-        fresh models, space by space and all together), ``coverage`` (how many tensors of the checkpoint the text describes;
-        None for a config alone).
+        ``spec`` (the text), ``model_type``, ``class``, ``proven`` and ``rejected`` (``space``, ``role``, ``group``,
+        ``index``, ``error``: the largest relative change of outputs), ``fixed`` (lines that nothing acts on),
+        ``checked`` (the errors on fresh models, space by space and all together), ``coverage`` (how many tensors of
+        the checkpoint the text describes; None for a config alone).
 
     Raises:
-        IsomergeError: transformers cannot build a tiny model of this class, its tensors are not those of the checkpoint, or
-            ``out`` exists.
+        IsomergeError: transformers cannot build a tiny model of this class, its tensors are not those of the
+            checkpoint, or ``out`` exists.
     """
     from isomerge.checkpoint.companions import files_of_model
     from isomerge.checkpoint.reader import Checkpoint

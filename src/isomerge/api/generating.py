@@ -29,19 +29,21 @@ def generate(
 ) -> dict[str, Any]:
     """Write examples for models that shall be matched and that nobody has data for.
 
-    Causal language models write texts themselves, drawn token by token from their own distribution, each model its share, in
-    turn; classifiers of images get noise. The file is data for `align`, `merge`, `stats` and `barrier`.
+    Causal language models write texts themselves, drawn token by token from their own distribution, each model its
+    share, in turn; classifiers of images get noise. The file is data for `align`, `merge`, `stats` and `barrier`.
 
     Args:
         models: folders, hub ids, open checkpoints or live modules: all that will be matched.
-        out: the safetensors file: ``input_ids`` int64 [limit, length] or ``pixel_values`` float32 [limit, channels, height, width].
+        out: the safetensors file: ``input_ids`` int64 [limit, length] or ``pixel_values`` float32 [limit, channels,
+            height, width].
         limit: how many examples.
         length: tokens per text; less where the models read less.
         batch_size: texts that a model writes at a time.
         device: where models write.
         seed: of what is drawn; equal seeds give equal files on one machine.
         overwrite: replace ``out``.
-        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too little nothing is done.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too
+            little nothing is done.
 
     Returns:
         A report: ``kind`` (``texts`` or ``images``), ``shapes`` by tensor, ``examples``, ``seed``, ``bytes``.

@@ -44,19 +44,20 @@ def barrier(
         data: labelled examples, or what `isomerge.observe.data.opening_data.open_data` opens for the first model.
         points: along a line, both ends included; odd.
         grid: points along each side of a plane.
-        spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none`` for
-            those alone. By default what the models need: nothing for those that are aligned already.
+        spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none``
+            for those alone. By default what the models need: nothing for those that are aligned already.
         aligned: checkpoints that were aligned onto the first by other means; two models only.
         batch_size, device: how the models are run, in float32.
         limit, length: examples, and tokens per example; see `open_data`.
         png: where to draw it.
-        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too little nothing is done.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too
+            little nothing is done.
 
     Returns:
         A report: ``lines`` (``barrier`` by definition, in ``unit``, ``midpoint``, ``highest``, ``losses``, ...) or
         ``planes``, and ``ensemble``, the mean of the models' predictions. Of values
-        (regression) what tells of accuracy is None. ``untied`` are the models whose head was given weights of its own, as
-        that of another one has them: their functions are the same.
+        (regression) what tells of accuracy is None. ``untied`` are the models whose head was given weights of its
+        own, as that of another one has them: their functions are the same.
 
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong.
@@ -91,14 +92,14 @@ def report(
     Args:
         out: the folder that was written.
         barrier: reports of `barrier` on its models, or the files that ``isomerge barrier --json`` wrote.
-        data: labelled examples: the loss between the models, as stored and as they were moved, and that of the merge, are
-            measured on them. The models that went in must still be where they were.
+        data: labelled examples: the loss between the models, as stored and as they were moved, and that of the
+            merge, are measured on them. The models that went in must still be where they were.
         points, batch_size, limit, length, device: of that measurement; see `barrier`.
         spec: of an architecture that isomerge does not know.
 
     Returns:
-        A page: ``save(path)`` writes it, ``html`` is its text, ``verdict`` what it says; a notebook shows it. ``measured``
-        are the reports that `barrier` gave.
+        A page: ``save(path)`` writes it, ``html`` is its text, ``verdict`` what it says; a notebook shows it.
+        ``measured`` are the reports that `barrier` gave.
 
     Raises:
         IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
@@ -144,20 +145,23 @@ def stats(
 
     Args:
         model: a folder, hub id, open checkpoint or live module.
-        data: examples, or what `isomerge.observe.data.opening_data.open_data` opens; no labels needed but for ``fisher_labels="given"``.
+        data: examples, or what `isomerge.observe.data.opening_data.open_data` opens; no labels needed but for
+            ``fisher_labels="given"``.
         out: the safetensors file; see `docs/lab/activations.md` for what is in it.
         rows: rows of activations that are kept of every place; models to be matched need equal data, ``rows`` and
             ``batch_size``.
         dtype: of the rows, ``float32`` or ``float16``.
-        kinds: what is gathered: ``activations`` and ``regmean`` (Grams), which matching reads; ``fisher`` (diagonal) and
-            ``kfac`` (Kronecker factors), for which the model is run backwards on every example alone.
-        fisher_labels: ``given`` (the data's; the default where there are some), ``sampled`` from the model's prediction,
-            or ``expected`` over all classes; see `isomerge.observe.stats.likelihoods`.
+        kinds: what is gathered: ``activations`` and ``regmean`` (Grams), which matching reads; ``fisher``
+            (diagonal) and ``kfac`` (Kronecker factors), for which the model is run backwards on every example
+            alone.
+        fisher_labels: ``given`` (the data's; the default where there are some), ``sampled`` from the model's
+            prediction, or ``expected`` over all classes; see `isomerge.observe.stats.likelihoods`.
         seed: of sampled labels.
         limit, length: examples, and tokens per example; see `open_data`.
         device: where the model runs, in float32.
         overwrite: replace ``out``.
-        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too little nothing is done.
+        max_memory: what the run may take, such as ``8GB``, by the estimate of ``--dry-run``; where that is too
+            little nothing is done.
 
     Returns:
         A report: ``taps``, ``rows``, ``tokens`` by tap, ``kinds``, ``fisher``, ``examples``, ``bytes``.

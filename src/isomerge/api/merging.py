@@ -35,20 +35,22 @@ def merge(
     observer: Observer = quiet,
     **options: Any,
 ) -> dict[str, Any]:
-    """Align every model onto the first (or, with ``anchor="none"``, onto their common mean), merge them into ``out``, and
-    return the report.
+    """Align every model onto the first (or, with ``anchor="none"``, onto their common mean), merge them into
+    ``out``, and return the report.
 
     Args:
-        models: folders, hub ids (``org/name@revision+adapter``), open checkpoints or live modules; or one recipe file, which
-            says all that the other arguments say but ``out`` and how it is written.
+        models: folders, hub ids (``org/name@revision+adapter``), open checkpoints or live modules; or one recipe
+            file, which says all that the other arguments say but ``out`` and how it is written.
         out: the folder to write.
-        repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al. 2023).
+        repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al.
+            2023).
         observer: told of progress.
-        options: the method and what the models are to it, what may move, what is looked at beside the weights, and how it is read,
-            written and run. A list in ``parameters`` has one number per model. Methods that need statistics read ``stats``, or
-            without them ``data`` on the aligned models. Task vectors of models that were tuned from ``source_bases`` are moved onto
-            ``base_model``. With any ``heads`` but ``average`` the numbers of labels may differ. ``align`` is ``auto`` (models that
-            are aligned already, as fine-tunes of one base are, are left as they are), True (all are aligned) or False (none).
+        options: the method and what the models are to it, what may move, what is looked at beside the weights, and
+            how it is read, written and run. A list in ``parameters`` has one number per model. Methods that need
+            statistics read ``stats``, or without them ``data`` on the aligned models. Task vectors of models that
+            were tuned from ``source_bases`` are moved onto ``base_model``. With any ``heads`` but ``average`` the
+            numbers of labels may differ. ``align`` is ``auto`` (models that are aligned already, as fine-tunes of
+            one base are, are left as they are), True (all are aligned) or False (none).
 
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
@@ -100,15 +102,17 @@ def extract_lora(
     Args:
         finetuned, base: folders, hub ids, open checkpoints or live modules of one architecture and equal shapes.
         out: the adapter's folder.
-        rank: the largest rank of a layer (16 where neither it nor ``energy`` is given); ``energy`` keeps the fewest ranks with this share of the squared singular
-            values, ``sv_epsilon`` drops singular values below this share of the largest.
+        rank: the largest rank of a layer (16 where neither it nor ``energy`` is given); ``energy`` keeps the fewest
+            ranks with this share of the squared singular values, ``sv_epsilon`` drops singular values below this
+            share of the largest.
         include, exclude: regular expressions for module names.
         embeddings: describe tables of tokens by factors as well.
         save_modules: keep whole what has no factors and differs.
 
     Returns:
-        ``rank``, per tensor that differs ``kept`` (``lora``, ``saved`` or ``lost``), ``rank``, ``norm`` and ``lost``, and over
-        all of them ``norm``, ``lost`` and ``share`` (Frobenius); see `isomerge.merging.adapter.extract_lora`.
+        ``rank``, per tensor that differs ``kept`` (``lora``, ``saved`` or ``lost``), ``rank``, ``norm`` and
+        ``lost``, and over all of them ``norm``, ``lost`` and ``share`` (Frobenius); see
+        `isomerge.merging.adapter.extract_lora`.
 
     Raises:
         IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.

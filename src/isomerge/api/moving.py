@@ -35,11 +35,14 @@ def align(
 
     Args:
         source, onto: folders, hub ids, open checkpoints or live transformers modules of one architecture.
-        out: where to write the moved source; no checkpoint is written when None (and the report has no checksums of files).
-        align: ``auto``: a source that is aligned already, as a fine-tune of the same base is, is left as it is; True: it is matched.
+        out: where to write the moved source; no checkpoint is written when None (and the report has no checksums of
+            files).
+        align: ``auto``: a source that is aligned already, as a fine-tune of the same base is, is left as it is;
+            True: it is matched.
         observer: told of progress.
         options: what may move, what is looked at beside the weights (``data`` and ``learn`` are examples, or what
-            `isomerge.observe.data.opening_data.open_data` opens for the anchor), and how it is read, written and run.
+            `isomerge.observe.data.opening_data.open_data` opens for the anchor), and how it is read, written and
+            run.
 
     Returns:
         The alignment (``save``, ``inverse``, ``@``) and the report: ``distance.before`` and ``distance.after``
@@ -76,8 +79,8 @@ def apply(
 ) -> dict[str, Any]:
     """Write ``model`` moved by an alignment (an object or a patch file): the same function in other weights.
 
-    An alignment that was made with ``untie`` is applied with it. ``inverse`` undoes it: what was aligned, and perhaps trained
-    on, comes back to the coordinates that it had before.
+    An alignment that was made with ``untie`` is applied with it. ``inverse`` undoes it: what was aligned, and
+    perhaps trained on, comes back to the coordinates that it had before.
 
     Raises:
         IsomergeError: the alignment was made for another architecture or other sizes.
@@ -99,8 +102,8 @@ def apply(
 def canon(
     model: Any, *, out: str | Path | None = None, observer: Observer = quiet, **options: Any
 ) -> tuple[Alignment, dict[str, Any]]:
-    """The canonical representative of a model: the same function, and the same weights whatever symmetries were applied
-    to them (Francois and Ravera 2026: a dressing field).
+    """The canonical representative of a model: the same function, and the same weights whatever symmetries were
+    applied to them (Francois and Ravera 2026: a dressing field).
 
     Args:
         model: a folder, a hub id, an open checkpoint or a live module.
@@ -109,9 +112,9 @@ def canon(
         options: how it is read and written.
 
     Returns:
-        The alignment that moves the model there, and the report: ``degeneracy`` tells how clear every choice was (the
-        smallest gap per space, and by how much the other choice would move the weights), and whether the representative is
-        ``unique`` at the precision of float32.
+        The alignment that moves the model there, and the report: ``degeneracy`` tells how clear every choice was
+        (the smallest gap per space, and by how much the other choice would move the weights), and whether the
+        representative is ``unique`` at the precision of float32.
 
     Raises:
         IsomergeError: a model that cannot be read, or a gain of zero, which cannot be folded.

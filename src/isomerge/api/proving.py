@@ -27,26 +27,29 @@ def prove(
     seed: int = 0,
     observer: Observer = quiet,
 ) -> dict[str, Any]:
-    """Prove that a spec's symmetries are symmetries: random elements of every space leave the outputs of tiny random models of
-    the same class unchanged, and texts made wrong on purpose change them.
+    """Prove that a spec's symmetries are symmetries: random elements of every space leave the outputs of tiny
+    random models of the same class unchanged, and texts made wrong on purpose change them.
 
-    The weights of ``model`` are not read. A proof is remembered: `isomerge.align` and all that takes ``spec`` demand it once.
+    The weights of ``model`` are not read. A proof is remembered: `isomerge.align` and all that takes ``spec``
+    demand it once.
 
     Args:
-        model: a folder, a config.json, a hub id, an open checkpoint, a config as a dict; or a live module of transformers, or
-            of plain torch with ``inputs``.
+        model: a folder, a config.json, a hub id, an open checkpoint, a config as a dict; or a live module of
+            transformers, or of plain torch with ``inputs``.
         spec: a text of one's own; else the built-in one of the model's ``model_type`` is tried.
-        module: a tiny module of plain torch (or of remote code) that stands for the class of ``model``, where transformers does
-            not build it; needs ``inputs``.
-        inputs: what a module is run on: keywords as a dict, arguments as a tuple, the only argument, or a list of such.
+        module: a tiny module of plain torch (or of remote code) that stands for the class of ``model``, where
+            transformers does not build it; needs ``inputs``.
+        inputs: what a module is run on: keywords as a dict, arguments as a tuple, the only argument, or a list of
+            such.
         forward: called with module and input, where it is not the module itself that is called.
         seed: of the random weights and elements.
 
     Returns:
-        ``proven``, ``refuted`` (why not, or None), ``model_type``, ``class``, ``laws`` (``space``, ``role``, ``group``, ``index``, ``error``: the largest relative
-        change of outputs in float64, None where an element could not act; ``holds``), ``mutants`` (``count``, ``rejected``,
-        ``survivors``), ``larger`` (spaces whose next larger group holds as well), ``unread`` (lines that no output depends on), ``kept``
-        (streams that the class returns, and gains over them: they keep their bases).
+        ``proven``, ``refuted`` (why not, or None), ``model_type``, ``class``, ``laws`` (``space``, ``role``,
+        ``group``, ``index``, ``error``: the largest relative change of outputs in float64, None where an element
+        could not act; ``holds``), ``mutants`` (``count``, ``rejected``, ``survivors``), ``larger`` (spaces whose
+        next larger group holds as well), ``unread`` (lines that no output depends on), ``kept`` (streams that the
+        class returns, and gains over them: they keep their bases).
 
     Raises:
         IsomergeError: no tiny model of the class can be built or run, or the text does not describe its tensors.

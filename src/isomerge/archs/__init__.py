@@ -35,7 +35,8 @@ def expanded_texts() -> dict[str, tuple[str, str]]:
 
 @cache
 def behind_padding() -> frozenset[str]:
-    """Model types whose first token stands behind the padding's row of the table of positions: it has fewer tokens than rows."""
+    """Model types whose first token stands behind the padding's row of the table of positions: it has fewer tokens
+    than rows."""
     said = f"positions {BEHIND_PADDING}"
     return frozenset(kind for kind, (_, text) in expanded_texts().items() if said in text.splitlines())
 
@@ -50,8 +51,8 @@ def spec_for(
     Args:
         config: the parsed ``config.json``.
         file: a spec text of the user's own, read instead of the built-in ones.
-        shapes: of the stored tensors, for texts that ask for them, and to tell the architecture of a config that does not
-            (timm's are silent about most).
+        shapes: of the stored tensors, for texts that ask for them, and to tell the architecture of a config that
+            does not (timm's are silent about most).
 
     Raises:
         IsomergeError: no spec for this ``model_type``, or the config is not one that the spec describes.
@@ -68,15 +69,18 @@ def spec_for(
     kind, known = str(named), spec_texts()
     if kind not in known:
         raise IsomergeError(
-            f"config.json: no spec for model_type {kind!r}, which is none of the {len(known)} of docs/reference/architectures.md; "
-            "derive one (isomerge discover) or write one (docs/guide/add-an-architecture.md), and give it with --spec FILE"
+            f"config.json: no spec for model_type {kind!r}, which is none of the {len(known)} of "
+            f"docs/reference/architectures.md; "
+            "derive one (isomerge discover) or write one (docs/guide/add-an-architecture.md), and give it with "
+            "--spec FILE"
         )
     name, text = known[kind]
     return parse_spec(text, config, name, spec_texts(), shapes)
 
 
 def without_spec(config: Mapping[str, Any]) -> bool:
-    """Whether there is no spec for the ``model_type`` of a config, or of a group of its keys that describes a part."""
+    """Whether there is no spec for the ``model_type`` of a config, or of a group of its keys that describes a
+    part."""
     parts = [config, *(part for part in config.values() if isinstance(part, Mapping) and "model_type" in part)]
     return any(str(part.get("model_type") or part.get("_class_name")) not in spec_texts() for part in parts)
 
@@ -103,7 +107,8 @@ def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int,
         found[kind] = ({n: match.line.axes for n, match in matches.items()}, groups)
     if any(one != other for one in found.values() for other in found.values()):
         raise IsomergeError(
-            f"config.json has no model_type, and the specs of {', '.join(found)} all describe these tensors, each in "
+            f"config.json has no model_type, and the specs of {', '.join(found)} all describe these tensors, "
+            f"each in "
             "another way: add the model_type to config.json"
         )
     return list(found)

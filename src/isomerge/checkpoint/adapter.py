@@ -41,7 +41,8 @@ _UNSUPPORTED = (
     "kasa_config", "monteclora_config", "use_qalora", "use_bdlora",
 )  # fmt: skip
 _HARMLESS_STARTS = ("gaussian", "eva", "orthogonal")
-"""Initialisations that leave the base weights alone; the others (PiSSA, OLoRA, ...) train against a changed base."""
+"""Initialisations that leave the base weights alone; the others (PiSSA, OLoRA, ...) train against a changed
+base."""
 
 
 @dataclass

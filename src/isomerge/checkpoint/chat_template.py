@@ -31,11 +31,13 @@ def named_templates() -> dict[str, str]:
 
 
 def template_text(template: str, folder: Path) -> str:
-    """The Jinja text that a recipe's ``chat_template`` names: a known name, a file beside the recipe, or the text itself.
+    """The Jinja text that a recipe's ``chat_template`` names: a known name, a file beside the recipe, or the text
+    itself.
 
     Args:
         template: what the recipe says.
-        folder: the recipe's, which a file must lie in: the text goes into the output, and a recipe is not trusted with others.
+        folder: the recipe's, which a file must lie in: the text goes into the output, and a recipe is not trusted
+            with others.
 
     Raises:
         IsomergeError: it is none of these, or a file that lies elsewhere, is longer than `MAX_BYTES` or no text.
@@ -48,7 +50,8 @@ def template_text(template: str, folder: Path) -> str:
     if is_file_name(template):
         return _file_text(template, folder)
     raise IsomergeError(
-        f"`chat_template` is {_short(template)}: write auto (what most of the models have), one of {', '.join(named)}, the "
+        f"`chat_template` is {_short(template)}: write auto (what most of the models have), one of "
+        f"{', '.join(named)}, the "
         "Jinja template itself, or the path of a .jinja file in the recipe's folder"
     )
 
@@ -64,7 +67,8 @@ def _file_text(template: str, folder: Path) -> str:
         path, home = (folder / template).resolve(), folder.resolve()
         if Path(template).is_absolute() or not path.is_relative_to(home) or path.suffix != SUFFIX:
             raise IsomergeError(
-                f"{said}, but a recipe reads templates of its own folder alone: copy the file beside the recipe, and name it "
+                f"{said}, but a recipe reads templates of its own folder alone: copy the file beside the "
+                f"recipe, and name it "
                 "by its path from there"
             )
         if not path.is_file():
@@ -89,7 +93,8 @@ def _short(template: str) -> str:
 
 
 def own_template(checkpoint: Checkpoint) -> str | None:
-    """The template that a checkpoint comes with, in a file of its own or in tokenizer_config.json; None: it has none."""
+    """The template that a checkpoint comes with, in a file of its own or in tokenizer_config.json; None: it has
+    none."""
     companions = checkpoint.companions()
     if FILE in companions:
         return _text(companions[FILE])

@@ -3,7 +3,8 @@
 The checksum of a concatenation follows from those of its parts and their lengths, so every tensor is summed while
 it is in memory anyway, and no file is read a second time. It is the CRC-32 of zip, gzip and PNG: any tool for these
 can repeat it. It finds accidents (a chance of 2^-32 that one goes unnoticed), not forgery: who can change a file
-can change a report. zlib-ng computes it six times as fast as zlib, with which sums took a fifth of an unaligned merge.
+can change a report. zlib-ng computes it six times as fast as zlib, with which sums took a fifth of an unaligned
+merge.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Checksum:
 
     @classmethod
     def read(cls, entry: Any, where: str) -> Checksum:
-        """What `document` wrote. Raises IsomergeError, which begins with ``where``, unless ``entry`` is of that form."""
+        """What `document` wrote. Raises IsomergeError, which begins with ``where``, unless ``entry`` is of that
+        form."""
         nbytes, crc = (entry.get("bytes"), entry.get("crc32")) if isinstance(entry, dict) else (None, None)
         if type(nbytes) is not int or not isinstance(crc, str) or not re.fullmatch("[0-9a-f]{8}", crc):
             raise IsomergeError(

@@ -1,4 +1,5 @@
-"""The files beside a checkpoint's weights in a folder, as transformers wants them to make tokenizers and processors."""
+"""The files beside a checkpoint's weights in a folder, as transformers wants them to make tokenizers and
+processors."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from isomerge.errors import IsomergeError
 
 @contextlib.contextmanager
 def companion_folder(checkpoint: Checkpoint) -> Iterator[Path]:
-    """The checkpoint's own folder; of a view that brings other files (another vocabulary's), and of tensors in memory, a
-    temporary one with these files and its config. Errors raised meanwhile name the checkpoint, not that folder.
+    """The checkpoint's own folder; of a view that brings other files (another vocabulary's), and of tensors in
+    memory, a temporary one with these files and its config. Errors raised meanwhile name the checkpoint, not that
+    folder.
     """
     if checkpoint.has_own_files:
         yield checkpoint.folder

@@ -74,12 +74,13 @@ _MODULE_FOLDER = re.compile(r"[0-9]+_[A-Za-z]\w*", re.ASCII)  # sentence-transfo
 def companion_files(folder: str | Path) -> dict[str, Path]:
     """The companion files of the checkpoint in ``folder``: name relative to it, with "/", -> path.
 
-    These are the COMPANIONS that exist, chat templates in additional_chat_templates/, further tokenizers of a processor (in
-    qformer_tokenizer/, say), and the modules of sentence-transformers behind the model, such as 1_Pooling and 2_Dense: their config.json and their model.safetensors, which
-    reads what the model gives out and so fits as it is. Other weights, config.json, code, pickles and optimizer states
-    are never among them. A link may lead to a file of the same folder or of its repository in the hub's cache: what
-    it leads to is copied into the output, and with it would be published. Raises IsomergeError when ``folder`` is
-    no folder, and when a link leads elsewhere.
+    These are the COMPANIONS that exist, chat templates in additional_chat_templates/, further tokenizers of a
+    processor (in qformer_tokenizer/, say), and the modules of sentence-transformers behind the model, such as
+    1_Pooling and 2_Dense: their config.json and their model.safetensors, which reads what the model gives out and
+    so fits as it is. Other weights, config.json, code, pickles and optimizer states are never among them. A link
+    may lead to a file of the same folder or of its repository in the hub's cache: what it leads to is copied into
+    the output, and with it would be published. Raises IsomergeError when ``folder`` is no folder, and when a link
+    leads elsewhere.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -110,7 +111,8 @@ def _check_link(folder: Path, path: Path) -> None:
 def files_of_model(folder: Path) -> list[Path]:
     """What must stay as it is where ``folder`` is read: a model's weights, configs and companions, wherever in it.
 
-    What else lies in a model's folder is not read with it. A folder that is no model is told whole, by its own path.
+    What else lies in a model's folder is not read with it. A folder that is no model is told whole, by its own
+    path.
     """
     if not folder.is_dir() or not any((folder / name).is_file() for name in MODEL_FILES):
         return [folder]

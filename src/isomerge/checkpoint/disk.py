@@ -1,5 +1,5 @@
-"""Files at an offset: reading and writing as much as there is, reading ahead, and flushing to the device in a thread of its own
-while more is written, so that the end waits for little."""
+"""Files at an offset: reading and writing as much as there is, reading ahead, and flushing to the device in a
+thread of its own while more is written, so that the end waits for little."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ _TORCH_NAMES: dict[str, str] = {
 FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 """The codes of the floats that weights have, by the names that configs and options use."""
 STORED_FLOATS = {*FLOATS.values(), "F8_E4M3", "F8_E5M2"}
-"""The codes of all floats that tensors are converted from and to, one by one; eight bits have no name in options."""
+"""The codes of all floats that tensors are converted from and to, one by one; eight bits have no name in
+options."""
 
 
 def torch_dtype(code: str) -> torch.dtype:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class GrowingFile:
-    """Tensors are written to ``scratch`` as they come; `finish` puts the header before them. One tensor in memory."""
+    """Tensors are written to ``scratch`` as they come; `finish` puts the header before them. One tensor in
+    memory."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch

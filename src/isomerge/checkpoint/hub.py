@@ -50,13 +50,15 @@ def _check_repository(path: Path) -> None:
     found = sorted(folder.name for folder in (path / "snapshots").iterdir())
     revision = main.read_text().strip() if main.is_file() else (found or ["REVISION"])[-1]
     raise IsomergeError(
-        f"{path} is a repository of the hub's cache: name the model as {name.removeprefix('models--').replace('--', '/', 1)}, or the "
+        f"{path} is a repository of the hub's cache: name the model as "
+        f"{name.removeprefix('models--').replace('--', '/', 1)}, or the "
         f"folder of one revision, {path / 'snapshots' / revision}"
     )
 
 
 def cached(ref: str) -> list[Path]:
-    """The folder of the hub's cache in which a repository is kept, whatever its revision; empty for what is no hub id."""
+    """The folder of the hub's cache in which a repository is kept, whatever its revision; empty for what is no hub
+    id."""
     match = _HUB_ID.fullmatch(ref)
     if match is None:
         return []

@@ -57,7 +57,8 @@ def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory"
     """A checkpoint of tensors in memory, for every function that takes an open checkpoint and reads it.
 
     Args:
-        tensors: name -> torch tensor (on any device) or numpy array; a ``state_dict`` is one such mapping. Not changed.
+        tensors: name -> torch tensor (on any device) or numpy array; a ``state_dict`` is one such mapping. Not
+            changed.
         config: what config.json would hold, as a mapping or as a transformers configuration.
         ref: what to call it in messages and reports.
 
@@ -78,8 +79,8 @@ def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory"
 
 
 def as_reference(model: Any) -> str | Path | Checkpoint:
-    """A model of any kind that functions of the API take but a live module: a pair of a ``state_dict`` and its configuration as
-    a checkpoint in memory, references and open checkpoints as they are.
+    """A model of any kind that functions of the API take but a live module: a pair of a ``state_dict`` and its
+    configuration as a checkpoint in memory, references and open checkpoints as they are.
 
     Raises:
         IsomergeError: it is none of these; see also `in_memory`.

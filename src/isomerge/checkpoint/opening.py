@@ -54,8 +54,8 @@ def open_tensors(
 def read_config(folder: Path) -> dict[str, Any]:
     """The object in ``folder``/config.json, in the key order of the file.
 
-    Raises IsomergeError when it is missing, not a JSON object, or has a ``model_type`` that is no string or ``architectures``
-    that are no list of strings.
+    Raises IsomergeError when it is missing, not a JSON object, or has a ``model_type`` that is no string or
+    ``architectures`` that are no list of strings.
     """
     path = folder / CONFIG
     if not path.is_file() and (folder / PIPELINE).is_file():

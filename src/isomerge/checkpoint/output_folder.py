@@ -1,5 +1,5 @@
-"""The folder that a run writes: it lies apart from all that is read, grows under a partial name, is locked, and is published by
-a rename."""
+"""The folder that a run writes: it lies apart from all that is read, grows under a partial name, is locked, and is
+published by a rename."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from isomerge.lock import give_back, take
 def check_out(out: Path, *, overwrite: bool, reads: Iterable[Path] = ()) -> None:
     """Raises IsomergeError when ``out`` exists, is not an empty folder, and must not be replaced. A file never is.
 
-    What is read (``reads``, files and folders) is never replaced, nor written into (see `check_apart`). With ``overwrite`` a folder is
-    not replaced either where the current folder is in it, nor where it is a folder of other folders and no checkpoint. The
-    current folder itself, even empty, would no longer be the one that a shell is in.
+    What is read (``reads``, files and folders) is never replaced, nor written into (see `check_apart`). With
+    ``overwrite`` a folder is not replaced either where the current folder is in it, nor where it is a folder of
+    other folders and no checkpoint. The current folder itself, even empty, would no longer be the one that a shell
+    is in.
     """
     with disk_errors(out, "looking at"):
         if out.is_dir() and out.samefile(os.curdir):  # which has no name where it was removed
             raise IsomergeError(
-                f"{out} is the current folder, which cannot be replaced; choose a folder in it, or run the command elsewhere"
+                f"{out} is the current folder, which cannot be replaced; choose a folder in it, or run the "
+                f"command elsewhere"
             )
         check_apart(out, reads)
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
@@ -55,27 +57,31 @@ def _check_replaceable(out: Path) -> None:
     known = any(name in MODEL_FILES or name.endswith(".safetensors") for name in names)
     if not known and (folders := sorted(name for name in names if (out / name).is_dir())):
         raise IsomergeError(
-            f"{out} is no checkpoint, and holds folders ({folders[0]}): --overwrite replaces none such; choose another output "
+            f"{out} is no checkpoint, and holds folders ({folders[0]}): --overwrite replaces none such; choose "
+            f"another output "
             "folder, or remove this one yourself"
         )
 
 
 MARK = "isomerge"
-"""An empty file in every unfinished folder of ours: what lacks it is somebody else's, and is neither replaced nor removed."""
+"""An empty file in every unfinished folder of ours: what lacks it is somebody else's, and is neither replaced nor
+removed."""
 
 
 class PartialFolder:
     """``.<name>.partial`` beside ``out``, held by one process at a time.
 
-    Whatever else has that name, such as a file of the user's, stops the run. Within it ``model`` becomes ``out`` by one rename, so that ``out`` is always absent, whole, or what it was;
-    ``journal`` and ``blobs`` are beside ``model`` and stay valid until after that rename.
+    Whatever else has that name, such as a file of the user's, stops the run. Within it ``model`` becomes ``out`` by
+    one rename, so that ``out`` is always absent, whole, or what it was; ``journal`` and ``blobs`` are beside
+    ``model`` and stay valid until after that rename.
     """
 
     def __init__(self, out: Path, *, overwrite: bool, reads: Iterable[Path] = ()) -> None:
         """Checks ``out`` and takes the lock; removes and creates nothing else but missing parents of ``out``.
 
-        Raises IsomergeError when ``out`` exists and must not be replaced (see `check_out`), when something that is not ours is in the
-        folder's place, when another process holds the lock, or when the parent folder cannot be written.
+        Raises IsomergeError when ``out`` exists and must not be replaced (see `check_out`), when something that is
+        not ours is in the folder's place, when another process holds the lock, or when the parent folder cannot be
+        written.
         """
         if not out.name:
             raise IsomergeError(f"{out} cannot be an output folder; name a new folder")
@@ -110,14 +116,16 @@ class PartialFolder:
             ) from error
 
     def _check_place(self) -> None:
-        """Raises IsomergeError where the folder's place is taken by what we have not made, and something would be lost."""
+        """Raises IsomergeError where the folder's place is taken by what we have not made, and something would be
+        lost."""
         with disk_errors(self.root, "looking at"):
             if not os.path.lexists(self.root) or self.root.is_symlink() or self._is_marked():
                 return
             empty = not any(self.root.iterdir()) if self.root.is_dir() else self.root.stat().st_size == 0
             if not empty:
                 raise IsomergeError(
-                    f"{self.root} is in the way: unfinished output goes there, and isomerge has not made it; rename or remove it, or choose "
+                    f"{self.root} is in the way: unfinished output goes there, and isomerge has not made it; "
+                    f"rename or remove it, or choose "
                     "another output folder"
                 )
 
@@ -209,8 +217,8 @@ _Place = tuple[int, int]
 def check_apart(out: Path, reads: Iterable[Path]) -> None:
     """Refuse an output folder that would replace what is read, or that would grow inside of it.
 
-    Folders are told by what they are and not by their names: through links, ``x/../A``, other letters' cases where the file
-    system does not tell them apart, and mounts.
+    Folders are told by what they are and not by their names: through links, ``x/../A``, other letters' cases where
+    the file system does not tell them apart, and mounts.
 
     Args:
         out: the folder, there or not.
@@ -254,7 +262,8 @@ def _above(path: Path) -> Iterator[tuple[_Place, Path]]:
 
 
 def _whole(file: Path) -> Iterator[Path]:
-    """The folders that are read with a file: a folder itself, the model of weights, and its repository in the hub's cache."""
+    """The folders that are read with a file: a folder itself, the model of weights, and its repository in the hub's
+    cache."""
     if file.is_dir():
         yield file
     elif file.suffix in WEIGHTS and any((file.parent / name).is_file() for name in MODEL_FILES):

@@ -31,8 +31,8 @@ Recipe = Callable[[], "torch.Tensor"]
 class Derived:
     """One tensor of a view: ``info`` describes it, ``read`` computes it.
 
-    ``info.file`` is the file that makes it differ (an adapter's, another model's), so that whoever watches the files
-    of a checkpoint's tensors notices a change.
+    ``info.file`` is the file that makes it differ (an adapter's, another model's), so that whoever watches the
+    files of a checkpoint's tensors notices a change.
     """
 
     info: TensorInfo
@@ -144,7 +144,8 @@ class Checkpoint:
         return sorted(self._stamps)
 
     def identity(self) -> list[Any]:
-        """What determines the tensors, in JSON: path, size and date (ns) of every file when it was opened, and ``origin``."""
+        """What determines the tensors, in JSON: path, size and date (ns) of every file when it was opened, and
+        ``origin``."""
         return [
             *(
                 [os.fspath(file.resolve()), self._stamps[file].size, self._stamps[file].modified_ns]
@@ -165,8 +166,8 @@ class Checkpoint:
     def read(self, name: str, *, mapped: bool = False) -> torch.Tensor:
         """The tensor ``name``: stored dtype and shape, contiguous, on the CPU, in memory of its own.
 
-        With ``mapped``, in pages of its file where that can be, which are copied only when they are written to: nothing
-        is read twice or copied. The caller must call `check_unchanged` after its last use.
+        With ``mapped``, in pages of its file where that can be, which are copied only when they are written to:
+        nothing is read twice or copied. The caller must call `check_unchanged` after its last use.
 
         Raises IsomergeError when there is no such tensor, when its file changed since it was opened, when
         it cannot be read, or when torch has no such dtype.
@@ -181,11 +182,12 @@ class Checkpoint:
         return as_tensor(pages, info)
 
     def pages(self, name: str) -> memoryview | None:
-        """The stored bytes of the tensor ``name`` in pages of its file, which are copied only when they are written to.
+        """The stored bytes of the tensor ``name`` in pages of its file, which are copied only when they are written
+        to.
 
-        They are not summed: whoever reads all of them tells `summed`, and asks `check_unchanged` then. None where the tensor
-        is not stored as it is read: computed, pickled, without entries, or at an odd place; and where results would depend on its
-        place in the file (`isomerge.arithmetic`).
+        They are not summed: whoever reads all of them tells `summed`, and asks `check_unchanged` then. None where
+        the tensor is not stored as it is read: computed, pickled, without entries, or at an odd place; and where
+        results would depend on its place in the file (`isomerge.arithmetic`).
 
         Raises IsomergeError as `read` does.
         """
@@ -277,8 +279,8 @@ class Checkpoint:
         return [(str(file), offset, check.nbytes, check.crc32) for (file, offset), check in found]
 
     def add_sums(self, sums: Sums) -> str | None:
-        """Take over the checksums of tensors that another process has read; the first file of which that process has read
-        other bytes than were known, None where all agree.
+        """Take over the checksums of tensors that another process has read; the first file of which that process
+        has read other bytes than were known, None where all agree.
         """
         for file, offset, nbytes, crc32 in sums:
             if self._sums.setdefault((Path(file), offset), check := Checksum(nbytes, crc32)) != check:
@@ -286,7 +288,8 @@ class Checkpoint:
         return None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Unpickled, on another machine perhaps: raises IsomergeError where its files are others (`stamps_here`)."""
+        """Unpickled, on another machine perhaps: raises IsomergeError where its files are others
+        (`stamps_here`)."""
         self.__dict__.update(state)
         self._stamps = stamps_here(self._stamps)
 

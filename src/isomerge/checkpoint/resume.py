@@ -1,8 +1,9 @@
-"""Where the writing of a checkpoint starts: in an empty partial folder, or after the units that an earlier run's journal names.
+"""Where the writing of a checkpoint starts: in an empty partial folder, or after the units that an earlier run's
+journal names.
 
-The journal holds which units of work are written, and the checksums of what they wrote. Nothing is flushed to the device for
-it. What a process has written outlives the process; what a power cut takes away, of the journal or of the files, is found by
-the checksums when the run goes on. Units may depend on what was journalled before them."""
+The journal holds which units of work are written, and the checksums of what they wrote. Nothing is flushed to the
+device for it. What a process has written outlives the process; what a power cut takes away, of the journal or of
+the files, is found by the checksums when the run goes on. Units may depend on what was journalled before them."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ FORMAT = 3
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A committed unit of work: the caller's ``record``, and the tensors and side files it wrote, each with its CRC-32."""
+    """A committed unit of work: the caller's ``record``, and the tensors and side files it wrote, each with its
+    CRC-32."""
 
     record: dict[str, Any]
     tensors: dict[str, int]
@@ -39,7 +41,8 @@ class Unit:
 
 
 class Journal:
-    """Append-only lines of a CRC-32 and JSON: the first says what is being written, each further one commits a unit.
+    """Append-only lines of a CRC-32 and JSON: the first says what is being written, each further one commits a
+    unit.
 
     A line counts once its newline is in the file, so a process killed while it writes loses that line alone.
     """
@@ -64,8 +67,8 @@ class Journal:
     def replay(self, identity: dict[str, str]) -> dict[str, Unit] | None:
         """The committed units by key, in their order; a torn last line is cut off the file.
 
-        None when the journal is missing, was begun for another ``identity``, is damaged before its end, or has a unit twice.
-        Raises OSError.
+        None when the journal is missing, was begun for another ``identity``, is damaged before its end, or has a
+        unit twice. Raises OSError.
         """
         if not self.path.is_file():
             return None
@@ -136,10 +139,11 @@ def start(
     key: str,
     observer: Observer,
 ) -> Start:
-    """Goes on with an earlier run of the same ``key`` and plan, else makes all files of ``shards``, still without tensors.
+    """Goes on with an earlier run of the same ``key`` and plan, else makes all files of ``shards``, still without
+    tensors.
 
-    ``observer`` is told of bytes that the earlier run wrote, as they are checked. Raises IsomergeError when the disk lacks
-    room or fails.
+    ``observer`` is told of bytes that the earlier run wrote, as they are checked. Raises IsomergeError when the
+    disk lacks room or fails.
     """
     identity = {"key": key, "plan": _digest(shards)}
     units = _resume(partial, journal, shards, identity, observer)
@@ -167,8 +171,8 @@ def _resume(
 ) -> dict[str, Unit] | None:
     """The units of an earlier run with this identity whose files are all as planned, else None.
 
-    Where a unit's bytes are not those that the journal has, as after a power cut, it is left out, and so are all after
-    it: they may have been made from what it wrote.
+    Where a unit's bytes are not those that the journal has, as after a power cut, it is left out, and so are all
+    after it: they may have been made from what it wrote.
     """
     with disk_errors(partial.root, "resuming"):
         if not os.path.lexists(partial.root) or not partial.is_ours():
@@ -210,8 +214,8 @@ def _is_there(unit: Unit, spans: Mapping[str, FileSpan], blobs: Path) -> bool:
 
 
 def _forget(partial: PartialFolder, units: Iterable[Unit]) -> None:
-    """Removes the side files of units that are to be done again, whatever has taken their places (a folder cannot be
-    written over).
+    """Removes the side files of units that are to be done again, whatever has taken their places (a folder cannot
+    be written over).
     """
     with disk_errors(partial.blobs, "resuming"):
         for name in (name for unit in units for name in unit.blobs if is_plain_name(name)):

@@ -46,11 +46,11 @@ def shard_plan(
     """The files for ``tensors``, at most ``out_shard_size`` bytes of tensor data each.
 
     Tensors are dealt out in the order given; one larger than ``out_shard_size`` gets a file of its own, numbered
-    before the file being filled, as in huggingface_hub. Tensors whose names are in ``apart`` come last, in files that hold
-    nothing else. Within a file wider dtypes come first (then the order
+    before the file being filled, as in huggingface_hub. Tensors whose names are in ``apart`` come last, in files
+    that hold nothing else. Within a file wider dtypes come first (then the order
     given), so that every tensor is aligned to its element. One file is called ``name``, several (for
-    model.safetensors) model-00001-of-0000N.safetensors. Raises IsomergeError on a duplicate or unusable name, an unknown dtype,
-    an impossible shape, a ``out_shard_size`` under 1 or a header over MAX_HEADER bytes.
+    model.safetensors) model-00001-of-0000N.safetensors. Raises IsomergeError on a duplicate or unusable name, an
+    unknown dtype, an impossible shape, a ``out_shard_size`` under 1 or a header over MAX_HEADER bytes.
     """
     if out_shard_size < 1:
         raise IsomergeError(f"the shard size is {out_shard_size} bytes, expected at least 1; give e.g. 5GB")

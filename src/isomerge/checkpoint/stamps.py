@@ -36,7 +36,8 @@ def stamps_of(files: Iterable[Path]) -> dict[Path, Stamp]:
 
 
 def stamps_here(opened: Mapping[Path, Stamp]) -> dict[Path, Stamp]:
-    """This machine's stamps of files that were opened on another one: inodes may be others, sizes and dates may not.
+    """This machine's stamps of files that were opened on another one: inodes may be others, sizes and dates may
+    not.
 
     Raises IsomergeError when a file is missing here, or another one.
     """

@@ -31,14 +31,16 @@ def content_of(tensor: torch.Tensor) -> memoryview:
 
 @contextmanager
 def read_errors(info: TensorInfo) -> Iterator[None]:
-    """Turns an OSError of the block into a sentence that names file and tensor; a lack of memory into MemoryError."""
+    """Turns an OSError of the block into a sentence that names file and tensor; a lack of memory into
+    MemoryError."""
     try:
         yield
     except OSError as error:
         if error.errno == errno.ENOMEM:
             raise MemoryError(f"reading {info.file}") from error
         raise IsomergeError(
-            f"{info.file}: tensor {info.name!r} cannot be read ({error.strerror}); check that the file is still there"
+            f"{info.file}: tensor {info.name!r} cannot be read ({error.strerror}); check that the file is still "
+            f"there"
         ) from error
 
 

@@ -25,16 +25,18 @@ class NotFiniteError(ArithmeticError):
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor whose bytes are at their place in its file already; `CheckpointWriter.write` takes it for the tensor."""
+    """A tensor whose bytes are at their place in its file already; `CheckpointWriter.write` takes it for the
+    tensor."""
 
     crc32: int
 
 
 class TensorPlace:
-    """Where one tensor goes: pieces are filled by the caller, one after the other, and written (see `isomerge.pieces.pieces`).
+    """Where one tensor goes: pieces are filled by the caller, one after the other, and written (see
+    `isomerge.pieces.pieces`).
 
-    Several places may be filled at once, by threads of their own. What is written counts once the `CheckpointWriter` has been
-    given the `PlacedTensor`.
+    Several places may be filled at once, by threads of their own. What is written counts once the
+    `CheckpointWriter` has been given the `PlacedTensor`.
 
     Args:
         path, offset: the file, and the tensor's first byte in it.
@@ -47,7 +49,8 @@ class TensorPlace:
         self._crc: int | None = None
 
     def places(self) -> Iterator[torch.Tensor]:
-        """Room for one piece after the other, vectors of at most `PIECE` entries; each is written when the next is asked for.
+        """Room for one piece after the other, vectors of at most `PIECE` entries; each is written when the next is
+        asked for.
 
         Raises:
             NotFiniteError: see ``finite``.

@@ -59,9 +59,10 @@ def tokenizer_alone(ref: str) -> Checkpoint:
 def extended(tokenizer: Any, others: Sequence[tuple[Any, int]], extra: Sequence[str], ref: str) -> Any:
     """A new tokenizer with the tokens of ``others`` and ``extra`` as well; the ids of its own tokens stay.
 
-    Tokens that the others *added* (special tokens, say) are added with their settings; where two disagree, the first
-    counts. Their ordinary tokens become ordinary tokens, with the others' BPE merges after its own, so that they are
-    made of a text only where the own rules leave pieces to join. For other kinds of tokenizers (Unigram) they are added.
+    Tokens that the others *added* (special tokens, say) are added with their settings; where two disagree, the
+    first counts. Their ordinary tokens become ordinary tokens, with the others' BPE merges after its own, so that
+    they are made of a text only where the own rules leave pieces to join. For other kinds of tokenizers (Unigram)
+    they are added.
 
     Args:
         tokenizer: the one to extend, by transformers; it is left as it is.
@@ -100,7 +101,8 @@ def extended(tokenizer: Any, others: Sequence[tuple[Any, int]], extra: Sequence[
     kept = all(now.get(token) == at for token, at in own.items())
     if not kept or any(now.get(token) is None or (token not in own and now[token] in taken) for token in wanted):
         raise IsomergeError(
-            f"{ref}: transformers does not keep the ids of this tokenizer when tokens are added, so its rows cannot be "
+            f"{ref}: transformers does not keep the ids of this tokenizer when tokens are added, so its rows "
+            f"cannot be "
             "kept; choose the vocabulary of one model instead of the union"
         )
     return found

@@ -1,12 +1,14 @@
 """Models of one vocabulary: which tokens the output has, and every model as if it had been trained with them.
 
-The rules are mergekit's (0.1.5, ``tokenizer``), applied to every axis that a spec calls ``vocab``. A token that a model has
-keeps its row. A token that it lacks gets, in this order: what ``tokens`` says; the row of the only model that has it; the
-base model's row; the mean of all models that have it. A token that no model has gets zeros. Where tokens end and rows go
-on (padding), a vocabulary that was some model's keeps that model's rows; new padding is the mean of all rows (Hewitt 2021).
+The rules are mergekit's (0.1.5, ``tokenizer``), applied to every axis that a spec calls ``vocab``. A token that a
+model has keeps its row. A token that it lacks gets, in this order: what ``tokens`` says; the row of the only model
+that has it; the base model's row; the mean of all models that have it. A token that no model has gets zeros. Where
+tokens end and rows go on (padding), a vocabulary that was some model's keeps that model's rows; new padding is the
+mean of all rows (Hewitt 2021).
 
-Differences: no row is ever cut silently (``pad_to_multiple_of`` only adds), a model without a tokenizer is an error, ids of
-special tokens in the configs follow their tokens, and ids of a union do not depend on the order of a hash table.
+Differences: no row is ever cut silently (``pad_to_multiple_of`` only adds), a model without a tokenizer is an
+error, ids of special tokens in the configs follow their tokens, and ids of a union do not depend on the order of a
+hash table.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class Vocabulary:
     models: list[dict[str, int]] = field(repr=False)
     """Every model's own tokens that have rows."""
     rows: list[list[list[Row]]] = field(repr=False)
-    """For every model and every output row, the rows whose mean it is; empty for zeros, ``[AVERAGE]`` for padding."""
+    """For every model and every output row, the rows whose mean it is; empty for zeros, ``[AVERAGE]`` for
+    padding."""
 
     def unchanged(self, model: int) -> bool:
         """Whether a model's rows stay as they are."""
@@ -95,16 +98,16 @@ def decide_vocabulary(
     Args:
         models: the models, in the order of the recipe.
         sizes: the rows of their embeddings.
-        source: ``union``, ``base`` (the base model's, or the first's when there is none), ``first``, a model's ``ref``,
-            or any folder or hub id with a tokenizer.
+        source: ``union``, ``base`` (the base model's, or the first's when there is none), ``first``, a model's
+            ``ref``, or any folder or hub id with a tokenizer.
         base: the number of the base model among ``models``, whose rows come before means of several.
         tokens: for single tokens ``{source, force}`` as in mergekit's ``tokenizer.tokens``: ``source`` is a model's
             ``ref``, ``{kind: model_token, model, token | token_id}`` or ``{kind: zero}``. Unknown tokens are added.
         pad_to_multiple_of: rows are added until their number is a multiple of this, at most `MOST_PADDING`.
 
     Raises:
-        IsomergeError: a model has no tokenizer, ``source`` is none, a rule is not understood or names a token or model that
-            is not there, or the multiple is none.
+        IsomergeError: a model has no tokenizer, ``source`` is none, a rule is not understood or names a token or
+            model that is not there, or the multiple is none.
     """
     check_multiple(pad_to_multiple_of)
     loaded = [load_tokenizer(model) for model in models]
@@ -140,7 +143,8 @@ def check_multiple(pad_to_multiple_of: int | None) -> None:
     """
     if pad_to_multiple_of is not None and not 1 <= pad_to_multiple_of <= MOST_PADDING:
         raise IsomergeError(
-            f"pad_to_multiple_of: {pad_to_multiple_of} is no number of rows to pad to; give 1 or more, up to {MOST_PADDING}"
+            f"pad_to_multiple_of: {pad_to_multiple_of} is no number of rows to pad to; give 1 or more, up to "
+            f"{MOST_PADDING}"
         )
 
 
@@ -176,7 +180,8 @@ def _rows(
 def _padding(
     model: int, at: int, theirs: Sequence[Mapping[str, int]], sizes: Sequence[int], keeper: int | None
 ) -> list[Row]:
-    """A row without a token: the model's own where its tokenizer is the keeper's, else the keeper's, else the mean."""
+    """A row without a token: the model's own where its tokenizer is the keeper's, else the keeper's, else the
+    mean."""
     if keeper is None or at >= sizes[keeper]:
         return [AVERAGE]
     same = theirs[model] == theirs[keeper]

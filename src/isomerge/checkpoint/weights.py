@@ -50,9 +50,9 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
     """The weights files of ``folder``, chosen as transformers chooses them.
 
     The order is: ``explicit`` (the config's ``transformers_weights``), model.safetensors, its index,
-    diffusers' names of these, pytorch_model.bin, its index; so a single file wins over an index, and safetensors over pickles.
-    Raises IsomergeError when there are none, when only pickles are there without ``allow_pickle``, and when
-    an index is malformed or names a file that is missing or outside the folder.
+    diffusers' names of these, pytorch_model.bin, its index; so a single file wins over an index, and safetensors
+    over pickles. Raises IsomergeError when there are none, when only pickles are there without ``allow_pickle``,
+    and when an index is malformed or names a file that is missing or outside the folder.
     """
     if explicit is not None:
         return _explicit(folder, explicit)
@@ -80,7 +80,8 @@ def find_weights(folder: Path, *, allow_pickle: bool, explicit: Any = None) -> W
 def gguf_error(path: Path) -> IsomergeError:
     """What is said of a GGUF file, named itself or met in a folder."""
     return IsomergeError(
-        f"{path} is GGUF, which is made to run a model and not to change it: name the folder of the model that it was made from"
+        f"{path} is GGUF, which is made to run a model and not to change it: name the folder of the model that "
+        f"it was made from"
     )
 
 

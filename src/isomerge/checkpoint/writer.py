@@ -1,5 +1,5 @@
-"""Writing a checkpoint tensor by tensor, in any order, so that a killed run goes on where it stopped; putting the files beside
-its weights into its folder; and the writer of runs whose tensors nobody wants."""
+"""Writing a checkpoint tensor by tensor, in any order, so that a killed run goes on where it stopped; putting the
+files beside its weights into its folder; and the writer of runs whose tensors nobody wants."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class CheckpointWriter:
 
     ``out`` is the absolute output folder; ``shards`` the files planned; ``done`` maps each unit committed by
     an earlier run with the same key to its record, as far as what it wrote is still there; ``resumed`` says that an
-    earlier run is continued, and ``discarded`` that one was thrown away as it had another key or plan, or was damaged.
+    earlier run is continued, and ``discarded`` that one was thrown away as it had another key or plan, or was
+    damaged.
     """
 
     def __init__(
@@ -87,7 +88,8 @@ class CheckpointWriter:
         return self._partial.root
 
     def place(self, name: str, *, finite: bool = False) -> TensorPlace:
-        """Where a planned tensor of one of torch's dtypes goes, to be filled piece by piece; give `write` what comes of it.
+        """Where a planned tensor of one of torch's dtypes goes, to be filled piece by piece; give `write` what
+        comes of it.
 
         ``finite``: refuse entries that are not. Raises IsomergeError when ``name`` is not planned.
         """
@@ -104,7 +106,8 @@ class CheckpointWriter:
         return self._tensors[name]
 
     def write(self, name: str, tensor: torch.Tensor | PlacedTensor) -> None:
-        """Writes ``tensor`` (any device, any strides) at its place in its file, unless it is there already (see `place`).
+        """Writes ``tensor`` (any device, any strides) at its place in its file, unless it is there already (see
+        `place`).
 
         Raises IsomergeError when ``name`` is not planned, dtype or shape differ from the plan, the writer is
         closed, or the disk is full; after the last the partial folder can still be resumed.
@@ -132,10 +135,12 @@ class CheckpointWriter:
             raise IsomergeError(f"{self.out}: tensor {name!r}: {error}") from error
 
     def commit(self, unit: str, record: dict[str, Any]) -> None:
-        """Journals everything written since the last commit as ``unit``, with the checksums by which a resumed run knows it.
+        """Journals everything written since the last commit as ``unit``, with the checksums by which a resumed run
+        knows it.
 
         ``record`` must have a JSON form; a resumed run finds it in ``done``. Blobs asked for since the last
-        commit, if they are files, count as written. Raises IsomergeError when the disk is full or the writer is closed.
+        commit, if they are files, count as written. Raises IsomergeError when the disk is full or the writer is
+        closed.
         """
         self._check_open()
         with disk_errors(self.out):
@@ -173,11 +178,11 @@ class CheckpointWriter:
         """Completes the checkpoint and renames it to ``out``, which is returned; the writer is closed.
 
         ``files`` maps relative names ("config.json", "1_Pooling/config.json") to bytes, or to a file that is
-        copied. ``links`` maps further names to weights files of this checkpoint, which are hard links where the file
-        system has them, else copies. ``last`` makes the very last files from the checksums of all others, by name.
-        Raises IsomergeError, leaving the partial folder to be resumed, when tensors are missing, a
-        name of ``files`` leaves the folder or is a weights file, a source is missing; and UnfinishedError, as that is
-        no fault of the input, when a file cannot be written, the disk is full, or ``out`` was filled meanwhile.
+        copied. ``links`` maps further names to weights files of this checkpoint, which are hard links where the
+        file system has them, else copies. ``last`` makes the very last files from the checksums of all others, by
+        name. Raises IsomergeError, leaving the partial folder to be resumed, when tensors are missing, a
+        name of ``files`` leaves the folder or is a weights file, a source is missing; and UnfinishedError, as that
+        is no fault of the input, when a file cannot be written, the disk is full, or ``out`` was filled meanwhile.
         """
         self._check_open()
         missing = [name for name in self._tensors if name not in self._written]
@@ -263,8 +268,8 @@ def write_extras(
 
     ``links`` are further names for files that are there: hard links, or copies where the file system has none.
 
-    What an interrupted run left there may be of other content, hence the removal. Returns the checksums of ``files``. Raises
-    OSError.
+    What an interrupted run left there may be of other content, hence the removal. Returns the checksums of
+    ``files``. Raises OSError.
     """
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():

@@ -81,7 +81,8 @@ def align(
     distance_table(voice, report["distance"])
     if report["dead_blocks"]:
         voice.warn(
-            f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: {', '.join(report['dead_blocks'][:4])}"
+            f"{len(report['dead_blocks'])} blocks are rank-deficient and were not balanced: "
+            f"{', '.join(report['dead_blocks'][:4])}"
         )
     told = evidence_lines(report)
     for line in (*rounding_lines(report), *told):

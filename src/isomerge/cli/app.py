@@ -28,7 +28,8 @@ NO_MEMORY = (
 
 def main() -> None:
     """Run the command line: bad input is one sentence on stderr and exit code 2, never a traceback."""
-    # torch alone makes half a million objects that stay: looking at them again and again, and once more at the end, takes a
+    # torch alone makes half a million objects that stay: looking at them again and again, and once more at the end,
+    # takes a
     # third of the time of a short command
     gc.set_threshold(10_000, 20, 50)
     if sys.stdout is None:
@@ -81,7 +82,8 @@ def _full(error: BaseException) -> str:
 
 
 def _is_full(stream: TextIO | None) -> bool:
-    """Whether what a stream still keeps cannot be written; it is thrown away then, as leaving would try once more and fail."""
+    """Whether what a stream still keeps cannot be written; it is thrown away then, as leaving would try once more
+    and fail."""
     if stream is None:  # what Python has where standard output was closed (`>&-`)
         return False
     try:

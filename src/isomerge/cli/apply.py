@@ -34,9 +34,18 @@ def apply(
     voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("applying") as observer:
         report = isomerge.apply(
-            patch, model, out=out, inverse=inverse, untie=tie.untie, spec=opening.spec, allow_pickle=opening.allow_pickle, out_shard_size=writing.out_shard_size, dtype=writing.dtype,
-            overwrite=writing.overwrite, observer=observer,
-        )  # fmt: skip
+            patch,
+            model,
+            out=out,
+            inverse=inverse,
+            untie=tie.untie,
+            spec=opening.spec,
+            allow_pickle=opening.allow_pickle,
+            out_shard_size=writing.out_shard_size,
+            dtype=writing.dtype,
+            overwrite=writing.overwrite,
+            observer=observer,
+        )
     if telling.verbose:
         layers = report["distance"]["layers"].items()
         voice.table(

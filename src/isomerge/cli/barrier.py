@@ -60,10 +60,20 @@ def barrier(
 
     voice = Voice(telling.quiet, telling.verbose)
     given: dict[str, Any] = {
-        "data": data, "points": points, "grid": grid, "spaces": spaces or None, "aligned": aligned or [],
-        "batch_size": batch_size, "limit": examples.limit, "length": examples.length, "device": examples.device, "png": png, "spec": opening.spec,
-        "allow_pickle": opening.allow_pickle, "max_memory": memory.max_memory,
-    }  # fmt: skip
+        "data": data,
+        "points": points,
+        "grid": grid,
+        "spaces": spaces or None,
+        "aligned": aligned or [],
+        "batch_size": batch_size,
+        "limit": examples.limit,
+        "length": examples.length,
+        "device": examples.device,
+        "png": png,
+        "spec": opening.spec,
+        "allow_pickle": opening.allow_pickle,
+        "max_memory": memory.max_memory,
+    }
     if planning.dry_run:
         with planned_barrier([a, b] if c is None else [a, b, c], **given) as planned:
             check_labelled(planned.examples)
@@ -119,7 +129,8 @@ def _lines(voice: Voice, report: dict[str, Any]) -> None:
         voice.say("")
         voice.table("", ["loss at", *names], [[f"{at:.3f}", *(f"{x:.4f}" for x in found)] for at, *found in steps])
     voice.say(
-        "\nbarrier: above the straight line between the ends (Entezari); (Verma): above their mean; (range): highest less "
+        "\nbarrier: above the straight line between the ends (Entezari); (Verma): above their mean; (range): "
+        "highest less "
         "lowest.\nmidpoint and accuracy are those of the average of the two models."
     )
 

@@ -32,9 +32,16 @@ def canon(
     voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("canonical form") as observer:
         _, report = isomerge.canon(
-            model, out=out, untie=tie.untie, spec=opening.spec, allow_pickle=opening.allow_pickle, out_shard_size=writing.out_shard_size, dtype=writing.dtype,
-            overwrite=writing.overwrite, observer=observer,
-        )  # fmt: skip
+            model,
+            out=out,
+            untie=tie.untie,
+            spec=opening.spec,
+            allow_pickle=opening.allow_pickle,
+            out_shard_size=writing.out_shard_size,
+            dtype=writing.dtype,
+            overwrite=writing.overwrite,
+            observer=observer,
+        )
     for line in rounding_lines(report):
         voice.say(line)
     found = report["degeneracy"]
@@ -48,7 +55,8 @@ def canon(
         voice.table("", ["ambiguous", "choice of", "gap", "moves"], [_row(g) for g in found["ambiguous"]])
     if found["dead"]:
         voice.say(
-            f"{len(found['dead'])} blocks have no balanced point ({found['dead'][0]}): they are dead or rank-deficient, "
+            f"{len(found['dead'])} blocks have no balanced point ({found['dead'][0]}): they are dead or "
+            f"rank-deficient, "
             "and stay in the gauge that they have."
         )
     unique = (

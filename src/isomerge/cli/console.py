@@ -24,7 +24,8 @@ WIDEST = 10_000
 
 
 NO_READER = 141
-"""The exit code where whoever read stdout has left, which a shell gives as well (128 and SIGPIPE); 1 is `verify`'s "different"."""
+"""The exit code where whoever read stdout has left, which a shell gives as well (128 and SIGPIPE); 1 is `verify`'s
+"different"."""
 
 
 def leave_without_reader() -> NoReturn:
@@ -63,7 +64,8 @@ class Voice:
             print(visible(text), file=sys.stderr)
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
-        """A table; all columns but the first are numbers, which are never cut: a terminal breaks lines that are too long."""
+        """A table; all columns but the first are numbers, which are never cut: a terminal breaks lines that are too
+        long."""
         if self.quiet:
             return
         from rich.table import Table
@@ -205,6 +207,7 @@ def tell_files(voice: Voice, matching: MatchingOptions) -> None:
     by_data = matching.data is not None or matching.learn is not None
     if matching.stats_src and matching.functional and matching.evidence == "both" and not by_data:
         voice.say(
-            "Note: files of statistics do not tell what averaging a pair of neurons costs; neurons are matched as by --data "
+            "Note: files of statistics do not tell what averaging a pair of neurons costs; neurons are matched "
+            "as by --data "
             "with --no-functional."
         )

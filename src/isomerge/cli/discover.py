@@ -22,10 +22,11 @@ def discover(
     *,
     telling: TellingOptions,
 ) -> None:
-    """Derive the spec of MODEL's architecture and prove it: every symmetry is tried on tiny random models of the same class.
+    """Derive the spec of MODEL's architecture and prove it: every symmetry is tried on tiny random models of the
+    same class.
 
-    Only symmetries that leave the outputs unchanged enter the spec; what is not understood stays fixed, and is named. The
-    weights of MODEL are not read.
+    Only symmetries that leave the outputs unchanged enter the spec; what is not understood stays fixed, and is
+    named. The weights of MODEL are not read.
     """
     import isomerge
     from isomerge.cli.console import Voice, write_json
@@ -44,7 +45,8 @@ def discover(
         voice.say(f"The spec describes all {report['coverage']} tensors of {model}.")
     if report["fixed"]:
         voice.warn(
-            f"nothing acts on {len(report['fixed'])} kinds of tensors, they stay fixed: {', '.join(report['fixed'])}"
+            f"nothing acts on {len(report['fixed'])} kinds of tensors, they stay fixed: "
+            f"{', '.join(report['fixed'])}"
         )
     if out is not None:
         voice.say(f"Wrote {out}; use it with --spec {out}.")

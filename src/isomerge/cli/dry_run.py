@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def tell_merge(voice: Voice, json: Path | None, planned: Merging) -> None:
-    """Print units, spaces, memory and time of a merge, which was checked when it was planned; the rest is checked here."""
+    """Print units, spaces, memory and time of a merge, which was checked when it was planned; the rest is checked
+    here."""
     plan, cost = planned.plan, planned.cost()
     looked = [*_looked_at(plan.options.matching), *planned.looks] if plan.matches else list(planned.looks)
     _tell(voice, json, plan.models, plan.plan, cost, looked, moved=plan.matches, verdict=plan.expected())

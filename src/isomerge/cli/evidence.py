@@ -6,7 +6,8 @@ from typing import Any
 
 
 def evidence_lines(report: dict[str, Any]) -> list[str]:
-    """Sentences on what was searched and learned, source by source; none where weights or activations decided alone.
+    """Sentences on what was searched and learned, source by source; none where weights or activations decided
+    alone.
 
     Args:
         report: of a match, as in ``isomerge.json``.
@@ -30,7 +31,8 @@ def rounding_lines(report: dict[str, Any]) -> list[str]:
     if found is None:
         return []
     return [
-        f"Rounding changes no tensor by more than {100 * found['error']:.2g} % once the move is undone ({found['tensor']}; "
+        f"Rounding changes no tensor by more than {100 * found['error']:.2g} % once the move is undone "
+        f"({found['tensor']}; "
         f"{100 * found['tolerance']:.2g} % is the most that is written)."
     ]
 
@@ -39,7 +41,8 @@ def _searched(found: dict[str, Any]) -> str:
     before, after = found["divergence"]["held_out"]
     kept = sum(found["accepted"].values())
     return (
-        f"the midpoint's divergence from the models' mean {before:.3f} -> {after:.3f} {found['unit']} on {found['examples'][1]} "
+        f"the midpoint's divergence from the models' mean {before:.3f} -> {after:.3f} {found['unit']} on "
+        f"{found['examples'][1]} "
         f"examples held out, {kept} of {found['moves']} moves kept"
     )
 
@@ -49,7 +52,8 @@ def _learned(found: dict[str, Any], where: str) -> str:
     best = min(history, key=lambda look: look["barrier"])
     if best["step"] == 0:
         return (
-            f"no step of {found['steps']} lowered the loss on {found['held_out']} examples held out, so the match is what it "
+            f"no step of {found['steps']} lowered the loss on {found['held_out']} examples held out, so the "
+            f"match is what it "
             "was; try more --steps or more data"
         )
     stopped = (
@@ -58,6 +62,8 @@ def _learned(found: dict[str, Any], where: str) -> str:
         else ""
     )
     return (
-        f"the highest point of the {where}, above the models' own loss, {history[0]['barrier']:.3f} -> {best['barrier']:.3f} "
-        f"{found['unit']} on {found['held_out']} examples held out, at step {best['step']} of {found['steps']}{stopped}"
+        f"the highest point of the {where}, above the models' own loss, {history[0]['barrier']:.3f} -> "
+        f"{best['barrier']:.3f} "
+        f"{found['unit']} on {found['held_out']} examples held out, at step {best['step']} of "
+        f"{found['steps']}{stopped}"
     )

@@ -55,15 +55,27 @@ def extract_lora(
     writing: FolderOptions,
     telling: TellingOptions,
 ) -> None:
-    """Write FINETUNED minus BASE as a LoRA adapter in peft's format; BASE+OUT is then the fine-tune, as far as ranks go."""
+    """Write FINETUNED minus BASE as a LoRA adapter in peft's format; BASE+OUT is then the fine-tune, as far as
+    ranks go."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
     report = isomerge.extract_lora(
-        finetuned, base, out=out, rank=rank, energy=energy, sv_epsilon=sv_epsilon, include=include, exclude=exclude,
-        embeddings=embeddings, save_modules=save_modules, seed=seed, spec=opening.spec, allow_pickle=opening.allow_pickle,
+        finetuned,
+        base,
+        out=out,
+        rank=rank,
+        energy=energy,
+        sv_epsilon=sv_epsilon,
+        include=include,
+        exclude=exclude,
+        embeddings=embeddings,
+        save_modules=save_modules,
+        seed=seed,
+        spec=opening.spec,
+        allow_pickle=opening.allow_pickle,
         overwrite=writing.overwrite,
-    )  # fmt: skip
+    )
     _tell(Voice(telling.quiet, telling.verbose), report, out)
     write_json(telling.json, report)
 
@@ -84,5 +96,6 @@ def _tell(voice: Voice, report: dict[str, Any], out: Path) -> None:
         names = [name for name, x in tensors.items() if x["kept"] == "lost"]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         voice.say(
-            f"Not described: {', '.join(names[:4])}{more}. --save-modules keeps what has no factors, --embeddings tables."
+            f"Not described: {', '.join(names[:4])}{more}. --save-modules keeps what has no factors, "
+            f"--embeddings tables."
         )

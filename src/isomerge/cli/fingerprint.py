@@ -36,9 +36,10 @@ def fingerprint(
 ) -> None:
     """Print the hash of MODEL that all of its disguises share, and how OTHERS are related to it.
 
-    Nothing is matched or run: relations between fixed tokens, sums of all tokens, and spectra of circuits are compared, which no
-    symmetry changes. Derived models (fine-tuned, pruned, rounded, with other layers, tokens or experts) are recognised as such, with
-    what was done. Exit 2 if a model cannot be read (the others are compared all the same), 3 if witnesses disagree.
+    Nothing is matched or run: relations between fixed tokens, sums of all tokens, and spectra of circuits are
+    compared, which no symmetry changes. Derived models (fine-tuned, pruned, rounded, with other layers, tokens or
+    experts) are recognised as such, with what was done. Exit 2 if a model cannot be read (the others are compared
+    all the same), 3 if witnesses disagree.
     """
     from isomerge.cli.console import Voice, write_json
     from isomerge.errors import IsomergeError
@@ -78,7 +79,8 @@ def fingerprint(
     if unread:
         names = " and ".join(failure["model"] for failure in unread)
         raise IsomergeError(
-            f"{len(unread)} of {1 + len(others or ())} models could not be compared: {names}; mend them, or leave them out"
+            f"{len(unread)} of {1 + len(others or ())} models could not be compared: {names}; mend them, or "
+            f"leave them out"
         )
     if conflicts:
         raise typer.Exit(DISAGREE)
@@ -127,5 +129,6 @@ def _tell(voice: Voice, found: dict[str, Any]) -> None:
     if voice.verbose:
         said = ", ".join(f"{name} {value:.2f}" for name, value in found["witnesses"].items() if value is not None)
         voice.say(
-            f"{other}: {said or 'no witness sees anything'}; the largest difference is in {found['tensor'] or 'no relation of both'}."
+            f"{other}: {said or 'no witness sees anything'}; the largest difference is in "
+            f"{found['tensor'] or 'no relation of both'}."
         )

@@ -33,7 +33,8 @@ def generate(
     planning: DryRunOptions,
     telling: TellingOptions,
 ) -> None:
-    """Write examples for --data and --learn where you have none: language models write texts, classifiers of images get noise."""
+    """Write examples for --data and --learn where you have none: language models write texts, classifiers of images
+    get noise."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, write_json
     from isomerge.cli.dry_run import tell_cost
@@ -41,9 +42,17 @@ def generate(
 
     voice = Voice(telling.quiet, telling.verbose)
     given: dict[str, Any] = {
-        "out": out, "limit": limit, "length": examples.length, "batch_size": batch_size, "device": examples.device, "seed": seed,
-        "spec": opening.spec, "allow_pickle": opening.allow_pickle, "overwrite": writing.overwrite, "max_memory": memory.max_memory,
-    }  # fmt: skip
+        "out": out,
+        "limit": limit,
+        "length": examples.length,
+        "batch_size": batch_size,
+        "device": examples.device,
+        "seed": seed,
+        "spec": opening.spec,
+        "allow_pickle": opening.allow_pickle,
+        "overwrite": writing.overwrite,
+        "max_memory": memory.max_memory,
+    }
     if planning.dry_run:
         with planned_generate(models, **given) as planned:
             return tell_cost(voice, telling.json, planned)

@@ -1,4 +1,5 @@
-"""Groups of options as parameters of commands: what a command takes a group for becomes the group's options on the command line."""
+"""Groups of options as parameters of commands: what a command takes a group for becomes the group's options on the
+command line."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from isomerge.options.option import Option, Options, kind_of
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A decorator for commands: every parameter that is annotated with a group of options gets the group as it was given."""
+    """A decorator for commands: every parameter that is annotated with a group of options gets the group as it was
+    given."""
     own = inspect.signature(command, eval_str=True)
     groups = {name: p.annotation for name, p in own.parameters.items() if _is_group(p.annotation)}
 

@@ -142,7 +142,8 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
         voice.warn(note)
     if "match" in report and not all(one.get("preserves_function", True) for one in report["match"]["sources"]):
         voice.warn(
-            f"--match {report['match']['name']} does not preserve functions: the transported models are other models"
+            f"--match {report['match']['name']} does not preserve functions: the transported models are other "
+            f"models"
         )
     if report["align"]:
         warn_fixed(voice, report["fixed"])

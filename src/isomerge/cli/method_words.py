@@ -1,4 +1,5 @@
-"""What the command line says of a merge's method: parameters as `name=value`, and which options a recipe says instead."""
+"""What the command line says of a merge's method: parameters as `name=value`, and which options a recipe says
+instead."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def check_models(models: list[str]) -> None:
             continue
         if not Path(model).exists():
             raise IsomergeError(
-                f"{model} is taken for a model: several numbers are joined by commas, without spaces, such as --weights 0.5,0.5 or "
+                f"{model} is taken for a model: several numbers are joined by commas, without spaces, such as "
+                f"--weights 0.5,0.5 or "
                 "-p density=0.5,0.3"
             )
 

@@ -18,13 +18,21 @@ def methods(*, telling: ReportOptions) -> None:
     rows: list[dict[str, Any]] = []
     for method in registered().values():
         options = {
-            name: {"per_model": option.per_model, "default": None if option.required else option.default, "required": option.required, "type": option.kind.__name__}
+            name: {
+                "per_model": option.per_model,
+                "default": None if option.required else option.default,
+                "required": option.required,
+                "type": option.kind.__name__,
+            }
             for name, option in method.options.items()
-        }  # fmt: skip
+        }
         rows.append(
             {"method": method.name, "summary": method.summary, "base_model": method.base, "parameters": options}
         )
-        words = [f"{name}{'' if o['required'] else '=' + str(o['default'])}{' (per model)' if o['per_model'] else ''}" for name, o in options.items()]  # fmt: skip
+        words = [
+            f"{name}{'' if o['required'] else '=' + str(o['default'])}{' (per model)' if o['per_model'] else ''}"
+            for name, o in options.items()
+        ]
         base = {"none": "", "optional": " [base_model]", "required": " base_model,"}[method.base]
         voice.say(f"{method.name}:{base} {', '.join(words)}".rstrip(" ,:"), style="bold")
         voice.say(f"    {method.summary}")

@@ -1,4 +1,5 @@
-"""What ``isomerge --help`` says: printed without loading the command line itself, which takes five times as long."""
+"""What ``isomerge --help`` says: printed without loading the command line itself, which takes five times as
+long."""
 
 from __future__ import annotations
 

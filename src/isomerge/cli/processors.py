@@ -1,9 +1,10 @@
 """How busy the machine is, asked before torch is imported: what its threads do while they wait is settled then.
 
-Threads of torch that have nothing to do spin, since work comes at once as a rule. Where other programs hold the processors, the
-thread that is waited for is not running, and those that spin keep it from it: the same command takes ten times as long. There
-they sleep instead. On an idle machine sleeping is not free (up to twice as long where matrices are small), and the number of
-threads stays as it is in any case: rounding depends on it, and the output must not depend on what else is running.
+Threads of torch that have nothing to do spin, since work comes at once as a rule. Where other programs hold the
+processors, the thread that is waited for is not running, and those that spin keep it from it: the same command
+takes ten times as long. There they sleep instead. On an idle machine sleeping is not free (up to twice as long
+where matrices are small), and the number of threads stays as it is in any case: rounding depends on it, and the
+output must not depend on what else is running.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def ticks() -> Ticks | None:
 
 
 def are_busy(before: Ticks | None, after: Ticks | None, count: int) -> bool:
-    """Whether other programs had much of the ``count`` processors in between, while this one kept one of them busy."""
+    """Whether other programs had much of the ``count`` processors in between, while this one kept one of them
+    busy."""
     if before is None or after is None or count < 2 or after[1] <= before[1]:
         return False
     idle = count * (after[0] - before[0]) / (after[1] - before[1])
@@ -41,7 +43,8 @@ def are_busy(before: Ticks | None, after: Ticks | None, count: int) -> bool:
 
 
 def wait_asleep_where_busy(before: Ticks | None) -> None:
-    """Have threads of torch, which is not imported yet, sleep while they wait if the machine has been busy since ``before``."""
+    """Have threads of torch, which is not imported yet, sleep while they wait if the machine has been busy since
+    ``before``."""
     now = ticks()
     if now is None or any(name in os.environ for name in CHOICES):
         return

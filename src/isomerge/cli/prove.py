@@ -31,11 +31,11 @@ def prove(
     *,
     telling: TellingOptions,
 ) -> None:
-    """Prove a spec: random elements of every space leave the outputs of tiny random models of MODEL's class unchanged, and every
-    line that is left out changes them.
+    """Prove a spec: random elements of every space leave the outputs of tiny random models of MODEL's class
+    unchanged, and every line that is left out changes them.
 
-    The weights of MODEL are not read. Exit code 0: proven; 1: refuted. A proof is remembered: commands with --spec demand it
-    once.
+    The weights of MODEL are not read. Exit code 0: proven; 1: refuted. A proof is remembered: commands with --spec
+    demand it once.
     """
     import isomerge
     from isomerge.cli.console import Voice, write_json

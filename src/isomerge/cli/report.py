@@ -36,7 +36,8 @@ def report(
     opening: OpeningOptions,
     telling: ReportOptions,
 ) -> None:
-    """Write one self-contained HTML page on OUT: what was merged, how far apart the models are, and whether it works."""
+    """Write one self-contained HTML page on OUT: what was merged, how far apart the models are, and whether it
+    works."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, write_json
     from isomerge.evidence.report.page import PAGE
@@ -62,7 +63,11 @@ def report(
     write_json(
         telling.json,
         {
-            "command": "report", "level": verdict.level.name.lower(), "verdict": verdict.title, "text": verdict.text,
-            "next": steps, "measured": list(found.measured),
+            "command": "report",
+            "level": verdict.level.name.lower(),
+            "verdict": verdict.title,
+            "text": verdict.text,
+            "next": steps,
+            "measured": list(found.measured),
         },
-    )  # fmt: skip
+    )

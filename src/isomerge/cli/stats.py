@@ -1,4 +1,5 @@
-"""``isomerge stats``: what a model's activations and gradients say, gathered once for every later match and merge."""
+"""``isomerge stats``: what a model's activations and gradients say, gathered once for every later match and
+merge."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def stats(
         typer.Option(
             "--data",
             help="Examples, no labels needed (but for --fisher-labels given): a folder of images or text, .jsonl, .csv, .parquet, "
-            "text, .safetensors, a data set of the package datasets (name:split), or a Python function (module:function).",
+            "text, .safetensors, a data set of the package datasets (name:split), or a Python function "
+            "(module:function).",
         ),
     ],
     out: o.OutFile,
@@ -58,7 +60,8 @@ def stats(
     planning: DryRunOptions,
     telling: TellingOptions,
 ) -> None:
-    """Run MODEL over data once and write the statistics that matching and merging need; align and merge read them."""
+    """Run MODEL over data once and write the statistics that matching and merging need; align and merge read
+    them."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, write_json
     from isomerge.cli.dry_run import tell_cost
@@ -66,10 +69,21 @@ def stats(
 
     voice = Voice(telling.quiet, telling.verbose)
     given: dict[str, Any] = {
-        "data": data, "out": out, "rows": rows, "limit": examples.limit, "length": examples.length, "batch_size": batch_size,
-        "device": examples.device, "dtype": dtype, "kinds": kinds, "seed": seed, "spec": opening.spec, "allow_pickle": opening.allow_pickle,
-        "overwrite": writing.overwrite, "max_memory": memory.max_memory,
-    }  # fmt: skip
+        "data": data,
+        "out": out,
+        "rows": rows,
+        "limit": examples.limit,
+        "length": examples.length,
+        "batch_size": batch_size,
+        "device": examples.device,
+        "dtype": dtype,
+        "kinds": kinds,
+        "seed": seed,
+        "spec": opening.spec,
+        "allow_pickle": opening.allow_pickle,
+        "overwrite": writing.overwrite,
+        "max_memory": memory.max_memory,
+    }
     if planning.dry_run:
         with planned_stats(model, **given, labels=fisher_labels) as planned:
             return tell_cost(voice, telling.json, planned)

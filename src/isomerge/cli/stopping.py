@@ -1,4 +1,5 @@
-"""Ctrl-C: one sentence, which says whether the same command goes on where it was stopped; and one on mergekit's options."""
+"""Ctrl-C: one sentence, which says whether the same command goes on where it was stopped; and one on mergekit's
+options."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from isomerge.cli.grouped import grouped
 from isomerge.options import OpeningOptions, TellingOptions
 
 UNTOLD = 3
-"""The exit code where it cannot be told: rounding, configs or outputs leave the question open. 1 is not the same, 2 a question that
-makes no sense."""
+"""The exit code where it cannot be told: rounding, configs or outputs leave the question open. 1 is not the same, 2
+a question that makes no sense."""
 
 
 @grouped
@@ -23,7 +23,8 @@ def verify(
     opening: OpeningOptions,
     telling: TellingOptions,
 ) -> None:
-    """Exit 0 if two models are the same function by the symmetries declared for them (without running them), 1 if not, 3 if it cannot be told."""
+    """Exit 0 if two models are the same function by the symmetries declared for them (without running them), 1 if
+    not, 3 if it cannot be told."""
     import isomerge
     from isomerge.cli.console import Voice, write_json
 
@@ -36,7 +37,8 @@ def verify(
     how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
     if report["refuted"]:
         how = (
-            f"their fingerprints are {report['fingerprints']['verdict']} and differ, the relation in {residual['tensor']} by "
+            f"their fingerprints are {report['fingerprints']['verdict']} and differ, the relation in "
+            f"{residual['tensor']} by "
             f"{residual['largest']:.2g}, rounding allows {residual['tolerance']:.0e}"
         )
     if report["same"] is None:

@@ -1,4 +1,5 @@
-"""What a command writes is none of the files that it reads, nor one place twice: told before anything is computed."""
+"""What a command writes is none of the files that it reads, nor one place twice: told before anything is
+computed."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Writing(TyperCommand):
     """A command that refuses to write what it reads, and lists its options in groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then options by their panels, in the order in which these are first named; what most runs need comes first."""
+        """Arguments, then options by their panels, in the order in which these are first named; what most runs need
+        comes first."""
         arguments, panels = [], {FIRST: []}
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) is not None:

@@ -1,4 +1,5 @@
-"""Commands that run models, up to where they begin: opened and checked, and what they will take in memory and time."""
+"""Commands that run models, up to where they begin: opened and checked, and what they will take in memory and
+time."""
 
 from __future__ import annotations
 

@@ -215,13 +215,17 @@ def _asked(merge: Merge, out: Any) -> dict[str, Any]:
     given |= {name: merge.how[name] for name in ("align", "onto", "spaces", "layers", "repair")}
     seed = match.settings.seed if match.settings else 0
     return given | {
-        "out": out, "seed": seed or job.fusion.seed, "merge_base": job.merge_base, "stats": job.stats, "method": method.name,
+        "out": out,
+        "seed": seed or job.fusion.seed,
+        "merge_base": job.merge_base,
+        "stats": job.stats,
+        "method": method.name,
         "base_model": job.base_named or None,
         "base_role": job.fusion.first if joins(method) else "model",
         "random": method.random,
         "method_statistics": method.statistics,
         "method_reads": method.forward or (method.statistics is not None and not job.stats),
-    }  # fmt: skip
+    }
 
 
 def _by_default() -> dict[str, Any]:

@@ -36,7 +36,8 @@ def recognised(
 ) -> Iterator[list[Model]]:
     """Recognise models of every kind (see `recognise`); live modules are saved to a temporary folder first.
 
-    A spec text of the user's own must be ``proven`` (see `isomerge.prove`), unless nothing is moved or compared by it.
+    A spec text of the user's own must be ``proven`` (see `isomerge.prove`), unless nothing is moved or compared by
+    it.
     """
     with contextlib.ExitStack() as stack:
         found = []
@@ -78,8 +79,8 @@ def destination(
 ) -> Iterator[Output]:
     """The output folder; when the caller wants no checkpoint, a temporary one for what a run notes while it lasts.
 
-    ``models`` are those that are read, and ``reads`` what is read beside them, by name: no folder that holds some of it is
-    replaced, and none is made in it.
+    ``models`` are those that are read, and ``reads`` what is read beside them, by name: no folder that holds some
+    of it is replaced, and none is made in it.
 
     Raises:
         IsomergeError: an option is wrong, or the folder is not apart from what is read.

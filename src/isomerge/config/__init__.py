@@ -1,1 +1,2 @@
-"""What the keys of ``config.json`` are called, and what they say: of layers, vocabularies, tied heads, and of two models."""
+"""What the keys of ``config.json`` are called, and what they say: of layers, vocabularies, tied heads, and of two
+models."""

@@ -14,9 +14,16 @@ ROPE_TYPES = {"su": "longrope", "mrope": "default"}
 ROPE_KEYS = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor", "type": "rope_type"}
 """Rotary parameters that are called by another name now."""
 RETUNED = {
-    "rope", "sliding_window", "use_sliding_window", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps",
-}  # fmt: skip
-"""Keys that fine-tunes set anew (longer positions, no window), as Mistral's 0.2 does: weights still mean the same."""
+    "rope",
+    "sliding_window",
+    "use_sliding_window",
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "norm_eps",
+}
+"""Keys that fine-tunes set anew (longer positions, no window), as Mistral's 0.2 does: weights still mean the
+same."""
 UNSEEN = re.compile(
     r"drop|init|^std$|_std$|loss|_coef|_cost$|_weight_decay|label_smoothing|^mask_(time|feature)_|^apply_spec_augment$|"
     r"^(use_cache|cache_implementation|output_attentions|output_hidden_states|output_scores|return_dict|return_dict_in_generate|"
@@ -51,9 +58,9 @@ def disagreement(one: Config, two: Config, keys: Iterable[str]) -> Difference | 
 def disagreements(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
     """All of the keys on which two configs disagree, in their order.
 
-    Formats come and go (``rope_theta`` beside the other keys became one of ``rope_parameters``, a window that is not used became
-    none), and what is a default may be left out. So what counts is what transformers reads in each of the two; where it cannot
-    read one, keys that either leaves out are not compared.
+    Formats come and go (``rope_theta`` beside the other keys became one of ``rope_parameters``, a window that is
+    not used became none), and what is a default may be left out. So what counts is what transformers reads in each
+    of the two; where it cannot read one, keys that either leaves out are not compared.
     """
     one, two = _plain(one), _plain(two)
     if all(one.get(key) == two.get(key) for key in (set(one) | set(two)) - ASIDE):
@@ -73,8 +80,8 @@ def disagreements(one: Config, two: Config, keys: Iterable[str]) -> list[Differe
 def undeclared_differences(one: Config, two: Config, keys: Iterable[str]) -> list[Difference]:
     """Where two configs disagree beside ``keys``, in what a function may depend on.
 
-    Both are taken as transformers reads them; where it cannot read one, keys that either leaves out are not compared. Keys of `ASIDE`
-    and `UNSEEN` are left out.
+    Both are taken as transformers reads them; where it cannot read one, keys that either leaves out are not
+    compared. Keys of `ASIDE` and `UNSEEN` are left out.
     """
     one, two = _plain(one), _plain(two)
     read = [as_transformers_reads(config) for config in (one, two)]
@@ -119,7 +126,8 @@ def as_transformers_reads(config: Config) -> dict[str, Any] | None:
 
 
 def read_by_transformers(config: Config) -> Any:
-    """The configuration object that transformers makes of a config; raises whatever its class does where it cannot."""
+    """The configuration object that transformers makes of a config; raises whatever its class does where it
+    cannot."""
     from transformers import AutoConfig
     from transformers.utils import logging
 

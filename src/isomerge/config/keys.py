@@ -29,8 +29,14 @@ CLASSIFIER = ("architectures", *LABELS, "num_labels", "problem_type")
 SILENT = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", *LABELS, "use_cache")
 """Keys that say nothing of a model's function."""
 ASIDE = {
-    *SILENT, "architectures", "problem_type", "finetuning_task", "task_specific_params", "gradient_checkpointing", "output_past",
-}  # fmt: skip
+    *SILENT,
+    "architectures",
+    "problem_type",
+    "finetuning_task",
+    "task_specific_params",
+    "gradient_checkpointing",
+    "output_past",
+}
 """Keys of which no output depends, and in which fine-tunes of one model differ all the same."""
 NO_MODEL = ("quantization_config", "compression_config", "generation_config", "backbone_kwargs")
 """Groups of keys that describe no part of a model."""

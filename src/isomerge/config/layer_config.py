@@ -1,12 +1,14 @@
-"""What ``config.json`` says of single layers, and that each layer is what it was where slices give it another number.
+"""What ``config.json`` says of single layers, and that each layer is what it was where slices give it another
+number.
 
-A config says it in forms that are cut and joined as the layers are, each read as one entry for every layer, and written.
-transformers has no one form for it: lists with one entry for every layer, strings with one letter for each, mappings and
-lists of layers' numbers, runs, and counts of the first. Which key has which form is the same in all architectures.
+A config says it in forms that are cut and joined as the layers are, each read as one entry for every layer, and
+written. transformers has no one form for it: lists with one entry for every layer, strings with one letter for
+each, mappings and lists of layers' numbers, runs, and counts of the first. Which key has which form is the same in
+all architectures.
 
-Or a config says it by rules of the number: every third layer attends to all. The result of a rule is asked of transformers
-where it knows the type; it is written out where transformers stores it in one of these forms, and else must be at the new
-number what it was at the old."""
+Or a config says it by rules of the number: every third layer attends to all. The result of a rule is asked of
+transformers where it knows the type; it is written out where transformers stores it in one of these forms, and else
+must be at the new number what it was at the old."""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Form:
 
 
 def _read_each(value: Any, depth: int) -> list[Any] | None:
-    """A list or letters with one entry for every layer, or a mapping of some layers' by number; else it is of all layers."""
+    """A list or letters with one entry for every layer, or a mapping of some layers' by number; else it is of all
+    layers."""
     if isinstance(value, dict):
         return [value.get(str(layer)) for layer in range(depth)]
     return list(value) if isinstance(value, (list, tuple, str)) else None
@@ -116,7 +119,8 @@ def entries(config: Mapping[str, Any], key: str, depth: int) -> list[Any] | None
 
 
 def depth_keys(config: Mapping[str, Any], depth: int) -> list[str]:
-    """The keys that state so many layers: of their number, or, where a config has none of it, with an entry for each."""
+    """The keys that state so many layers: of their number, or, where a config has none of it, with an entry for
+    each."""
     if any(key in config for key in DEPTHS):
         return [key for key in DEPTHS if config.get(key) == depth]
     lists = [key for key in FORMS if FORMS[key] is EACH and isinstance(config.get(key), (list, str))]
@@ -146,7 +150,8 @@ DECIDED = PERIODS | {
 }
 """All that lists decide in its place."""
 DEPTH_SCALE = "scale_depth"
-"""What layers add is divided by the root of their number after it is multiplied by this (MiniCPM): it goes with that root."""
+"""What layers add is divided by the root of their number after it is multiplied by this (MiniCPM): it goes with
+that root."""
 READ = ("layers_num_experts", "kv_sharing_modes")
 """What transformers' configs make of other keys, with an entry for every layer."""
 
@@ -240,12 +245,13 @@ def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
         order: every layer of the stack: its model, and its number there.
 
     Raises:
-        IsomergeError: a config that does not state its depth, a key that one model lacks, or layers that would be others
-            at their new numbers.
+        IsomergeError: a config that does not state its depth, a key that one model lacks, or layers that would be
+            others at their new numbers.
     """
     if not (keys := depth_keys(giver.config, giver.depth)):
         raise IsomergeError(
-            f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTHS)}), so the "
+            f"{giver.ref}: config.json does not say that there are {giver.depth} layers ({', '.join(DEPTHS)}), "
+            f"so the "
             "number of layers of the stack cannot be written"
         )
     if all(model is giver for model, _ in order) and [layer for _, layer in order] == [*range(giver.depth)]:
@@ -266,7 +272,8 @@ def stacked_config(giver: Layered, order: Order) -> dict[str, Any]:
 
 
 def _joined(giver: Layered, order: Order, rules: Collection[str]) -> dict[str, Any]:
-    """The donor's config with what it says of layers, and what it makes of some rules, put together as the layers are."""
+    """The donor's config with what it says of layers, and what it makes of some rules, put together as the layers
+    are."""
     config = dict(giver.config)
     for key, form in FORMS.items():
         like = giver.seen.stored[key] if key in rules else config.get(key)
@@ -284,7 +291,8 @@ def _changed(giver: Layered, order: Order, config: Mapping[str, Any]) -> Iterato
     seen = seen_by_transformers(config)
     if seen is None and giver.seen.stored:
         raise IsomergeError(
-            f"{giver.ref}: transformers reads its config.json, but not that of the slices, in which layers have other numbers; "
+            f"{giver.ref}: transformers reads its config.json, but not that of the slices, in which layers have "
+            f"other numbers; "
             "choose slices that keep layers at their places"
         )
     now = _said(seen.values if seen is not None else config, len(order))
@@ -323,13 +331,15 @@ def check_numbered(whole: Layered, order: Order) -> None:
         for number, (model, layer) in enumerate(order):
             if model.numbered[reason][layer] != now[number]:
                 raise IsomergeError(
-                    f"{model.ref}: layer {layer} of {model.depth} would be layer {number} of {whole.depth}, and what it is depends on that ({reason}): choose "
+                    f"{model.ref}: layer {layer} of {model.depth} would be layer {number} of {whole.depth}, and "
+                    f"what it is depends on that ({reason}): choose "
                     "slices that keep such layers at their places"
                 )
 
 
 def _check_kinds(giver: Layered, order: Order) -> None:
-    """Refuse layers whose tensors are not those of the layer of their new number, where nothing says which they have."""
+    """Refuse layers whose tensors are not those of the layer of their new number, where nothing says which they
+    have."""
     every = {id(model): model for model, _ in (*order, (giver, 0))}.values()
     varied = frozenset[Any]().union(*(_varied(model) for model in every))
     told: dict[str, frozenset[Any]] = {}
@@ -343,8 +353,10 @@ def _check_kinds(giver: Layered, order: Order) -> None:
     for number, (model, layer) in enumerate(order):
         if number >= giver.depth or model.kinds[layer] & varied != giver.kinds[number] & varied:
             raise IsomergeError(
-                f"{model.ref}: layer {layer} would be layer {number}, but what a layer is depends on its number (layers have "
-                "other tensors, and nothing in config.json says which): choose slices that keep such layers at their places"
+                f"{model.ref}: layer {layer} would be layer {number}, but what a layer is depends on its number "
+                f"(layers have "
+                "other tensors, and nothing in config.json says which): choose slices that keep such layers at "
+                "their places"
             )
 
 

@@ -12,15 +12,16 @@ from isomerge.config.agreement import as_transformers_reads
 from isomerge.config.keys import TIE
 
 ALWAYS = re.compile(r"LMHeadModel$|For\w*LM$|ForConditionalGeneration$|EncoderDecoderModel$")
-"""Classes that cannot do without a head: one that is not stored is tied, whatever the config of a whole says of its part."""
+"""Classes that cannot do without a head: one that is not stored is tied, whatever the config of a whole says of its
+part."""
 
 
 def is_tied(config: Mapping[str, Any], *, stored: bool) -> bool:
     """Whether the head is the embeddings.
 
-    A head that is not stored must be, but where the config says otherwise of a class that can do without one. Of one that is
-    stored (as torch's pickles and models that were untied have it) the config decides; where it is silent, what transformers
-    reads in it, whose default is one of the architecture.
+    A head that is not stored must be, but where the config says otherwise of a class that can do without one. Of
+    one that is stored (as torch's pickles and models that were untied have it) the config decides; where it is
+    silent, what transformers reads in it, whose default is one of the architecture.
 
     Args:
         config: the parsed ``config.json``.
@@ -41,7 +42,8 @@ def _read_tied(text: str) -> bool:
 
 
 def says_tied(config: Mapping[str, Any]) -> bool:
-    """What a config says of the head. One of a whole that is silent asks its parts that have a vocabulary; True when they are silent, too."""
+    """What a config says of the head. One of a whole that is silent asks its parts that have a vocabulary; True
+    when they are silent, too."""
     if TIE in config:
         return bool(config[TIE])
     parts = [*(part for part in config.values() if isinstance(part, Mapping))]

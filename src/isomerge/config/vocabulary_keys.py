@@ -1,4 +1,5 @@
-"""What a config says of tokens, when its model gets another vocabulary: their number, and the ids of single ones."""
+"""What a config says of tokens, when its model gets another vocabulary: their number, and the ids of single
+ones."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ IDS = ("token_id", "token_ids", "token_index", "suppress_tokens")
 def counts(config: Mapping[str, Any], size: int, bound: Callable[[Mapping[str, Any]], int | None]) -> list[KeyPath]:
     """Where a config says how many tokens there are: in the whole, or in one of the models that it is made of.
 
-    That is where another number changes what the spec makes of it. The wholes around that part say it as well, where they have
-    the same number, and so does a decoder beside it.
+    That is where another number changes what the spec makes of it. The wholes around that part say it as well,
+    where they have the same number, and so does a decoder beside it.
 
     Args:
         config: with all that counts, as it was bound to its spec.

@@ -128,7 +128,8 @@ class _Attempt:
         return self._heads(draft)
 
     def _gated(self, draft: Draft, parts: dict[str, str]) -> Draft | None:
-        """Values behind gates, one for each coordinate of every head: permuted with their gates, and a factor each."""
+        """Values behind gates, one for each coordinate of every head: permuted with their gates, and a factor
+        each."""
         typed = self._typed(draft, parts)
         if typed is None:
             return None
@@ -208,7 +209,8 @@ class _Attempt:
     # -------------------------------------------------- heads, and their biases
 
     def _heads(self, draft: Draft) -> Draft:
-        """Permutations of heads: of the layer's own, with tensors that have one entry a head, or of the whole stack's."""
+        """Permutations of heads: of the layer's own, with tensors that have one entry a head, or of the whole
+        stack's."""
         spaces = []
         if self.found.count > 1:
             spaces.append(SpaceDraft(self.h, "Perm", self.indices, "h"))
@@ -240,7 +242,8 @@ class _Attempt:
         return one[self.width.heads], two[self.width.heads]
 
     def _per_head(self, draft: Draft) -> list[dict[tuple[str, int], str]]:
-        """Axes of the module's other tensors that have one entry for every head, or one for every coordinate of all."""
+        """Axes of the module's other tensors that have one entry for every head, or one for every coordinate of
+        all."""
         total = self.found.count * self.found.sharing
         grouped = f"{self.h} {self.g}" if self.found.sharing > 1 else self.h
         found: dict[tuple[str, int], str] = {}

@@ -1,4 +1,5 @@
-"""Biases that no output depends on: a key's, which softmax drops, and a value's, which passes through to the output's."""
+"""Biases that no output depends on: a key's, which softmax drops, and a value's, which passes through to the
+output's."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ class BoundSpecimen:
 
     @cached_property
     def kept(self) -> frozenset[str]:
-        """The streams that the class returns, with the gains over them outside of layers: no command moves them by itself."""
+        """The streams that the class returns, with the gains over them outside of layers: no command moves them by
+        itself."""
         config = self.specimen.config
         tied = bool(tied_lines(self.spec, self.names, config))
         streams = returned_streams(self.spec, list(self.names), config, tied)
@@ -67,7 +68,8 @@ class BoundSpecimen:
         return name not in self.spec.spaces and all(shift.name != name for shift in self.spec.shifts)
 
     def change(self, names: list[str], seed: int, disk: bool = False) -> float:
-        """The change of outputs under a random element of some spaces and shifts; infinite where none moves anything."""
+        """The change of outputs under a random element of some spaces and shifts; infinite where none moves
+        anything."""
         moved = self.moved(names, seed)
         return self.specimen.change(moved, disk=disk) if moved else float("inf")
 
@@ -90,7 +92,8 @@ class BoundSpecimen:
         return {}
 
     def turn(self, seed: int) -> float:
-        """The change of outputs when gains are folded, the streams are turned by their largest groups, and new gains taken on."""
+        """The change of outputs when gains are folded, the streams are turned by their largest groups, and new
+        gains taken on."""
         import torch
 
         spec = with_streams(self.spec)

@@ -38,7 +38,8 @@ HEADS = (
 
 
 LARGEST = 20_000_000
-"""Parameters of a specimen: tiny models have a tenth of a million; one whose sizes were not made small would take hours."""
+"""Parameters of a specimen: tiny models have a tenth of a million; one whose sizes were not made small would take
+hours."""
 
 
 def real_config(config: Mapping[str, Any]) -> Any:
@@ -56,7 +57,8 @@ def real_config(config: Mapping[str, Any]) -> Any:
 
         raise IsomergeError(
             f"config.json: transformers {transformers.__version__} cannot make a model of model_type {kind!r} "
-            f"({first_line(error)}): register its classes (AutoConfig, AutoModel) in the same process, or write its spec by hand "
+            f"({first_line(error)}): register its classes (AutoConfig, AutoModel) in the same process, or write "
+            f"its spec by hand "
             "(docs/guide/add-an-architecture.md)"
         ) from None
 
@@ -134,7 +136,8 @@ def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Spe
 
 
 def _settled(small: dict[str, Any], untied: bool) -> dict[str, Any]:
-    """A config without caches and without a precision of its own, its parts likewise; with heads of its own if so wanted."""
+    """A config without caches and without a precision of its own, its parts likewise; with heads of its own if so
+    wanted."""
     found = {key: value for key, value in small.items() if key not in ("dtype", "torch_dtype")}
     settled = {"use_cache": False, **({"tie_word_embeddings": False} if untied else {})}
     return {**found, **settled, **{key: _settled(dict(part), untied) for key, part in parts_of(found).items()}}
@@ -152,8 +155,10 @@ def _bounded(kind: Any) -> Iterator[None]:
         total += 0 if parameter is None else parameter.numel()
         if total > LARGEST:
             raise IsomergeError(
-                f"config.json: a {kind.__name__} with all sizes made small that discovery knows has more than {LARGEST:,} parameters "
-                f"({type(module).__name__} has {parameter_shape(parameter)}), which is no tiny model: write its spec by hand "
+                f"config.json: a {kind.__name__} with all sizes made small that discovery knows has more than "
+                f"{LARGEST:,} parameters "
+                f"({type(module).__name__} has {parameter_shape(parameter)}), which is no tiny model: write its "
+                f"spec by hand "
                 "(docs/guide/add-an-architecture.md)"
             )
 

@@ -1,4 +1,5 @@
-"""The checkpoint that a spec is wanted for: its config, and whether the spec found describes every tensor that it has."""
+"""The checkpoint that a spec is wanted for: its config, and whether the spec found describes every tensor that it
+has."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def _read_live(module: Any) -> tuple[str, dict[str, Any], None]:
     config = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(config, Mapping) or not config.get("model_type"):
         raise IsomergeError(
-            f"{name} is a module of plain torch, of which no tiny one can be made from a config: write its spec by hand and prove it "
+            f"{name} is a module of plain torch, of which no tiny one can be made from a config: write its spec "
+            f"by hand and prove it "
             "(docs/guide/add-an-architecture.md; isomerge.prove(module, spec=TEXT, inputs=...))"
         )
     return name, dict(config), None
@@ -74,8 +76,8 @@ def _has_weights(folder: Path) -> bool:
 def covered(found: Discovery, config: Mapping[str, Any], shapes: Shapes | None) -> tuple[Discovery, int | None]:
     """The discovery whose text describes every tensor of a checkpoint, and how many there are.
 
-    Buffers that no class reads are added as lines of their own; a tensor with weights that the class run here does not have
-    is refused, for nothing is proven of it.
+    Buffers that no class reads are added as lines of their own; a tensor with weights that the class run here does
+    not have is refused, for nothing is proven of it.
 
     Raises:
         IsomergeError: naming a tensor that the text does not describe, or whose shape is another.
@@ -91,7 +93,8 @@ def covered(found: Discovery, config: Mapping[str, Any], shapes: Shapes | None) 
         except IsomergeError:
             if not BUFFER.match(name):
                 raise IsomergeError(
-                    f"tensor {name} is stored, but {found.module} of the installed transformers has none of this name: name the "
+                    f"tensor {name} is stored, but {found.module} of the installed transformers has none of "
+                    f"this name: name the "
                     "class of this checkpoint in config.json (architectures), or write its spec by hand"
                 ) from None
             extra.append(name)
@@ -105,13 +108,15 @@ def covered(found: Discovery, config: Mapping[str, Any], shapes: Shapes | None) 
 
 
 def _check_complete(found: Discovery, present: set[str]) -> None:
-    """Refuse a checkpoint without a tensor that the proofs moved: its class would compute a constant in its place."""
+    """Refuse a checkpoint without a tensor that the proofs moved: its class would compute a constant in its
+    place."""
     draft = found.draft
     for line in draft.lines:
         needed = line.name not in (*draft.optional, *draft.ties, *found.fixed)
         if needed and line.name not in present:
             raise IsomergeError(
-                f"tensor {line.name} of {found.module} is not stored: what was proven moves it along with the others, so it does "
+                f"tensor {line.name} of {found.module} is not stored: what was proven moves it along with the "
+                f"others, so it does "
                 "not hold for this checkpoint; save it with the installed transformers, or write its spec by hand"
             )
 

@@ -1,4 +1,5 @@
-"""Tiny configs of composites: every part made small by sizes of its own, and what the parts must agree on made equal.
+"""Tiny configs of composites: every part made small by sizes of its own, and what the parts must agree on made
+equal.
 
 All sizes of all parts differ, so that a length still tells what an axis is, and of which part.
 """
@@ -53,7 +54,8 @@ def shrunk_whole(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
 
 
 def _between(frame: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
-    """The keys beside the parts, where they describe no part themselves: what lies between the parts has neurons of its own."""
+    """The keys beside the parts, where they describe no part themselves: what lies between the parts has neurons of
+    its own."""
     own = {key: value for key, value in frame.items() if key not in DERIVED}
     neurons = [key for key in own if kind_of(key, frame) == "neurons"]
     return own | {key: scale.neurons + 12 * number for number, key in enumerate(neurons, 1)}
@@ -126,6 +128,7 @@ def _listed(key: str, value: list[Any], small: Any, scale: Scale) -> Any:
 
 
 def _follows(key: str, real: Mapping[str, Any], small: Mapping[str, Any], own: Any) -> bool:
-    """Whether a number that is another part's width is meant as that width, though four of one's own may be as many."""
+    """Whether a number that is another part's width is meant as that width, though four of one's own may be as
+    many."""
     kind = kind_of(key, real)
     return small[key] == real[key] or kind == "width" or (kind is None and real[key] != own)

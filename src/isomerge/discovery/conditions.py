@@ -1,4 +1,5 @@
-"""What a found spec demands of a config: the choices under which it was proven, and keys that its sizes may lack."""
+"""What a found spec demands of a config: the choices under which it was proven, and keys that its sizes may
+lack."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def _shared(draft: Draft, full: Mapping[str, Any]) -> list[str]:
             continue  # where several query heads share a key and none of them was found, nothing depends on their number
         what = heads if full[key] == full[heads] else "1"
         found.append(
-            f"require {key} in (None, {what}) : this spec was discovered with {key} = {what}, run isomerge discover on this model"
+            f"require {key} in (None, {what}) : this spec was discovered with {key} = {what}, run isomerge "
+            f"discover on this model"
         )
     return found
 

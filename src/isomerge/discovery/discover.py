@@ -60,8 +60,8 @@ def discover(
         say: told what is being looked for.
 
     Raises:
-        IsomergeError: the installed transformers cannot build or run a tiny model of this class, or what was proven does
-            not hold for other specimens.
+        IsomergeError: the installed transformers cannot build or run a tiny model of this class, or what was proven
+            does not hold for other specimens.
     """
     from transformers import PretrainedConfig
 
@@ -113,7 +113,8 @@ def _proposed(draft: Draft, court: Court, found: dict[str, Tensor], say: Callabl
 
 
 def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
-    """Every space and shift of a draft alone, all together, and the folded streams, on specimens that it has not seen.
+    """Every space and shift of a draft alone, all together, and the folded streams, on specimens that it has not
+    seen.
 
     Raises:
         IsomergeError: one of them does not hold.
@@ -136,7 +137,8 @@ def proven_again(draft: Draft, pair: Sequence[Specimen]) -> dict[str, float]:
     if wrong:
         name = max(wrong, key=lambda n: wrong[n])
         raise IsomergeError(
-            f"what was found does not hold for other specimens: {name} changes outputs by {wrong[name]:.1e}: write this spec "
+            f"what was found does not hold for other specimens: {name} changes outputs by {wrong[name]:.1e}: "
+            f"write this spec "
             "by hand (docs/guide/add-an-architecture.md)"
         )
     return found
@@ -185,7 +187,8 @@ def _start(pair: tuple[Specimen, Specimen], kind: str, found: dict[str, Tensor])
         tokens,
         ties=ties,
         optional=frozenset(heads | buffers),
-        # no output of a specimen depends on these, so that nothing is proven of them; on what others are tied to it will
+        # no output of a specimen depends on these, so that nothing is proven of them; on what others are tied to it
+        # will
         untouched=frozenset(
             buffers | {line.name for line in lines if not used.intersection(line.names)} - set(ties.values())
         ),
@@ -193,7 +196,8 @@ def _start(pair: tuple[Specimen, Specimen], kind: str, found: dict[str, Tensor])
 
 
 def check_reached(lines: Sequence[LineFound], known: set[str], used: set[str], module: str) -> None:
-    """Refuse a specimen in which some matrix does nothing in any layer: what is proven around it may be wrong where it does.
+    """Refuse a specimen in which some matrix does nothing in any layer: what is proven around it may be wrong where
+    it does.
 
     Raises:
         IsomergeError: naming the matrix.
@@ -206,7 +210,8 @@ def check_reached(lines: Sequence[LineFound], known: set[str], used: set[str], m
             and not used.intersection(line.names)
         ):
             raise IsomergeError(
-                f"no output of a tiny {module} depends on {line.name}: discovery does not know the inputs that it is for, so that "
+                f"no output of a tiny {module} depends on {line.name}: discovery does not know the inputs that "
+                f"it is for, so that "
                 "nothing around it can be proven: write this spec by hand (docs/guide/add-an-architecture.md)"
             )
 

@@ -23,8 +23,9 @@ Readers = tuple[list[End], bool]
 def prove_gains(draft: Draft, court: Court, name: str, moments: Mapping[str, Tensor]) -> Draft:
     """The draft with a scale for every gain over a stream whose readers (or writers) are found, and proven.
 
-    The moments of a gain are the sum of its readers' (Noether's identity of the coordinate's scaling), so that least
-    squares over all that carries the stream tells which they are. A gain that is stored less one has the moments of 1 + w.
+    The moments of a gain are the sum of its readers' (Noether's identity of the coordinate's scaling), so that
+    least squares over all that carries the stream tells which they are. A gain that is stored less one has the
+    moments of 1 + w.
     """
     gains = [line for line in draft.lines if draft.axes.get((line.name, 0)) == f"diag({name})"]
     stored = court.specimens[0].stored
@@ -152,7 +153,8 @@ def _layer(gain: LineFound, sample: str) -> str:
 
 
 def _summed(line: LineFound, axis: int, layer: str, moments: Mapping[str, Tensor]) -> Tensor | None:
-    """The moments of an axis over all tensors of a line: those in one layer, or everywhere for a gain outside them."""
+    """The moments of an axis over all tensors of a line: those in one layer, or everywhere for a gain outside
+    them."""
     names = [n for n in line.names if n in moments and (n.startswith(layer) or not line.layered)]
     if not names:
         return None

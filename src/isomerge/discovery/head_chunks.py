@@ -1,4 +1,5 @@
-"""Which chunks of an attention layer belong together: values with outputs, queries with keys, found by their moments."""
+"""Which chunks of an attention layer belong together: values with outputs, queries with keys, found by their
+moments."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def bias_of(line: LineFound, lines: list[LineFound]) -> LineFound | None:
 
 
 def find_heads(chunks: Chunks) -> list[HeadsFound]:
-    """The attentions of a stack: every reader whose chunks are sums of an output's chunks, with queries and keys."""
+    """The attentions of a stack: every reader whose chunks are sums of an output's chunks, with queries and
+    keys."""
     found = [heads for end in chunks.ends(written=False) if (heads := _values_of(chunks, end)) is not None]
     if found:
         _pair_queries(chunks, found)
@@ -190,7 +192,8 @@ def _sides(free: list[tuple[End, int, Tensor]], one: list[int], two: list[int]) 
 
 
 def _home(attentions: list[HeadsFound], names: tuple[str, ...], count: int) -> HeadsFound | None:
-    """The attention that a set of queries and keys belongs to: as many heads, and the most of the name in common."""
+    """The attention that a set of queries and keys belongs to: as many heads, and the most of the name in
+    common."""
 
     def shared(found: HeadsFound) -> int:
         return max(_common(found.output.name, name) for name in names)
@@ -209,7 +212,8 @@ def _common(one: str, two: str) -> int:
 
 
 def _first_of_each(found: HeadsFound, free: list[tuple[End, int]]) -> list[tuple[End, int]]:
-    """The queries among free chunks: the first ones, or, where every head has its value in turn, the first of each."""
+    """The queries among free chunks: the first ones, or, where every head has its value in turn, the first of
+    each."""
     count = found.count * found.sharing
     line, axis = free[0][0]
     places = found.roles.get((line.name, axis), [])
@@ -221,7 +225,8 @@ def _first_of_each(found: HeadsFound, free: list[tuple[End, int]]) -> list[tuple
 
 
 def _named(free: list[tuple[End, int]], wanted: dict[str, int]) -> list[tuple[End, int]]:
-    """Of free chunks those of two matrices that have as many as are wanted, and begin with the letter of their role."""
+    """Of free chunks those of two matrices that have as many as are wanted, and begin with the letter of their
+    role."""
     found: list[tuple[End, int]] = []
     for role, count in wanted.items():
         names = dict.fromkeys(end[0].name for end, _ in free)

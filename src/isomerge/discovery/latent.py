@@ -1,7 +1,8 @@
-"""Latent attention (DeepSeek's): keys and values of all heads are read from one latent, queries perhaps from another.
+"""Latent attention (DeepSeek's): keys and values of all heads are read from one latent, queries perhaps from
+another.
 
-A head's query and key have a part without positions, and a rotated part whose key all heads share. The lengths that a config
-states tell the tensors; the law tells the rest.
+A head's query and key have a part without positions, and a rotated part whose key all heads share. The lengths that
+a config states tell the tensors; the law tells the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ ORDERS = ("pair c", "c pair")
 
 
 def prove_latent(draft: Draft, court: Court, stack: str) -> Draft:
-    """The draft with the latent attention of one stack, where there is one: its tensors' axes, and the spaces that are proven."""
+    """The draft with the latent attention of one stack, where there is one: its tensors' axes, and the spaces that
+    are proven."""
     keys = court.specimens[0].keys
     rank = next((key for key in keys if split(key)[1] == "kv_lora_rank"), None)
     lines = [line for line in draft.lines if line.stack == stack and line.uniform]

@@ -1,7 +1,8 @@
-"""The layouts of projections: how queries, keys and values of the heads lie in one axis, told from whose chunk is whose.
+"""The layouts of projections: how queries, keys and values of the heads lie in one axis, told from whose chunk is
+whose.
 
-A chunk is as long as a head. Of every chunk its role is known (q, k, v or o) and the key-value head that it belongs to;
-the layout is the pattern that puts them there: ``[q | k | v]``, head by head, group by group.
+A chunk is as long as a head. Of every chunk its role is known (q, k, v or o) and the key-value head that it belongs
+to; the layout is the pattern that puts them there: ``[q | k | v]``, head by head, group by group.
 """
 
 from __future__ import annotations

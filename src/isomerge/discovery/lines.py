@@ -1,7 +1,7 @@
 """The lines of a spec, from the names and shapes of two specimens: what is an index, what an axis is long.
 
-An integer in a name is an index when there are more of it in the larger specimen; it numbers experts when the config says
-so, and layers otherwise. All other integers are part of the name.
+An integer in a name is an index when there are more of it in the larger specimen; it numbers experts when the
+config says so, and layers otherwise. All other integers are part of the name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class LineFound:
     stack: str
     """The part of the name up to the last number that numbers layers or parts of a layer."""
     out: int | None
-    """Which axis of a matrix is written: 0 of a Linear, 1 of a Conv1D or an Embedding; None where nothing is known."""
+    """Which axis of a matrix is written: 0 of a Linear, 1 of a Conv1D or an Embedding; None where nothing is
+    known."""
     names: tuple[str, ...] = ()
     """The stored names of all its tensors in the first specimen."""
     uniform: bool = True

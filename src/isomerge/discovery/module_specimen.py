@@ -43,7 +43,8 @@ class ModuleSpecimen(Specimen):
 
     @contextmanager
     def holding(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> Iterator[None]:
-        """As `Specimen.holding`; by way of the disk is by ``load_state_dict``, which is how such modules are read."""
+        """As `Specimen.holding`; by way of the disk is by ``load_state_dict``, which is how such modules are
+        read."""
         if not disk:
             with super().holding(moved):
                 yield

@@ -1,9 +1,10 @@
 """Noether moments: what an output would notice of a symmetry, before any weight is moved.
 
-If scaling one slice of the weights by 1 + x and another by 1 - x leaves an output f unchanged for every x, then their
-moments agree: <W, df/dW> over the one slice equals that over the other (Noether's identity of the scaling; for linear
-maps of a head it is G_Q Q^T = K G_K^T, see Kunin et al. 2021, *Neural mechanics*, section 4). So slices that belong
-together, such as a head's query and key, are found by comparing rows of numbers. Moments propose; the law proves.
+If scaling one slice of the weights by 1 + x and another by 1 - x leaves an output f unchanged for every x, then
+their moments agree: <W, df/dW> over the one slice equals that over the other (Noether's identity of the scaling;
+for linear maps of a head it is G_Q Q^T = K G_K^T, see Kunin et al. 2021, *Neural mechanics*, section 4). So slices
+that belong together, such as a head's query and key, are found by comparing rows of numbers. Moments propose; the
+law proves.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def along(moment: Tensor, axis: int) -> Tensor:
 
 
 def combination(target: Tensor, parts: Tensor) -> tuple[Tensor, float]:
-    """The coefficients by which parts [n, count] sum to a target [count], and the relative error of the best ones."""
+    """The coefficients by which parts [n, count] sum to a target [count], and the relative error of the best
+    ones."""
     import torch
 
     coefficients = torch.linalg.lstsq(parts.mT, target.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)

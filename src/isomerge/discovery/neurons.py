@@ -30,8 +30,8 @@ class Neurons:
         return [(line, a) for line, a in self.places if len(line.shapes[0]) > 1 and a != self.out(line)]
 
     def out(self, line: LineFound) -> int | None:
-        """Which axis a matrix writes; of fused experts, whose class does not say, the one that is twice as long, or the
-        only one of the two kinds that is left."""
+        """Which axis a matrix writes; of fused experts, whose class does not say, the one that is twice as long, or
+        the only one of the two kinds that is left."""
         if len(line.shapes[0]) == 2 and line.last.endswith("bias"):  # of fused experts: one row each
             return 1
         if line.out is not None:
@@ -173,7 +173,8 @@ class NeuronsAttempt:
         return any(line.shapes[0][axis] == 2 * self.group.lengths[0] for line, axis in self.group.places)
 
     def _typed(self, fused: str, scaled: set[tuple[str, int]] | None) -> Draft:
-        """Every place typed; those in ``scaled`` (line, half) with the factor as well, and all readers of neurons."""
+        """Every place typed; those in ``scaled`` (line, half) with the factor as well, and all readers of
+        neurons."""
         axes = {}
         for line, axis in self.group.places:
             read = len(line.shapes[0]) > 1 and axis != self.group.out(line)
@@ -196,7 +197,8 @@ class NeuronsAttempt:
         return line.name
 
     def _scaled(self, draft: Draft, fused: str) -> Draft:
-        """Factors of neurons: through one of the matrices that write them, or, where they are positive, through all."""
+        """Factors of neurons: through one of the matrices that write them, or, where they are positive, through
+        all."""
         writers = {(line.name, half) for line, a in self.group.written() for half in self._halves(line, a)}
         singles = [{place} for place in sorted(writers)]
         vectors = [(line.name, 0) for line, _ in self.group.places if len(line.shapes[0]) == 1]

@@ -1,7 +1,7 @@
 """Where stored tensors live in a module: under another name, transposed, or as a part of a fused parameter.
 
-transformers renames and fuses tensors between disk and memory (experts, old names of layers). Random weights tell which
-is which: equal numbers are the same tensor.
+transformers renames and fuses tensors between disk and memory (experts, old names of layers). Random weights tell
+which is which: equal numbers are the same tensor.
 """
 
 from __future__ import annotations

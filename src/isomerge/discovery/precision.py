@@ -1,7 +1,7 @@
 """Models computed in float64 throughout, also where their code casts to float32.
 
-Hugging Face's norms and softmaxes cast to float32 whatever the input. That would leave 1e-6 of noise, in which a small
-wrong change could hide; without the casts a symmetry shows at 1e-12 and a mistake far above.
+Hugging Face's norms and softmaxes cast to float32 whatever the input. That would leave 1e-6 of noise, in which a
+small wrong change could hide; without the casts a symmetry shows at 1e-12 and a mistake far above.
 """
 
 from __future__ import annotations

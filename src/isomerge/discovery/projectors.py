@@ -1,7 +1,8 @@
-"""Projectors: two matrices of one module outside the layers, with hidden neurons between them, as wide as they like.
+"""Projectors: two matrices of one module outside the layers, with hidden neurons between them, as wide as they
+like.
 
-Between a tower of images and a language model they are often as wide as one of the two, so that a length does not tell them
-from a stream; what one matrix writes and the next one reads does.
+Between a tower of images and a language model they are often as wide as one of the two, so that a length does not
+tell them from a stream; what one matrix writes and the next one reads does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from isomerge.discovery.proving import Court
 
 
 def prove_projectors(draft: Draft, court: Court) -> Draft:
-    """The draft with the neurons between two matrices of one module outside the layers, where the law proves them."""
+    """The draft with the neurons between two matrices of one module outside the layers, where the law proves
+    them."""
     one, two = (s.keys for s in court.specimens)
     for group in _pairs(draft):
         size = expression(group.lengths, one, two)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from isomerge.discovery.specimen import Specimen
 
 PROVEN = 1e-9
-"""The largest relative change of outputs that rounding explains: in float64 true spaces give below 1e-10, at a condition
-number of 4, and wrong ones above 1e-3."""
+"""The largest relative change of outputs that rounding explains: in float64 true spaces give below 1e-10, at a
+condition number of 4, and wrong ones above 1e-3."""
 
 CANNOT_ACT = (IsomergeError, RuntimeError, AssertionError, LookupError, ValueError)
 """What a draft raises that fits its tensors badly, or whose groups cannot act on them: no proof."""
@@ -44,10 +44,12 @@ class Court:
     record: list[Verdict] = field(default_factory=list)
     trials: int = 0
     _last: dict[int, tuple[Draft, BoundSpecimen]] = field(default_factory=dict)
-    """The specimens by their numbers, as the draft that was tried last sees them: its spaces are proven one by one."""
+    """The specimens by their numbers, as the draft that was tried last sees them: its spaces are proven one by
+    one."""
 
     def error(self, draft: Draft, names: Iterable[str], *, quick: bool = True, disk: bool = False) -> float:
-        """The largest change of outputs under random elements of some spaces and shifts; infinite where none can act.
+        """The largest change of outputs under random elements of some spaces and shifts; infinite where none can
+        act.
 
         Args:
             draft: the spec; all of ``names`` must be declared in it.
@@ -83,7 +85,8 @@ class Court:
             return False
 
     def turned(self, draft: Draft) -> float:
-        """The same for the residual streams by their folded groups, gains folded before and new ones taken on after."""
+        """The same for the residual streams by their folded groups, gains folded before and new ones taken on
+        after."""
         worst = 0.0
         for specimen in self.specimens:
             try:

@@ -1,7 +1,7 @@
 """What may act on queries and keys, largest group first: proposals for the law to judge.
 
-All matrices where nothing comes between query and key; a complex number for each pair that rotary positions turn, and all
-matrices on what they leave; under norms, signs of pairs and factors of the norms' gains.
+All matrices where nothing comes between query and key; a complex number for each pair that rotary positions turn,
+and all matrices on what they leave; under norms, signs of pairs and factors of the norms' gains.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Proposals:
         yield Proposal({n.qk: n.head, n.sg: "1"}, (sign,), f"{n.qk} {n.sg}", f"{n.qk} {n.sg}'")
 
     def _gains(self) -> list[LineFound]:
-        """The vectors as long as a head in the attention's module: gains of norms on queries and keys, if anything."""
+        """The vectors as long as a head in the attention's module: gains of norms on queries and keys, if
+        anything."""
         module, width = f"{self.found.module}.", self.chunks.head
         inside = [line for line in self.chunks.lines if line.name.startswith(module) and line.uniform]
         return [line for line in inside if line.shapes[0] == (width,)]

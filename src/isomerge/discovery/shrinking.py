@@ -1,7 +1,7 @@
 """Tiny configs of an architecture: the sizes of a real one made small, their ratios and divisibilities kept.
 
-Symmetries do not depend on size, so a tiny random model of the same configuration class can prove them. Two sizes are
-made of every config: what is an axis, a number of layers or a constant shows in what differs between the two.
+Symmetries do not depend on size, so a tiny random model of the same configuration class can prove them. Two sizes
+are made of every config: what is an axis, a number of layers or a constant shows in what differs between the two.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from isomerge.errors import IsomergeError
 
 @dataclass(frozen=True)
 class Scale:
-    """How small: the sizes of one specimen, all different so that a length tells what an axis is; also from what a class
-    computes of them, such as JetMoE's heads, as many as key-value heads times experts that are asked."""
+    """How small: the sizes of one specimen, all different so that a length tells what an axis is; also from what a
+    class computes of them, such as JetMoE's heads, as many as key-value heads times experts that are asked."""
 
     layers: int
     heads: int
@@ -27,7 +27,8 @@ class Scale:
     """Key-value heads, where several query heads share one."""
     head: int
     width: int
-    """What a model is wider than its heads together, per head, where the config chooses the head's size by itself."""
+    """What a model is wider than its heads together, per head, where the config chooses the head's size by
+    itself."""
     neurons: int
     experts: int
     vocabulary: int
@@ -41,7 +42,8 @@ SCALES = (
     Scale(2, 4, 2, 16, 4, 40, 4, 131, 44, 80),
     Scale(3, 3, 3, 24, 4, 56, 8, 149, 52, 96),
 )
-# What is tried next where a class refuses these: heads in numbers divisible by eight, widths that are the heads' own, spaces between
+# What is tried next where a class refuses these: heads in numbers divisible by eight, widths that are the heads'
+# own, spaces between
 # parts that are as wide as one of them.
 FALLBACKS = (
     lambda scale: replace(scale, width=0),
@@ -104,7 +106,8 @@ def shrunk(config: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
     width, heads = (_first(kinds, config, kind) for kind in ("width", "heads"))
     if not width:
         raise IsomergeError(
-            "config.json: no key for the width of the model is known (hidden_size, d_model, n_embd, dim): its parts "
+            "config.json: no key for the width of the model is known (hidden_size, d_model, n_embd, dim): its "
+            "parts "
             "cannot be made small"
         )
     shared = _first(kinds, config, "shared")
@@ -219,7 +222,8 @@ def token(value: Any, vocabulary: int) -> Any:
 
 
 def chosen(value: list[Any], layers: int) -> list[Any]:
-    """Numbers of layers that there are: as many where some count from the end, else every second one, so that both kinds stay."""
+    """Numbers of layers that there are: as many where some count from the end, else every second one, so that both
+    kinds stay."""
     if not value or not all(isinstance(n, int) and not isinstance(n, bool) for n in value):
         return value
     if min(value) < 0:

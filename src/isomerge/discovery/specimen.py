@@ -1,4 +1,5 @@
-"""Specimens: tiny random models of one configuration class, whose weights are set and whose outputs are compared."""
+"""Specimens: tiny random models of one configuration class, whose weights are set and whose outputs are
+compared."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ class Specimen:
         return [value.double() for found in every for value in found.values() if value.is_floating_point()]
 
     def change(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> float:
-        """The largest change of outputs under other weights, relative to the largest output; NaN counts as infinite.
+        """The largest change of outputs under other weights, relative to the largest output; NaN counts as
+        infinite.
 
         With ``disk`` they are written and read back by transformers, which recomputes some tensors when it reads.
         """
@@ -111,14 +113,16 @@ class Specimen:
                 self.live(name).copy_(self.stored[name])
 
     def _reloaded(self, moved: Mapping[str, Tensor]) -> Any:
-        """The module with these tensors, by way of the disk: names and layouts there may be others than in memory."""
+        """The module with these tensors, by way of the disk: names and layouts there may be others than in
+        memory."""
         return loaded(type(self.module), self.module.config, {**self.stored, **moved})
 
 
 def loaded(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
     """A model as transformers reads it from a checkpoint, float64, in eval mode.
 
-    What a checkpoint does not store, such as sinusoids, is computed anew, and so is what a class never takes from it.
+    What a checkpoint does not store, such as sinusoids, is computed anew, and so is what a class never takes from
+    it.
     """
     import torch
     from safetensors.torch import save_file
@@ -162,7 +166,8 @@ def run(module: Any, given: Mapping[str, Tensor]) -> Any:
 def output_of(module: Any, given: Mapping[str, Tensor]) -> Tensor:
     """What a model computes: its logits, or the first output of another name, flat, float64.
 
-    Of two towers that meet, their vectors: they are stored and compared across models, and the scores follow from them.
+    Of two towers that meet, their vectors: they are stored and compared across models, and the scores follow from
+    them.
     """
     import torch
 

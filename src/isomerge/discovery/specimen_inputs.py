@@ -1,4 +1,5 @@
-"""Inputs of specimens: tokens, pixels or sounds; for composites tokens with room among them for the features of images."""
+"""Inputs of specimens: tokens, pixels or sounds; for composites tokens with room among them for the features of
+images."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id", "image_pa
 
 
 def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[str, Tensor]]:
-    """Two inputs of different shapes, the second one with padding where the model takes a mask; and one of many rows."""
+    """Two inputs of different shapes, the second one with padding where the model takes a mask; and one of many
+    rows."""
     import torch
 
     rng = torch.Generator().manual_seed(seed + 1)
@@ -119,7 +121,8 @@ def _ended(ids: Tensor, keys: Mapping[str, Any]) -> Tensor:
 def _layouts(
     keys: Mapping[str, Any], rows: int, takes: Mapping[str, Any], rng: Generator
 ) -> Iterator[dict[str, Tensor]]:
-    """How classes want their images: one a row, a list of one or two a row with their sizes, or all patches in a row."""
+    """How classes want their images: one a row, a list of one or two a row with their sizes, or all patches in a
+    row."""
     import torch
 
     by_name = {key.rpartition(".")[2]: value for key, value in keys.items() if value is not None}

@@ -1,4 +1,5 @@
-"""The residual stream: every axis as long as the model is wide that nothing else has claimed, and the norms over it."""
+"""The residual stream: every axis as long as the model is wide that nothing else has claimed, and the norms over
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ FOLDED = ("O", "OFixingOnes")
 def prove_stream(draft: Draft, court: Court, lengths: tuple[int, int], name: str) -> Draft:
     """The draft with all free axes of one length typed as a stream, permuted (with signs) where the law allows it.
 
-    Where the whole set is refused, each line is left out in turn: a table of fixed positions has the stream's width too.
+    Where the whole set is refused, each line is left out in turn: a table of fixed positions has the stream's width
+    too.
     """
     one, two = (s.keys for s in court.specimens)
     size = expression(lengths, one, two)

@@ -1,9 +1,10 @@
-"""A spec text on trial: the law for every space on tiny random models, and mutants of the text that the law must reject.
+"""A spec text on trial: the law for every space on tiny random models, and mutants of the text that the law must
+reject.
 
-The law alone could be empty: a space whose tensors no output depends on leaves all outputs as they are. So every line
-that a space acts on is left out once (a mutant). The outputs must then change; where they do not, nothing is proven of
-this line. And every group is tried once as the next larger one: where that holds as well, the declared group is proven
-but is not the whole symmetry.
+The law alone could be empty: a space whose tensors no output depends on leaves all outputs as they are. So every
+line that a space acts on is left out once (a mutant). The outputs must then change; where they do not, nothing is
+proven of this line. And every group is tried once as the next larger one: where that holds as well, the declared
+group is proven but is not the whole symmetry.
 """
 
 from __future__ import annotations
@@ -148,7 +149,8 @@ def try_spec(spec_of: SpecOf, specimens: Sequence[Specimen]) -> Trial:
 
     Args:
         spec_of: binds the text to a config.
-        specimens: the models; what is said of a space is the worst over all of them. Mutants are tried on the first.
+        specimens: the models; what is said of a space is the worst over all of them. Mutants are tried on the
+            first.
 
     Raises:
         IsomergeError: the spec does not describe a specimen's tensors, or one that it demands is not there.
@@ -179,7 +181,8 @@ def _movers(seen: BoundSpecimen) -> dict[str, Space | None]:
 
 
 def _can_move(seen: BoundSpecimen, name: str) -> bool:
-    """Whether a random element moves anything: a space of one element, as the permutations of one head, does not."""
+    """Whether a random element moves anything: a space of one element, as the permutations of one head, does
+    not."""
     try:
         return bool(seen.moved([name], SEEDS[0]))
     except CANNOT_ACT:
@@ -223,7 +226,8 @@ def _worst(
 
 
 def _unread(seen: BoundSpecimen) -> Iterator[str]:
-    """The lines that no output depends on: other tensors in their places change nothing (softmax forgets a key's bias)."""
+    """The lines that no output depends on: other tensors in their places change nothing (softmax forgets a key's
+    bias)."""
     stored = seen.specimen.stored
     for line in dict.fromkeys(block.line for block in seen.blocks):
         names = [seen.names[n] for block in seen.blocks if block.line is line for n in block.canonical]
@@ -233,7 +237,8 @@ def _unread(seen: BoundSpecimen) -> Iterator[str]:
 
 
 def _mutants(seen: BoundSpecimen, unread: set[str]) -> Iterator[Mutant]:
-    """For every space, each line that it moves left as it is; where it moves one line alone, another factor on that."""
+    """For every space, each line that it moves left as it is; where it moves one line alone, another factor on
+    that."""
     for name in seen.spec.spaces.keys() - seen.kept:
         try:
             moved = seen.moved([name], SEEDS[0])

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def evaluator(examples: Examples, batch_size: int = 32) -> Callable[[nn.Module], tuple[float, float]]:
-    """A function from a module to its loss and accuracy (0..1; NaN where nothing is right or wrong) on labelled examples."""
+    """A function from a module to its loss and accuracy (0..1; NaN where nothing is right or wrong) on labelled
+    examples."""
 
     def run(module: nn.Module) -> tuple[float, float]:
         found = evaluate(module, examples, batch_size)
@@ -33,7 +34,8 @@ def evaluator(examples: Examples, batch_size: int = 32) -> Callable[[nn.Module],
 
 
 def ensemble(modules: Sequence[nn.Module], examples: Examples, batch_size: int = 32) -> Measure:
-    """The mean of several modules' predictions (probabilities, or values): what a merge could reach that kept what each of them knows.
+    """The mean of several modules' predictions (probabilities, or values): what a merge could reach that kept what
+    each of them knows.
 
     Costs a run of every module, where a merge costs one.
 

@@ -1,4 +1,5 @@
-"""The model card of an output: front-matter as the Hub expects, what was done, how to do it again, and the figures."""
+"""The model card of an output: front-matter as the Hub expects, what was done, how to do it again, and the
+figures."""
 
 from __future__ import annotations
 

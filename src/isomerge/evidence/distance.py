@@ -8,8 +8,8 @@ from typing import Any
 
 SAME = {"F64": 1e-9, "F32": 1e-4, "F16": 5e-3, "BF16": 3e-2}
 """The largest relative residual that the rounding of a stored dtype explains, after a change of basis of condition
-100: machine epsilon (1e-16, 6e-8, 5e-4, 4e-3) with room for sums over a layer. Half precisions have room for a condition
-of about 30 only: more would hide real changes."""
+100: machine epsilon (1e-16, 6e-8, 5e-4, 4e-3) with room for sums over a layer. Half precisions have room for a
+condition of about 30 only: more would hide real changes."""
 ROUNDOFF = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
 """The largest relative error of one number that is rounded to a stored dtype."""
 
@@ -18,8 +18,9 @@ def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Figures for a report from per-tensor rows (squared ``before``, ``after``, ``norm``; ``spaces``, ``layer``).
 
     Returns:
-        ``before``, ``after``, ``norm`` (Frobenius over all tensors), and the same under ``spaces`` (over the tensors
-        that a space acts on, so spaces overlap; ``fixed`` is the rest) and ``layers``, each of which has its ``spaces``.
+        ``before``, ``after``, ``norm`` (Frobenius over all tensors), and the same under ``spaces`` (over the
+        tensors that a space acts on, so spaces overlap; ``fixed`` is the rest) and ``layers``, each of which has
+        its ``spaces``.
     """
     total: dict[str, float] = {"before": 0.0, "after": 0.0, "norm": 0.0}
     spaces: dict[str, dict[str, float]] = {}
@@ -79,11 +80,13 @@ def why_risen(report: Mapping[str, Any]) -> str:
         return "what was learned or searched lowers the loss between the models, and no distance"
     if any("objective" in found for found in streams):
         return (
-            "what is lowered is the objective between models with their gains folded and their heads and neurons balanced, where no "
+            "what is lowered is the objective between models with their gains folded and their heads and "
+            "neurons balanced, where no "
             "gauge counts, and distances are those of the weights as they are written"
         )
     return (
-        "a merge matches between balanced models, so that it does not depend on the gauges in which they are stored, and distances "
+        "a merge matches between balanced models, so that it does not depend on the gauges in which they are "
+        "stored, and distances "
         "are those of the weights as they are written"
     )
 

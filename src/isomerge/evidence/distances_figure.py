@@ -12,7 +12,8 @@ PICTURE = "distances.png"
 
 
 def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
-    """Number of the layer, distance before and after (Frobenius, relative to the first model's norm there), in order.
+    """Number of the layer, distance before and after (Frobenius, relative to the first model's norm there), in
+    order.
 
     Empty for reports of other commands than merge and align, and where nothing was aligned.
     """
@@ -24,7 +25,8 @@ def layer_distances(report: dict[str, Any]) -> list[tuple[int, float, float]]:
 
 
 def import_ahead() -> None:
-    """Begin to import what `distances_picture` draws with, in a thread: beside the work it costs nothing, after it half a second."""
+    """Begin to import what `distances_picture` draws with, in a thread: beside the work it costs nothing, after it
+    half a second."""
     libraries = ("matplotlib.backends.backend_agg", "matplotlib.figure", "matplotlib.style")
 
     def attempt() -> None:

@@ -20,9 +20,10 @@ def inspection(model: Model) -> dict[str, Any]:
 
     ``spaces`` lists, per space, the group, the number of elements, the length of the axis, and the continuous
     dimensions in all; ``redundant_dimensions`` are the parameters that symmetry removes (continuous spaces and
-    shifts of the blocks; the residual stream's scales are listed, but belong to norms). ``streams`` lists the residual
-    streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are folded for it,
-    and why it is no larger. ``fixed`` are the parts that alignment leaves as they are (`isomerge.symmetry.fixed`).
+    shifts of the blocks; the residual stream's scales are listed, but belong to norms). ``streams`` lists the
+    residual streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are
+    folded for it, and why it is no larger. ``fixed`` are the parts that alignment leaves as they are
+    (`isomerge.symmetry.fixed`).
     """
     spec, spaces = model.spec, _spaces(model)
     shifts = [

@@ -50,7 +50,8 @@ def random_alignment(
 
 
 def with_streams(spec: Spec, groups: str = "largest") -> Spec:
-    """The spec with its residual streams acted on by the ``declared`` groups, or by the ``largest`` that fold allows."""
+    """The spec with its residual streams acted on by the ``declared`` groups, or by the ``largest`` that fold
+    allows."""
     for name in spec.streams:
         folded = spec.spaces[name].folded
         if groups == "largest" and folded is not None and spec.can_fold(name):
@@ -59,8 +60,8 @@ def with_streams(spec: Spec, groups: str = "largest") -> Spec:
 
 
 def beside_streams(spec: Spec) -> list[str]:
-    """The spaces and shifts that move a model and leave its streams, and the gains outside of layers, as they are: what may act
-    where the streams are given out."""
+    """The spaces and shifts that move a model and leave its streams, and the gains outside of layers, as they are:
+    what may act where the streams are given out."""
     local = [n for n in spec.spaces if n not in spec.residual_names]
     gains = [n for n in spec.gains if spec.scope(spec.spaces[n])]
     return [*local, *gains, *(s.name for s in spec.shifts)]

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 STYLES: list[dict[str, Any]] = [
-    {"color": "#9a9a9a", "linestyle": "--"}, {"color": "#d1772e", "linestyle": "-."}, {"color": "#1f6fb4"}, {"color": "#2a8c4a"},
-    {"color": "#8a4fa3", "linestyle": ":"}, {"color": "#b3423a"},
-]  # fmt: skip
+    {"color": "#9a9a9a", "linestyle": "--"},
+    {"color": "#d1772e", "linestyle": "-."},
+    {"color": "#1f6fb4"},
+    {"color": "#2a8c4a"},
+    {"color": "#8a4fa3", "linestyle": ":"},
+    {"color": "#b3423a"},
+]
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, f
     Returns:
         - ``entezari``: max_t v(t) - [(1 - t) v(0) + t v(1)], above the straight line between the ends (Entezari et
           al. 2022); never negative.
-        - ``verma``: max_t v(t) - (v(0) + v(1)) / 2, above the mean of the ends (Verma and Elbayad 2024); an end that
-          is worse than the other counts.
+        - ``verma``: max_t v(t) - (v(0) + v(1)) / 2, above the mean of the ends (Verma and Elbayad 2024); an end
+          that is worse than the other counts.
         - ``range``: max_t v(t) - min_t v(t), of all points (Zhang et al. 2025).
     """
     first, last = values[0], values[-1]
@@ -77,7 +81,8 @@ def definitions(points: Sequence[float], values: Sequence[float]) -> dict[str, f
 
 
 def paired(*modules: nn.Module) -> Iterator[tuple[Tensor, ...]]:
-    """The weights of modules of one architecture side by side, as `isomerge.observe.live.stored_weights.weights_of` gives them.
+    """The weights of modules of one architecture side by side, as `isomerge.observe.live.stored_weights.weights_of`
+    gives them.
 
     Raises:
         IsomergeError: their weights have other names or shapes.
@@ -86,7 +91,8 @@ def paired(*modules: nn.Module) -> Iterator[tuple[Tensor, ...]]:
     for name in sorted(set().union(*sets)):
         if not all(name in found and found[name].shape == sets[0][name].shape for found in sets):
             raise IsomergeError(
-                f"tensor {name} is not in all models alike: only models of one architecture have a line between them"
+                f"tensor {name} is not in all models alike: only models of one architecture have a line between "
+                f"them"
             )
     for name in sets[0]:
         yield tuple(found[name] for found in sets)
@@ -102,8 +108,8 @@ def loss_line(
     """Evaluate models on the line from ``a`` to ``b``; a third module is in memory.
 
     Args:
-        a, b: modules of one architecture; not changed. Buffers that are not stored, or are no floating-point numbers,
-            are those of ``a``.
+        a, b: modules of one architecture; not changed. Buffers that are not stored, or are no floating-point
+            numbers, are those of ``a``.
         evaluate: returns (loss in nats, accuracy in 0..1) of a module.
         points: how many, both ends included.
         observer: is told how many are done.

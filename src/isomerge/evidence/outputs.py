@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: int = 2, length: int = 16) -> float:
     """The largest difference of two checkpoints' outputs relative to the largest output of the first.
 
-    Token ids and pixels are drawn at random; both models run in float32 through ``from_pretrained``. Of several outputs
-    (logits, hidden states, boxes) it is that of the one which differs most: all that the class `returned` count.
+    Token ids and pixels are drawn at random; both models run in float32 through ``from_pretrained``. Of several
+    outputs (logits, hidden states, boxes) it is that of the one which differs most: all that the class `returned`
+    count.
 
     Raises:
-        IsomergeError: transformers cannot load a checkpoint, its class does not run on tokens and pixels alone, or what it
-            gives is not a number.
+        IsomergeError: transformers cannot load a checkpoint, its class does not run on tokens and pixels alone, or
+            what it gives is not a number.
     """
     import torch
     from transformers.utils import logging
@@ -37,8 +38,8 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
 
 
 def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Any]:
-    """Random pixels and token ids, of a config or of the parts of one: a picture where it knows a size of pictures, a film
-    where it counts frames, a text where it has a vocabulary, or no pictures."""
+    """Random pixels and token ids, of a config or of the parts of one: a picture where it knows a size of pictures,
+    a film where it counts frames, a text where it has a vocabulary, or no pictures."""
     import torch
 
     seeing = next((part for part in _parts(config, "vision") if getattr(part, "image_size", None)), None)
@@ -79,7 +80,8 @@ def _config(folder: str | Path) -> Any:
 
 
 def _run(folder: str | Path, name: str, given: dict[str, Any], seed: int) -> dict[str, Tensor]:
-    """What the model returns for these inputs; tensors that its class has and the checkpoint lacks are drawn from the seed."""
+    """What the model returns for these inputs; tensors that its class has and the checkpoint lacks are drawn from
+    the seed."""
     import torch
     import transformers
 
@@ -100,23 +102,27 @@ def _run(folder: str | Path, name: str, given: dict[str, Any], seed: int) -> dic
             found = model(**{key: value for key, value in given.items() if key in taken})
     except Exception as error:  # classes that ask for other inputs say so in many ways
         raise IsomergeError(
-            f"{folder}: {type(model).__name__} does not run on random tokens and pixels alone ({_said(error)}): leave out --run"
+            f"{folder}: {type(model).__name__} does not run on random tokens and pixels alone ({_said(error)}): "
+            f"leave out --run"
         ) from None
     outputs = {key: value for key, value in returned(found).items() if value.is_floating_point()}
     if not outputs or any(bool(x.isnan().any()) for x in outputs.values()):
         raise IsomergeError(
-            f"{folder}: {type(model).__name__} gives {'no numbers' if outputs else 'nothing'} for random tokens and pixels that "
+            f"{folder}: {type(model).__name__} gives {'no numbers' if outputs else 'nothing'} for random tokens "
+            f"and pixels that "
             "could be compared: leave out --run"
         )
     return outputs
 
 
 CACHES = ("past_key_values", "cache_params", "past_buckets_states", "mems", "state")
-"""What a class returns to be given back to it with the next token: no outputs, but states of its inside, in whatever basis."""
+"""What a class returns to be given back to it with the next token: no outputs, but states of its inside, in
+whatever basis."""
 
 
 def returned(found: Any, name: str = "") -> dict[str, Tensor]:
-    """Every tensor that a model returned, by the path of its name (``text_model_output.last_hidden_state``), but for `CACHES`.
+    """Every tensor that a model returned, by the path of its name (``text_model_output.last_hidden_state``), but
+    for `CACHES`.
 
     Args:
         found: what ``forward`` returned: a mapping, a sequence, a dataclass or a tensor, nested in any way.
@@ -139,9 +145,11 @@ def returned(found: Any, name: str = "") -> dict[str, Tensor]:
 
 
 def differences(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:
-    """By how much what two models `returned` differs, tensor by tensor, relative to the largest finite number of the first.
+    """By how much what two models `returned` differs, tensor by tensor, relative to the largest finite number of
+    the first.
 
-    A tensor that one lacks, that has another shape, or that is not a number where the other's is, differs by infinity.
+    A tensor that one lacks, that has another shape, or that is not a number where the other's is, differs by
+    infinity.
     """
     return {
         name: _difference(first[name], second[name]) if name in first and name in second else float("inf")

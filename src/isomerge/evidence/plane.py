@@ -101,8 +101,8 @@ def loss_plane(
     """Evaluate models on the plane through three modules; a fourth is in memory.
 
     Args:
-        a, b, c: modules of one architecture; not changed. Buffers that are not stored, or are no floating-point numbers,
-            are those of ``a``.
+        a, b, c: modules of one architecture; not changed. Buffers that are not stored, or are no floating-point
+            numbers, are those of ``a``.
         evaluate: returns (loss in nats, accuracy in 0..1) of a module.
         grid: points along each side; ``grid**2 + 4`` evaluations are made.
         observer: is told how many are done.

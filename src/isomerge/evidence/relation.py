@@ -1,7 +1,8 @@
 """What two models are to each other, as far as weights tell, in one place: bounds, words, and how good the news is.
 
-Before anything is matched `isomerge.solve.standing` knows whether a model lies in its anchor's coordinates; afterwards distances
-decide. Every door says what comes out in the same words: the terminal, the report's ``verdict``, the model card and the page.
+Before anything is matched `isomerge.solve.standing` knows whether a model lies in its anchor's coordinates;
+afterwards distances decide. Every door says what comes out in the same words: the terminal, the report's
+``verdict``, the model card and the page.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def relation_of(
     Args:
         before, after: alignment, over the tensors that it can move; sqrt(2) is uncorrelated.
         tolerance: what rounding explains.
-        kin: whether fingerprints, which no basis hides from, have a common base. Where they have none, only a distance
-            that relatives have says otherwise: a match in many dimensions brings strangers nearer, too.
+        kin: whether fingerprints, which no basis hides from, have a common base. Where they have none, only a
+            distance that relatives have says otherwise: a match in many dimensions brings strangers nearer, too.
     """
     if after <= tolerance:
         return Relation.SAME
@@ -192,7 +193,8 @@ def _related(pair: Pair, a: str, b: str) -> str:
         where = "in another basis of the residual stream" if pair.same_basis is not True else "in other coordinates"
         known = ": leave --no-align out" if pair.helps else ""
         return (
-            f"{b} has a common base with {a} but lies {where} ({_share(pair.before)} of the norm apart where they were compared), "
+            f"{b} has a common base with {a} but lies {where} ({_share(pair.before)} of the norm apart where "
+            f"they were compared), "
             f"so that averaging them as they are stored will most likely destroy both{known}"
         )
     if pair.after is None:
@@ -212,7 +214,8 @@ def _unrelated(pair: Pair, a: str, b: str) -> str:
     apart = f"{_share(far)} of the norm apart {when} ({NOTHING_IN_COMMON})"
     if pair.base:
         return (
-            f"{a} is no base of {b}: they are {apart}, so that the task vector is as large as the model, and merging it will most "
+            f"{a} is no base of {b}: they are {apart}, so that the task vector is as large as the model, and "
+            f"merging it will most "
             "likely not work"
         )
     return f"{b} and {a} are unrelated: {apart}, so that their average will most likely not work"
@@ -220,7 +223,8 @@ def _unrelated(pair: Pair, a: str, b: str) -> str:
 
 def _unknown(pair: Pair, a: str, b: str) -> str:
     return (
-        f"{b} lies in other coordinates than {a} ({_share(pair.before)} of the norm apart where they were compared), and whether they "
+        f"{b} lies in other coordinates than {a} ({_share(pair.before)} of the norm apart where they were "
+        f"compared), and whether they "
         "are related is not known before they are matched"
     )
 

@@ -96,9 +96,9 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     """Whether two models are the same function modulo the symmetries of their spec, algebraically.
 
     Both are moved to their canonical gauges and matched; what is left over must be within the rounding of the
-    coarsest stored dtype of their unit, tensor by tensor. Where it is not, products of the tensors decide, which no gauge changes
-    (`isomerge.solve.pairs.product_residuals`). Models that differ are compared once more with their norm
-    gains folded and the source's residual stream in the anchor's order.
+    coarsest stored dtype of their unit, tensor by tensor. Where it is not, products of the tensors decide, which no
+    gauge changes (`isomerge.solve.pairs.product_residuals`). Models that differ are compared once more with their
+    norm gains folded and the source's residual stream in the anchor's order.
 
     ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
@@ -124,22 +124,25 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
 
 
 def _favour(found: dict[str, Any]) -> tuple[int, float]:
-    """The order of comparisons in different bases: what is least certain to differ, then what is left of it, which in a basis that
-    does not fit says nothing about the models."""
+    """The order of comparisons in different bases: what is least certain to differ, then what is left of it, which
+    in a basis that does not fit says nothing about the models."""
     return (True, None, False).index(found["same"]), found["largest"] / found["tolerance"]
 
 
 def reconsidered(solver: PairSolver, found: dict[str, Any], difference: float) -> dict[str, Any]:
-    """What `prove` found of models whose fingerprints, which no basis changes, are equal but for a relative ``difference``.
+    """What `prove` found of models whose fingerprints, which no basis changes, are equal but for a relative
+    ``difference``.
 
-    Where a tensor is as far apart as foreign weights, and lies in a stream of which embeddings and heads do not tell the basis, none
-    may have been found for this stream: the search for it descends, and may end too early. That says nothing about the functions. Nor
-    does what is left where fingerprints agree within the tolerance, and all tensors to `SETTLING`, of models stored in float64.
+    Where a tensor is as far apart as foreign weights, and lies in a stream of which embeddings and heads do not
+    tell the basis, none may have been found for this stream: the search for it descends, and may end too early.
+    That says nothing about the functions. Nor does what is left where fingerprints agree within the tolerance, and
+    all tensors to `SETTLING`, of models stored in float64.
     """
     residual = found["residual"]
     if found["same"] is False and difference <= residual["tolerance"] < residual["largest"] <= SETTLING:
         reason = (
-            f"fingerprints agree to {difference:.2g}, and {residual['tensor']} to {residual['largest']:.2g}: the search for the basis of a "
+            f"fingerprints agree to {difference:.2g}, and {residual['tensor']} to {residual['largest']:.2g}: "
+            f"the search for the basis of a "
             "residual stream may have ended too early"
         )
         return {**found, "same": None, "reason": reason}
@@ -151,7 +154,8 @@ def reconsidered(solver: PairSolver, found: dict[str, Any], difference: float) -
     if here is None or not _untold(solver.anchor) & {a.name for a in atoms(here.axes or ())}:
         return found
     reason = (
-        f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams was found in which "
+        f"fingerprints, which no basis changes, agree to {difference:.2g}, but no basis of the residual streams "
+        f"was found in which "
         f"{residual['tensor']} does"
     )
     return {**found, "same": None, "reason": reason}
@@ -179,14 +183,18 @@ def contradiction(found: dict[str, Any], outputs: float) -> str | None:
     residual = found["residual"]
     if found["same"] and outputs > max(OUTPUTS_APART * residual["tolerance"], ROUNDED_OUTPUTS):
         return (
-            f"algebra says that the functions are the same, but outputs on random inputs differ by {outputs:.2g} of the largest, "
-            "more than rounding explains: one of the models may not be what its config.json and the spec say, or its weights amplify "
+            f"algebra says that the functions are the same, but outputs on random inputs differ by "
+            f"{outputs:.2g} of the largest, "
+            "more than rounding explains: one of the models may not be what its config.json and the spec say, "
+            "or its weights amplify "
             "rounding"
         )
     if found["same"] is False and outputs <= AGREEING:
         return (
-            f"algebra says that {residual['tensor']} differs by {residual['largest']:.2g}, but outputs on random inputs agree: the "
-            "difference may lie where these inputs do not reach, such as in rare tokens, or be a symmetry that the spec does not declare"
+            f"algebra says that {residual['tensor']} differs by {residual['largest']:.2g}, but outputs on "
+            f"random inputs agree: the "
+            "difference may lie where these inputs do not reach, such as in rare tokens, or be a symmetry that "
+            "the spec does not declare"
         )
     return None
 
@@ -197,8 +205,9 @@ def doubted(found: dict[str, Any], reason: str | None) -> dict[str, Any]:
 
 
 def doubt_of_configs(one: Model, two: Model) -> str | None:
-    """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing of, transformers
-    makes no model of one, or one lacks weights of its class; None where there is no such reason."""
+    """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing
+    of, transformers makes no model of one, or one lacks weights of its class; None where there is no such
+    reason."""
     from isomerge.config.agreement import undeclared_differences
     from isomerge.models.compatible import compared_keys
     from isomerge.models.transformers_reading import reading_of, refusal_of
@@ -207,7 +216,8 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
     if unlike:
         more = f" and {len(unlike) - 1} more keys" if len(unlike) > 1 else ""
         return (
-            f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].mine!r} and {unlike[0].theirs!r}){more}, of "
+            f"the weights are the same, but config.json differs in {unlike[0].key} ({unlike[0].mine!r} and "
+            f"{unlike[0].theirs!r}){more}, of "
             f"which the spec for {one.spec.model_type} does not say whether the function depends on it"
         )
     for model in (one, two):
@@ -221,7 +231,8 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
     for model, reading, lost, held in zip((one, two), readings, lacking, lacking[::-1], strict=True):
         if reading is not None and lost - held:
             return (
-                f"the weights that both hold are the same, but {model.ref} lacks {min(lost - held)}, which {reading.kind} of "
+                f"the weights that both hold are the same, but {model.ref} lacks {min(lost - held)}, which "
+                f"{reading.kind} of "
                 "transformers would draw at random"
             )
     return None
@@ -253,10 +264,12 @@ def refute(solver: PairSolver, difference: float, tensor: str, tolerance: float)
 
 
 def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
-    """The largest relative residual (against its own tolerance), its tensor, the largest of every layer, and the verdict.
+    """The largest relative residual (against its own tolerance), its tensor, the largest of every layer, and the
+    verdict.
 
-    What decides comes first: a unit that differs for certain, then one that cannot be told, then the largest residual. Where some
-    unit cannot be told and a rotation of the residual stream was found with it, a smaller difference elsewhere is no certain one.
+    What decides comes first: a unit that differs for certain, then one that cannot be told, then the largest
+    residual. Where some unit cannot be told and a rotation of the residual stream was found with it, a smaller
+    difference elsewhere is no certain one.
     """
     from isomerge.models.unit_plan import unit_layer
     from isomerge.solve.pairs.product_residuals import judge
@@ -289,7 +302,8 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
 
 
 def _tolerance(solver: PairSolver, unit: Unit) -> tuple[float, float]:
-    """What the rounding of the coarsest dtype of a unit explains, and its unit roundoff; integers must agree exactly."""
+    """What the rounding of the coarsest dtype of a unit explains, and its unit roundoff; integers must agree
+    exactly."""
     codes = {
         model.checkpoint.tensors[name].dtype
         for model in (solver.anchor, solver.source)

@@ -1,4 +1,5 @@
-"""Federated averaging with alignment: clients' weights are brought into one coordinate system before they are averaged.
+"""Federated averaging with alignment: clients' weights are brought into one coordinate system before they are
+averaged.
 
 `aggregate` and `align_updates` work on parameters in memory, whatever framework carries them;
 `isomerge.federated.flower` has the strategy for Flower (``pip install 'isomerge[flower]'``).

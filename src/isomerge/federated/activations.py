@@ -31,9 +31,9 @@ def activations_of(
 ) -> Activations:
     """What one model's layers give for some examples: up to ``rows`` rows at every place that matching looks at.
 
-    Rows of two models belong together only where both read equal examples. So they are a small set that everybody may
-    see, such as public or synthetic inputs without labels: never a client's own data. Whoever averages has all weights
-    and can run them; clients can as well, and send ``values`` (float32 [rows, width] by place).
+    Rows of two models belong together only where both read equal examples. So they are a small set that everybody
+    may see, such as public or synthetic inputs without labels: never a client's own data. Whoever averages has all
+    weights and can run them; clients can as well, and send ``values`` (float32 [rows, width] by place).
 
     Args:
         parameters: one model, float32 or wider; run on the CPU in float32.
@@ -77,7 +77,8 @@ def _module(checkpoint: Checkpoint) -> nn.Module:
         except Exception as error:  # as many types as there are ways not to fit
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IsomergeError(
-                f"{checkpoint.ref}: transformers cannot run these parameters ({first[:200].rstrip('.')}); check config"
+                f"{checkpoint.ref}: transformers cannot run these parameters ({first[:200].rstrip('.')}); check "
+                f"config"
             ) from error
     module, info = loaded
     if missing := sorted(info.get("missing_keys") or ()):

@@ -1,9 +1,10 @@
 """One round: clients' parameters are aligned along their symmetries onto an anchor, then averaged with weights.
 
-The average of federated learning (McMahan et al. 2017, FedAvg) takes equal positions for equal meanings. That holds for
-clients that start from one model and stay near it; it fails for clients that were trained apart. Matching before
-averaging is due to Yurochkin et al. 2019 and Wang et al. 2020 (FedMA), for the neurons of simple networks; here the
-solvers of `isomerge.merge` move every tensor of a transformer along all of its symmetries, residual streams included.
+The average of federated learning (McMahan et al. 2017, FedAvg) takes equal positions for equal meanings. That holds
+for clients that start from one model and stay near it; it fails for clients that were trained apart. Matching
+before averaging is due to Yurochkin et al. 2019 and Wang et al. 2020 (FedMA), for the neurons of simple networks;
+here the solvers of `isomerge.merge` move every tensor of a transformer along all of its symmetries, residual
+streams included.
 
 Everything happens in memory, and nobody has to send more than parameters.
 """
@@ -35,8 +36,8 @@ class Aligned:
     alignments: list[Alignment]
     """What moved each; empty where an update is the anchor itself."""
     report: dict[str, Any]
-    """``distance`` before and after (Frobenius, to the anchor, over all updates), per space and layer, and ``updates``:
-    the same for each."""
+    """``distance`` before and after (Frobenius, to the anchor, over all updates), per space and layer, and
+    ``updates``: the same for each."""
 
 
 def align_updates(
@@ -53,7 +54,8 @@ def align_updates(
     guard: bool = True,
     spec: str | Path | None = None,
 ) -> Aligned:
-    """Bring clients' parameters into one coordinate system, without averaging: for servers that combine them their own way.
+    """Bring clients' parameters into one coordinate system, without averaging: for servers that combine them their
+    own way.
 
     For the arguments see `aggregate`; ``weights`` matter here only for ``largest`` and ``none``.
 
@@ -91,19 +93,20 @@ def aggregate(
         updates: one model per client: a ``state_dict`` (name -> torch tensor or numpy array), or a list of arrays.
             All of one architecture, with equal names, types and shapes. Not changed.
         anchor: what all are aligned onto: the server's current parameters (of the kind of the updates, not averaged
-            in), one of the updates (``first``, or ``largest`` by weight), or ``none``: their common mean, in the first
-            one's coordinates (generalised Procrustes analysis, see `isomerge.solve.many.mean_solver`). Where clients started from
-            different models, server parameters that nobody trained are no anchor: take another one in the first round.
+            in), one of the updates (``first``, or ``largest`` by weight), or ``none``: their common mean, in the
+            first one's coordinates (generalised Procrustes analysis, see `isomerge.solve.many.mean_solver`). Where
+            clients started from different models, server parameters that nobody trained are no anchor: take another
+            one in the first round.
         config: the model's ``config``, or the content of its config.json.
         weights: numbers of examples; all alike when None.
         names: of the arrays, in their order (``list(model.state_dict())``), where updates are lists.
         spaces: what may move (``isomerge align --help``); ``all`` includes the residual streams.
         layers: ``0-4``, ``head:5`` or ``tail:3``; all by default.
-        activations: what every model gives for equal examples (`isomerge.federated.activations_of`), in the order of
-            the updates; the anchor's before them where the anchor is parameters. None: weights alone decide.
+        activations: what every model gives for equal examples (`isomerge.federated.activations_of`), in the order
+            of the updates; the anchor's before them where the anchor is parameters. None: weights alone decide.
         evidence: with activations: ``activations`` or ``both`` (with weights).
-        guard: never move an update farther from the anchor than it is, for block-local spaces and weights alone. With
-            False the result is a function of the updates' orbits, as that of `isomerge.merge` is.
+        guard: never move an update farther from the anchor than it is, for block-local spaces and weights alone.
+            With False the result is a function of the updates' orbits, as that of `isomerge.merge` is.
         spec: a spec file for an architecture that isomerge does not know.
 
     Returns:

@@ -27,25 +27,26 @@ class Aligning(_Strategy):
     """Makes a strategy of Flower align what clients send before it is averaged.
 
     Put it before a strategy that combines replies tensor by tensor: ``class AlignedFedAdam(Aligning, FedAdam)``;
-    `AlignedFedAvg` is ``Aligning, FedAvg``. Messages keep their form: one ArrayRecord whose keys are tensor names (as
-    ``ArrayRecord(model.state_dict())`` has them), one MetricRecord with the number of examples. Nothing more is sent.
+    `AlignedFedAvg` is ``Aligning, FedAvg``. Messages keep their form: one ArrayRecord whose keys are tensor names
+    (as ``ArrayRecord(model.state_dict())`` has them), one MetricRecord with the number of examples. Nothing more is
+    sent.
 
-    Every round's metrics get ``distance-before`` and ``distance-after``: of the updates to the anchor, as stored and
-    aligned, relative to the anchor's norm.
+    Every round's metrics get ``distance-before`` and ``distance-after``: of the updates to the anchor, as stored
+    and aligned, relative to the anchor's norm.
 
     Args:
         *arguments, **options: those of the strategy.
         config: the model's ``config``, or the content of its config.json.
-        anchor: what updates are aligned onto: the ``server``'s current parameters, one of the updates (``first`` by node
-            id, or ``largest`` by examples), or ``none``: their common mean.
+        anchor: what updates are aligned onto: the ``server``'s current parameters, one of the updates (``first`` by
+            node id, or ``largest`` by examples), or ``none``: their common mean.
         first_anchor: the same for the first round. Where clients start from models of their own, the server's
             parameters mean nothing yet: ``none`` or ``largest``.
         rounds: align in so many rounds, then leave the strategy alone; in all when None. Clients that started apart
             start together from the second round on.
         names: tensor names, where the keys of the ArrayRecord are others (numbers), in its order.
         spaces, layers, evidence, guard, spec: see `isomerge.federated.aggregate`.
-        probe: examples that the server runs every model on, to align by activations as well; no client sees or sends
-            any.
+        probe: examples that the server runs every model on, to align by activations as well; no client sees or
+            sends any.
 
     Raises:
         IsomergeError: an unknown anchor; in a round, parameters that do not fit together.
@@ -76,8 +77,13 @@ class Aligning(_Strategy):
         self.anchor, self.first_anchor, self.rounds = anchor, first_anchor, rounds
         self.names, self.probe = names, probe
         self.matching = {
-            "config": config, "spaces": spaces, "layers": layers, "evidence": evidence, "guard": guard, "spec": spec,
-        }  # fmt: skip
+            "config": config,
+            "spaces": spaces,
+            "layers": layers,
+            "evidence": evidence,
+            "guard": guard,
+            "spec": spec,
+        }
         self._server: Mapping[str, Any] = {}
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:

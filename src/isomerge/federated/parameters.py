@@ -70,7 +70,8 @@ def recognised(
         for one, two in ((first, other), (other, first)):
             if lacking := [name for name in one.tensors if name not in two.tensors]:
                 raise IsomergeError(
-                    f"{two.ref}: tensor {lacking[0]} is missing, but {one.ref} has it: send whole state_dicts of one model"
+                    f"{two.ref}: tensor {lacking[0]} is missing, but {one.ref} has it: send whole state_dicts "
+                    f"of one model"
                 )
         for name, info in first.tensors.items():
             theirs = other.tensors[name]

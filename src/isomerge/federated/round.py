@@ -117,7 +117,8 @@ class Round:
             yield own, [moved[at] for at in self.places]
 
     def gains(self) -> CommonGains | None:
-        """The gains that the average is written in, as `isomerge.merge` chooses them; None: the donor's, which moved updates have."""
+        """The gains that the average is written in, as `isomerge.merge` chooses them; None: the donor's, which
+        moved updates have."""
         from isomerge.models.stored_form import StoredForm
         from isomerge.solve.pairs.written_gains import gains_of_merge
 
@@ -164,7 +165,8 @@ class Round:
 def _in_order(
     updates: Sequence[Parameters], anchor: Parameters | str, weights: Sequence[float]
 ) -> tuple[list[str], list[int]]:
-    """What the models are called (the anchor before the updates where it is parameters), and their order, donor first."""
+    """What the models are called (the anchor before the updates where it is parameters), and their order, donor
+    first."""
     refs = [f"update {k}" for k in range(1, len(updates) + 1)]
     if not isinstance(anchor, str):
         return ["the anchor", *refs], list(range(len(refs) + 1))
@@ -182,7 +184,8 @@ def _paired(
         return None
     if len(activations) != len(order):
         raise IsomergeError(
-            f"there are activations of {len(activations)} models, but {len(order)} models: give those of every update, "
+            f"there are activations of {len(activations)} models, but {len(order)} models: give those of every "
+            f"update, "
             "after the anchor's where it is parameters"
         )
     if len({given.fingerprint for given in activations}) > 1:

@@ -22,11 +22,12 @@ EPS = 1e-8
 def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
     """The other model's entries where their importance is an upper outlier, the base's elsewhere.
 
-    The importance of an entry is ``|theta - base| KL(softmax(theta row) || softmax(base row))``, rows along the last
-    axis. Those at or above ``median + 1.5 (q3 - q1)`` of the tensor's importances are taken over.
+    The importance of an entry is ``|theta - base| KL(softmax(theta row) || softmax(base row))``, rows along the
+    last axis. Those at or above ``median + 1.5 (q3 - q1)`` of the tensor's importances are taken over.
 
-    Computed in float64, as the divergence of two near rows is a difference of numbers a thousand times its size and more.
-    Quantiles are exact (mergekit's are those of a random sample where a tensor has more than a million entries).
+    Computed in float64, as the divergence of two near rows is a difference of numbers a thousand times its size and
+    more. Quantiles are exact (mergekit's are those of a random sample where a tensor has more than a million
+    entries).
 
     Args:
         tensors: one tensor of any shape, float32 or float64, aligned.

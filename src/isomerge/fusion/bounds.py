@@ -1,8 +1,9 @@
-"""What a method can explain: how large a merged tensor can be, from the sizes of what was merged and the parameters.
+"""What a method can explain: how large a merged tensor can be, from the sizes of what was merged and the
+parameters.
 
-Every method declares a bound with its limits (``@limited(bound=...)``); a result beyond it is refused before the output
-appears (`isomerge.fusion.net`). A bound of isomerge's own methods is a theorem about them, whatever the inputs and however
-large the weights that the user asked for; what declares none has `anything_near`.
+Every method declares a bound with its limits (``@limited(bound=...)``); a result beyond it is refused before the
+output appears (`isomerge.fusion.net`). A bound of isomerge's own methods is a theorem about them, whatever the
+inputs and however large the weights that the user asked for; what declares none has `anything_near`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FAR = 10.0
-"""What means on a sphere may add to the sum of their inputs' norms: between nearly opposite tensors they are longer."""
+"""What means on a sphere may add to the sum of their inputs' norms: between nearly opposite tensors they are
+longer."""
 ANYTHING = 100.0
 """What a method that declares no bound may add to the sum of its inputs."""
 NO_WEIGHT = 1e-8
@@ -133,8 +135,8 @@ def _differences(parts: Sequence[Tensor], origin: Sequence[Tensor]) -> Iterator[
 
 
 Bound = Callable[[Inputs, Mapping[str, Any]], Size]
-"""From what a method was given and its options, by the users' names with one value per model where there is one, to how large
-its result can be."""
+"""From what a method was given and its options, by the users' names with one value per model where there is one, to
+how large its result can be."""
 
 
 # ------------------------------------------------------------ averages
@@ -177,8 +179,8 @@ def task_vectors(inputs: Inputs, given: Mapping[str, Any]) -> Size:
     """The base and ``|lambda| sum_m |w_m| delta_m``, divided as the method divides.
 
     A task vector that is rescaled is as large as the sum of its magnitudes in one entry: in expectation it is
-    ``1 / density`` times as large, but a mask may leave its smallest entries alone. Where signs are elected and the weights
-    of those that agree are divided by, it is the smallest sum of weights that some of the models have.
+    ``1 / density`` times as large, but a mask may leave its smallest entries alone. Where signs are elected and the
+    weights of those that agree are divided by, it is the smallest sum of weights that some of the models have.
     """
     weight, lambda_ = list(given["weight"]), given.get("lambda", 1.0)
     deltas = inputs.deltas
@@ -231,7 +233,8 @@ def on_sphere(inputs: Inputs, given: Mapping[str, Any]) -> Size:
 
 
 def stock(inputs: Inputs, given: Mapping[str, Any]) -> Size:
-    """The base, and ten times the models: where task vectors point away from each other it divides by nearly nothing."""
+    """The base, and ten times the models: where task vectors point away from each other it divides by nearly
+    nothing."""
     return inputs.base + FAR * total(inputs.models).smeared
 
 
@@ -239,21 +242,23 @@ def stock(inputs: Inputs, given: Mapping[str, Any]) -> Size:
 
 
 def circuit_sides(inputs: Inputs, given: Mapping[str, Any]) -> Size:
-    """The weighted layers, and their squares: a side of an averaged product is as large as the root of the product, and a value
-    bias goes through the output projection into the output bias."""
+    """The weighted layers, and their squares: a side of an averaged product is as large as the root of the product,
+    and a value bias goes through the output projection into the output bias."""
     shares = [max(abs(share), 1.0) for share in shares_of({**given, "normalize": True})]
     squares = [Size(size.norm**2, size.norm**2) for size in inputs.models]
     return (total(inputs.models, shares) + total(squares, shares)).smeared
 
 
 def in_layers(inputs: Inputs, given: Mapping[str, Any]) -> Size:
-    """A hundred times the layers of all models, more with larger weights: what runs on data gives a layer without a bias one as large as its outputs."""
+    """A hundred times the layers of all models, more with larger weights: what runs on data gives a layer without a
+    bias one as large as its outputs."""
     factor = max(1.0, sum(map(abs, shares_of(given)))) if "weight" in given else 1.0
     return (ANYTHING * factor * total(inputs.models)).smeared
 
 
 def anything_near(inputs: Inputs, given: Mapping[str, Any]) -> Size:
-    """A hundred times the sum of the inputs, times every number among the options, or one over it where it is less than one."""
+    """A hundred times the sum of the inputs, times every number among the options, or one over it where it is less
+    than one."""
     numbers = [
         max([abs(n) if abs(n) >= 1 else 1 / abs(n) for n in _numbers(value)] or [1.0]) for value in given.values()
     ]

@@ -31,7 +31,8 @@ def breadcrumbs(
 ) -> Tensor:
     """Outliers and small entries dropped: ``base + lambda sum_m w_m (b_m * delta_m)``.
 
-    The mask ``b_m`` drops the share ``gamma`` of the largest magnitudes, and of the smallest as many as leave ``density``.
+    The mask ``b_m`` drops the share ``gamma`` of the largest magnitudes, and of the smallest as many as leave
+    ``density``.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.

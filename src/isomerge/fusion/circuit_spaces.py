@@ -1,8 +1,8 @@
 """Circuits of a work unit: the head-sized spaces that only products see, with the two sides that meet in them.
 
-A space whose group is GL, inside a layer, is read off nowhere: what computes are the pairings of the blocks that carry
-it (queries, values) with those that carry its dual (keys, output projections). As matrices ``P [n, p]`` and ``D [n, d]`` of
-all columns of either side, biases included, the function depends on ``P^T D`` alone.
+A space whose group is GL, inside a layer, is read off nowhere: what computes are the pairings of the blocks that
+carry it (queries, values) with those that carry its dual (keys, output projections). As matrices ``P [n, p]`` and
+``D [n, d]`` of all columns of either side, biases included, the function depends on ``P^T D`` alone.
 """
 
 from __future__ import annotations
@@ -89,10 +89,11 @@ def find_circuits(spec: Spec, tensors: Blocks) -> list[Circuit]:
 
 
 def without_free_biases(spec: Spec, tensors: Blocks, circuits: Iterable[Circuit]) -> dict[Block, Tensor]:
-    """The unit with the free biases of circuits folded, as `isomerge.matching.balance` does: a copy where it differs.
+    """The unit with the free biases of circuits folded, as `isomerge.matching.balance` does: a copy where it
+    differs.
 
-    A key bias that softmax ignores becomes zero, a value bias moves through the output projection into the output bias:
-    the function stays, and no rank is spent on them. Biases that are not free stay, columns like others.
+    A key bias that softmax ignores becomes zero, a value bias moves through the output projection into the output
+    bias: the function stays, and no rank is spent on them. Biases that are not free stay, columns like others.
     """
     carried = {(face.block, face.number) for circuit in circuits for face in circuit.faces}
     moved = dict(tensors)

@@ -1,7 +1,7 @@
 """Circuit averaging: heads are averaged as what they compute, not as the weights that compute it.
 
-The circuits of a head are ``W_Q^T W_K`` and ``W_O W_V`` (Elhage et al. 2021). They do not depend on the basis of the
-head's inner space, so their average needs no rotation to be found; the best approximation of the head's rank
+The circuits of a head are ``W_Q^T W_K`` and ``W_O W_V`` (Elhage et al. 2021). They do not depend on the basis of
+the head's inner space, so their average needs no rotation to be found; the best approximation of the head's rank
 (Eckart and Young 1936) brings it back to the head's size.
 """
 
@@ -29,22 +29,23 @@ if TYPE_CHECKING:
 def circuits(
     spec: Spec, units: Sequence[Blocks], *, weight: Sequence[float] = per_model(1.0)
 ) -> dict[Block, Tensor]:
-    """Per head, the average of ``W_Q^T W_K`` and of ``W_O W_V``, cut to the head's size by a singular value decomposition.
+    """Per head, the average of ``W_Q^T W_K`` and of ``W_O W_V``, cut to the head's size by a singular value
+    decomposition.
 
-    Whatever spaces of general linear maps a layer has (`isomerge.fusion.circuit_spaces`): with the sides ``P_m`` and
-    ``D_m`` of model m, ``sum_m w_m P_m^T D_m = U S V^T``, and the merged sides are ``S^(1/2) U^T`` and ``S^(1/2) V^T``,
-    the n largest singular values kept. Nothing of the size of the model is squared: the sides are stacked, their
-    triangular factors multiplied. Query heads that share a key head (and outputs that share values) are columns of one
-    side.
+    Whatever spaces of general linear maps a layer has (`isomerge.fusion.circuit_spaces`): with the sides ``P_m``
+    and ``D_m`` of model m, ``sum_m w_m P_m^T D_m = U S V^T``, and the merged sides are ``S^(1/2) U^T`` and
+    ``S^(1/2) V^T``, the n largest singular values kept. Nothing of the size of the model is squared: the sides are
+    stacked, their triangular factors multiplied. Query heads that share a key head (and outputs that share values)
+    are columns of one side.
 
-    Biases: a free one (a key bias without positions, a value bias with an output bias) is folded first, exactly; another
-    is one more column of its side. The turn of the head that the balanced split leaves open is the one nearest to the
-    first model's weights.
+    Biases: a free one (a key bias without positions, a value bias with an output bias) is folded first, exactly;
+    another is one more column of its side. The turn of the head that the balanced split leaves open is the one
+    nearest to the first model's weights.
 
-    With rotary positions queries and keys see each other through rotations that depend on the distance. No single product
-    stands for them, their group is smaller (`Complex`), and they are averaged as they are, like all that no general
-    linear map acts on. Where a space acts by rotations only (O, as after ``--spaces qk:O``), the products of a side with
-    itself count as well, and the average of ``[P D]^T [P D]`` is cut.
+    With rotary positions queries and keys see each other through rotations that depend on the distance. No single
+    product stands for them, their group is smaller (`Complex`), and they are averaged as they are, like all that no
+    general linear map acts on. Where a space acts by rotations only (O, as after ``--spaces qk:O``), the products
+    of a side with itself count as well, and the average of ``[P D]^T [P D]`` is cut.
 
     Args:
         spec: the spec whose spaces are used.
@@ -52,8 +53,8 @@ def circuits(
         weight: one weight per model; they are divided by their sum.
 
     Returns:
-        The blocks that carry such spaces, and those that their biases were folded into, in the tensors' dtype. The part of
-        such a block that no circuit covers is averaged.
+        The blocks that carry such spaces, and those that their biases were folded into, in the tensors' dtype. The
+        part of such a block that no circuit covers is averaged.
 
     Raises:
         IsomergeError: the weights sum to zero.
@@ -105,7 +106,8 @@ def products(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence[f
 
 
 def invariants(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """The best factor of ``sum_m w_m [P_m D_m]^T [P_m D_m]``: what is left of both sides when only rotations are free.
+    """The best factor of ``sum_m w_m [P_m D_m]^T [P_m D_m]``: what is left of both sides when only rotations are
+    free.
 
     Arguments and results as in `products`; negative eigenvalues, of negative weights, are cut.
     """
@@ -122,7 +124,8 @@ def invariants(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence
 
 
 def nearest_turn(sides: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The sides turned by the rotation of the inner space that brings them nearest to the first model's (Procrustes)."""
+    """The sides turned by the rotation of the inner space that brings them nearest to the first model's
+    (Procrustes)."""
     (plain, dual), (to_plain, to_dual) = sides, first
     cross = to_plain @ plain.mT + to_dual @ dual.mT
     u, _, vh = singular_values_and_vectors(cross)

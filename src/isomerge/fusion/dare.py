@@ -31,8 +31,8 @@ def dare_linear(
 ) -> Tensor:
     """Drop and rescale: ``base + lambda sum_m w_m c_m (b_m * delta_m)`` with random masks ``b_m``.
 
-    Every entry of a task vector is kept with probability ``density``. The factor ``c_m`` restores the sum of magnitudes
-    (mergekit's; close to the paper's ``1 / density``, which it is in expectation).
+    Every entry of a task vector is kept with probability ``density``. The factor ``c_m`` restores the sum of
+    magnitudes (mergekit's; close to the paper's ``1 / density``, which it is in expectation).
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.

@@ -43,8 +43,9 @@ def della(
     """MagPrune, then TIES' election: large entries of task vectors are kept more often than small ones.
 
     Within its row, the entry of rank r of n by magnitude is kept with probability
-    ``density - epsilon + 2 epsilon (r - 1) / (n - 1)``. (The window is ``epsilon`` wide in the paper, and every entry is
-    divided by its own probability; mergekit's is ``2 epsilon`` wide, and it restores the sum of magnitudes.)
+    ``density - epsilon + 2 epsilon (r - 1) / (n - 1)``. (The window is ``epsilon`` wide in the paper, and every
+    entry is divided by its own probability; mergekit's is ``2 epsilon`` wide, and it restores the sum of
+    magnitudes.)
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.

@@ -23,7 +23,8 @@ SETTLED = 1e-9
 
 @dataclass(frozen=True)
 class KroneckerFactors:
-    """The factored Fisher of a linear layer's weight W: for a change D of it, ``tr(G D A D^T)`` with D as [out, in]."""
+    """The factored Fisher of a linear layer's weight W: for a change D of it, ``tr(G D A D^T)`` with D as [out,
+    in]."""
 
     inputs: Tensor
     """A = E x x^T, float64 [in, in]."""
@@ -44,18 +45,19 @@ def fisher(
 ) -> Tensor:
     """The average weighted by the diagonal Fisher information: ``sum_k w_k F_k theta_k / sum_k w_k F_k``.
 
-    Matena & Raffel 2022, "Merging Models with Fisher-Weighted Averaging", Eq. 4: the mode of the product of the models'
-    Gaussian posteriors. As in their code, Fishers are comparable when each model's is divided by its norm over all
-    parameters, which `isomerge.merging.fusion_statistics` does. The floor differs: theirs is absolute and raises the first
-    model's alone; here it is relative, so that it means the same for every size of model and loss.
+    Matena & Raffel 2022, "Merging Models with Fisher-Weighted Averaging", Eq. 4: the mode of the product of the
+    models' Gaussian posteriors. As in their code, Fishers are comparable when each model's is divided by its norm
+    over all parameters, which `isomerge.merging.fusion_statistics` does. The floor differs: theirs is absolute and
+    raises the first model's alone; here it is relative, so that it means the same for every size of model and loss.
 
     Args:
         tensors: one per model, of one shape, float32 or float64, aligned.
         weight: not negative.
-        fishers: E grad^2 of every model in the shape of the tensors, aligned; where a model has none, or nobody has seen
-            anything, the result is the plain weighted average.
+        fishers: E grad^2 of every model in the shape of the tensors, aligned; where a model has none, or nobody has
+            seen anything, the result is the plain weighted average.
         floor: Fishers below this share of the tensor's mean Fisher (the mean over models and coordinates) count as
-            equal. So where all models are indifferent, such as at tokens that no example has, theirs is the plain average.
+            equal. So where all models are indifferent, such as at tokens that no example has, theirs is the plain
+            average.
 
     Raises:
         IsomergeError: negative weights, or a sum of weights that is zero.
@@ -92,16 +94,17 @@ def fisher_kfac(
 ) -> Tensor:
     """Linear layers merged by their factored Fisher, by conjugate gradients; every other tensor is averaged.
 
-    Minimises ``sum_k w_k <W - W_k, F_k (W - W_k)>`` with ``F_k W = G_k W A_k``, that is solves ``sum_k w_k G_k W A_k = sum_k
-    w_k G_k W_k A_k`` (Tam, Bansal & Raffel 2023, "Merging by Matching Models in Task Parameter Subspaces", Sec. 3; factors
-    of Martens & Grosse 2015). It begins at the weighted average and is preconditioned by the pooled ``M W = (sum_k w_k
-    G_k) W (sum_k w_k A_k)``: one step is exact where models share either factor.
+    Minimises ``sum_k w_k <W - W_k, F_k (W - W_k)>`` with ``F_k W = G_k W A_k``, that is solves ``sum_k w_k G_k W
+    A_k = sum_k w_k G_k W_k A_k`` (Tam, Bansal & Raffel 2023, "Merging by Matching Models in Task Parameter
+    Subspaces", Sec. 3; factors of Martens & Grosse 2015). It begins at the weighted average and is preconditioned
+    by the pooled ``M W = (sum_k w_k G_k) W (sum_k w_k A_k)``: one step is exact where models share either factor.
 
-    Two singular Fishers can have a minimum far outside of their models (an untied head's is nearly blind for rare tokens),
-    so each factor is drawn towards its mean eigenvalue, ``(1 - damping) G_k + damping mean(G_k) I``, and then each Fisher
-    towards the pooled one, ``(1 - damping) F_k + damping M``. (Their code multiplies what is off the diagonals instead,
-    which depends on the basis; this commutes with rotations, and without damping with every linear map.) Where the minimum
-    still lies too far out, the tensor is the average (`isomerge.fusion.near`). What no model's data see is averaged.
+    Two singular Fishers can have a minimum far outside of their models (an untied head's is nearly blind for rare
+    tokens), so each factor is drawn towards its mean eigenvalue, ``(1 - damping) G_k + damping mean(G_k) I``, and
+    then each Fisher towards the pooled one, ``(1 - damping) F_k + damping M``. (Their code multiplies what is off
+    the diagonals instead, which depends on the basis; this commutes with rotations, and without damping with every
+    linear map.) Where the minimum still lies too far out, the tensor is the average (`isomerge.fusion.near`). What
+    no model's data see is averaged.
 
     Args:
         tensors: one per model, of one shape, float32 or float64, aligned.
@@ -165,7 +168,8 @@ def _curvature(f: KroneckerFactors, d: Tensor) -> Tensor:
 def _conjugate_gradients(
     apply: Callable[[Tensor], Tensor], right: Tensor, solve: Callable[[Tensor], Tensor], iterations: int
 ) -> Tensor:
-    """The solution of ``apply(x) = right``, from zero, by preconditioned conjugate gradients (Hestenes & Stiefel 1952)."""
+    """The solution of ``apply(x) = right``, from zero, by preconditioned conjugate gradients (Hestenes & Stiefel
+    1952)."""
     x, residual = right * 0, right.clone()
     z = solve(residual)
     direction, size = z, float((residual * z).sum())
@@ -197,8 +201,8 @@ def _preconditioner(pooled: KroneckerFactors) -> Callable[[Tensor], Tensor]:
 def pseudo_inverse(gram: Tensor) -> Tensor:
     """The Moore-Penrose inverse of a symmetric positive matrix [n, n], float64.
 
-    Its rank is found after coordinates are scaled to a diagonal of ones: entries are rounded each by its own size, so that
-    a coordinate of large numbers does not hide the others.
+    Its rank is found after coordinates are scaled to a diagonal of ones: entries are rounded each by its own size,
+    so that a coordinate of large numbers does not hide the others.
     """
     import torch
 
@@ -222,7 +226,8 @@ def checked_weights(weight: Sequence[float]) -> list[float]:
     """
     if any(w < 0 for w in weight) or sum(weight) <= 0:
         raise IsomergeError(
-            f"weight {', '.join(f'{w:g}' for w in weight)}: this method needs weights that are not negative, one positive"
+            f"weight {', '.join(f'{w:g}' for w in weight)}: this method needs weights that are not negative, "
+            f"one positive"
         )
     return [w / sum(weight) for w in weight]
 

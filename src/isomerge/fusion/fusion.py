@@ -35,7 +35,8 @@ class Fusion:
         return [self.method.name, repr(self.parameters), self.first, self.seed if self.method.random else None]
 
     def weights(self, count: int) -> list[float]:
-        """How much each of a run's models counts, for a common mean: by the method's weights in the middle of the stack."""
+        """How much each of a run's models counts, for a common mean: by the method's weights in the middle of the
+        stack."""
         if "weight" not in self.method.options:
             return [1.0] * count
         found = self.parameters.at(self.method, "", 1, depth=3)["weight"]
@@ -60,8 +61,8 @@ def fusion_of(
         base: whether a base model is named.
 
     Raises:
-        IsomergeError: too few models, an unknown method, a base that is missing or of no use, or parameters that cannot
-            be used.
+        IsomergeError: too few models, an unknown method, a base that is missing or of no use, or parameters that
+            cannot be used.
     """
     chosen = merge_method(method)
     first = role_of_base(chosen, base)

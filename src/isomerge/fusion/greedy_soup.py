@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[str, Any]]:
     """The best model, averaged with each next best one that does not make the average worse on labelled examples.
 
-    Wortsman et al. 2022, "Model soups: averaging weights of multiple fine-tuned models improves accuracy without increasing
-    inference time", Recipe 1. The examples decide, so measure the result on others.
+    Wortsman et al. 2022, "Model soups: averaging weights of multiple fine-tuned models improves accuracy without
+    increasing inference time", Recipe 1. The examples decide, so measure the result on others.
 
     Args:
         run: the aligned models, live, and labelled examples that none of them was trained on.

@@ -24,8 +24,8 @@ def inner_products(tensors: Sequence[Tensor], origin: Tensor | None = None) -> T
         origin: subtracted from each of them, [rows, columns].
 
     Returns:
-        float64 [rows, n, n]. Products of float32 numbers are exact in float64: the Gram of equal tensors is singular
-        to 1e-16, where float32 sums would leave 1e-7, an angle of 3e-4.
+        float64 [rows, n, n]. Products of float32 numbers are exact in float64: the Gram of equal tensors is
+        singular to 1e-16, where float32 sums would leave 1e-7, an angle of 3e-4.
     """
     import torch
 

@@ -21,14 +21,15 @@ def karcher(tensors: Sequence[Tensor], *, max_iter: int = 10, tol: float = 1e-5)
     """The mean direction on the sphere, at the mean length.
 
     From the normalised sum of the unit vectors ``u_m`` it iterates ``x <- exp_x(mean_m log_x(u_m))``, with
-    ``log_x(u) = (a / sin a) (u - cos(a) x)`` for the angle ``a`` between x and u (Afsari 2011). All iterates lie in the
-    span of the models, so the iteration runs on coefficients, with nothing of the weights but their Gram matrix.
+    ``log_x(u) = (a / sin a) (u - cos(a) x)`` for the angle ``a`` between x and u (Afsari 2011). All iterates lie in
+    the span of the models, so the iteration runs on coefficients, with nothing of the weights but their Gram
+    matrix.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64. A single one comes back as it is.
         max_iter: largest number of steps.
-        tol: length of a step that ends the iteration, and norm up to which a model has no direction (it still counts
-            for the mean length).
+        tol: length of a step that ends the iteration, and norm up to which a model has no direction (it still
+            counts for the mean length).
     """
     if len(tensors) == 1:
         return tensors[0].clone()

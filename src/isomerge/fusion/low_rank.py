@@ -11,15 +11,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EXACT_UP_TO = 2048
-"""Matrices whose smaller side is longer than this are cut by a randomised range finder, unless the rank is near it."""
+"""Matrices whose smaller side is longer than this are cut by a randomised range finder, unless the rank is near
+it."""
 OVERSAMPLING = 16
 POWER_ITERATIONS = 4
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How many singular values are kept: at most ``rank`` (None: all), the fewest whose squares sum to the share ``energy``, and
-    none below the share ``epsilon`` of the largest; ``seed`` is the randomised range finder's.
+    """How many singular values are kept: at most ``rank`` (None: all), the fewest whose squares sum to the share
+    ``energy``, and none below the share ``epsilon`` of the largest; ``seed`` is the randomised range finder's.
     """
 
     rank: int | None
@@ -36,7 +37,8 @@ def norm(x: Tensor) -> float:
 
 
 def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
-    """``B [out, r], A [r, in]`` with B A the best approximation of a matrix; each has the roots of the singular values.
+    """``B [out, r], A [r, in]`` with B A the best approximation of a matrix; each has the roots of the singular
+    values.
 
     Values within rounding of zero, by numpy's rule for ranks, are not counted.
     """
@@ -55,7 +57,8 @@ def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
 
 
 def _singular(matrix: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """``U, S, V^T``: all, or the first few of a large matrix (Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1)."""
+    """``U, S, V^T``: all, or the first few of a large matrix (Halko, Martinsson and Tropp 2011, algorithms 4.4 and
+    5.1)."""
     import torch
 
     few = rank + OVERSAMPLING

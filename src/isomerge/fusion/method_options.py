@@ -1,5 +1,6 @@
-"""The options of merge methods: their kinds, and what a signature cannot say: which values they take, alone and together,
-how many models a method merges, and how large its result can be; and the value of an option for one tensor.
+"""The options of merge methods: their kinds, and what a signature cannot say: which values they take, alone and
+together, how many models a method merges, and how large its result can be; and the value of an option for one
+tensor.
 
     @merge_method
     @limited(density=SHARE, consensus_method=CONSENSUS, models=(2, None))
@@ -88,7 +89,8 @@ def limited(
     bound: Bound | None = None,
     **values: Range | tuple[str, ...],
 ) -> Callable[[Function], Function]:
-    """Give a function limits, before it is registered: values of its options by name, and the other fields of `Limits`."""
+    """Give a function limits, before it is registered: values of its options by name, and the other fields of
+    `Limits`."""
 
     def put(function: Function) -> Function:
         function.__dict__["limits"] = Limits(values, models, together, bound)
@@ -103,8 +105,8 @@ def limits_of(function: Callable[..., Any]) -> Limits:
 
 
 def check_kind(option: Option, value: Any, place: str) -> None:
-    """Refuse a value of another kind than an option's, or one that it does not take; whole numbers are numbers, and 1 and 0
-    flags, as in mergekit.
+    """Refuse a value of another kind than an option's, or one that it does not take; whole numbers are numbers, and
+    1 and 0 flags, as in mergekit.
 
     Raises:
         IsomergeError: naming the place.

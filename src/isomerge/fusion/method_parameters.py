@@ -1,9 +1,10 @@
-"""Parameters of a merge: mergekit's scalars, gradients and filters, resolved for every tensor, and refused before anything is
-read where they cannot be used together.
+"""Parameters of a merge: mergekit's scalars, gradients and filters, resolved for every tensor, and refused before
+anything is read where they cannot be used together.
 
-A setting is a scalar, a gradient (a list of numbers, interpolated from the first layer of a slice to its last), or a list
-of ``{filter: part of a tensor's name, value: scalar or gradient}``, the first that fits. Of several settings the nearest
-counts: that of a slice's source (or of a model), of the slice, of the recipe; one whose filters do not fit is passed over."""
+A setting is a scalar, a gradient (a list of numbers, interpolated from the first layer of a slice to its last), or
+a list of ``{filter: part of a tensor's name, value: scalar or gradient}``, the first that fits. Of several settings
+the nearest counts: that of a slice's source (or of a model), of the slice, of the recipe; one whose filters do not
+fit is passed over."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def numbers_of(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_number(setting: Any) -> Any:
-    """A scalar, gradient or list of filters with its texts read as numbers; what is no number stays for those who refuse it."""
+    """A scalar, gradient or list of filters with its texts read as numbers; what is no number stays for those who
+    refuse it."""
     if isinstance(setting, Mapping):
         return {key: as_number(value) if key == "value" else value for key, value in setting.items()}
     if isinstance(setting, str):
@@ -45,8 +47,9 @@ Level = tuple[Mapping[str, Any], str]
 def check_together(method: Method, levels: Sequence[Level]) -> None:
     """Refuse values that a method does not take together, for one model of one slice.
 
-    They are tried at every value of a gradient, for tensors that no filter fits and for those that one does. Where several
-    options have filters, and other ones, which tensors have which values is not known yet: then the method itself refuses.
+    They are tried at every value of a gradient, for tensors that no filter fits and for those that one does. Where
+    several options have filters, and other ones, which tensors have which values is not known yet: then the method
+    itself refuses.
 
     Args:
         method: what they are for.
@@ -143,12 +146,13 @@ class Parameters:
     ) -> dict[str, Any]:
         """The method's parameters for one tensor.
 
-        Filters of what has one value per model look into the name that the tensor has in that model, as mergekit's do: of
-        a slice's sources, with the number of their own layer.
+        Filters of what has one value per model look into the name that the tensor has in that model, as mergekit's
+        do: of a slice's sources, with the number of their own layer.
 
         Args:
             method: what they are for.
-            name: the tensor's name in the output, which all other filters look into; empty for tensors that no filter fits.
+            name: the tensor's name in the output, which all other filters look into; empty for tensors that no
+                filter fits.
             layer: its layer in the output; None outside the stack.
             after: whether it comes after the stack (norms, heads) rather than before it.
             depth: the number of layers of its stack, where there is one slice alone.
@@ -203,7 +207,8 @@ class Parameters:
         return list(notes)
 
     def _levels(self) -> Iterator[tuple[tuple[Settings, str], ...]]:
-        """For every model of every slice, the settings that count for it, the nearest first, and where they stand."""
+        """For every model of every slice, the settings that count for it, the nearest first, and where they
+        stand."""
         for k, part in enumerate(self.slices):
             wider = ((part.own, f"slices.{k}.parameters"), (self.common, "parameters"))
             for settings, place in zip(part.sources, part.places or ["models"] * len(part.sources), strict=True):
@@ -231,7 +236,8 @@ class Parameters:
                 yield settings, f"{place}.parameters", True
 
     def _place(self, layer: int | None, after: bool, depth: int) -> tuple[SliceParameters, float, int]:
-        """The slice of a layer, where in it the layer lies (from 0 to 1), and how many of its layers come before."""
+        """The slice of a layer, where in it the layer lies (from 0 to 1), and how many of its layers come
+        before."""
         if layer is None:  # as mergekit: what lies outside the layers takes a gradient's first value
             return self.slices[-1 if after else 0], 0.0, 0
         if len(self.slices) == 1:
@@ -297,8 +303,8 @@ def scalars(setting: Any, where: str) -> Iterator[Any]:
 
 
 def of_every_model(method: Method, name: str, value: Any) -> bool:
-    """Whether a parameter given by the command line or Python has one value per model: a list of numbers where the parameter
-    has one per model, and neither a gradient of one for all models nor a list of filters."""
+    """Whether a parameter given by the command line or Python has one value per model: a list of numbers where the
+    parameter has one per model, and neither a gradient of one for all models nor a list of filters."""
     option = method.options.get(name)
     listed = isinstance(value, (list, tuple)) and not any(isinstance(entry, Mapping) for entry in value)
     return option is not None and option.per_model and listed
@@ -316,8 +322,8 @@ def of_models(
         given: by name; a list of ``count`` numbers is one per model where the parameter is.
 
     Raises:
-        IsomergeError: unknown parameters, values that the method does not take, another number of values, or too many or too
-            few models.
+        IsomergeError: unknown parameters, values that the method does not take, another number of values, or too
+            many or too few models.
     """
     check_count(count, method.name, method.models)
     given = dict(given or {})
@@ -331,7 +337,8 @@ def of_models(
         if of_every_model(method, name, value):
             if len(value) != count:
                 raise IsomergeError(
-                    f"--{'weights' if name == 'weight' and weights is not None else f'parameter {name}'}: {count} numbers are "
+                    f"--{'weights' if name == 'weight' and weights is not None else f'parameter {name}'}: "
+                    f"{count} numbers are "
                     f"needed, got {list(value)}"
                 )
             for settings, single in zip(each, value, strict=True):

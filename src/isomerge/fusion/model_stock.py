@@ -26,8 +26,8 @@ def model_stock(tensors: Sequence[Tensor], base: Tensor, *, filter_wise: bool = 
     """Between the base and the average, as near to the average as the models agree.
 
     ``t mean_m(theta_m) + (1 - t) base`` with ``t = n c / (1 + (n - 1) c)`` for n models, where c is the mean cosine
-    between their task vectors. Were the models drawn around a centre at equal distances and right angles, this would
-    be the nearest point to the centre.
+    between their task vectors. Were the models drawn around a centre at equal distances and right angles, this
+    would be the nearest point to the centre.
 
     Args:
         tensors: two or more tensors of one shape, float32 or float64, aligned.

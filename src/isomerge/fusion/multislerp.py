@@ -30,8 +30,8 @@ def multislerp(
 
     ``(sum_m w_m |theta_m|) u / |u|`` with ``u = sum_m w_m theta_m / |theta_m|``; with a base, of the task vectors
     ``theta_m - base``. Multi-SLERP is described as a step in the tangent space at ``u / |u|``: that step is
-    ``sum_m w_m (u_m - <u_m, u> u / |u|^2) = u - u = 0`` whatever the weights, so it is left out here. For the geodesic
-    mean see `karcher`.
+    ``sum_m w_m (u_m - <u_m, u> u / |u|^2) = u - u = 0`` whatever the weights, so it is left out here. For the
+    geodesic mean see `karcher`.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64. A single one comes back as it is.
@@ -41,8 +41,8 @@ def multislerp(
         eps: added to norms; the norm of ``u`` that counts as zero.
 
     Raises:
-        IsomergeError: the weighted directions of three or more models cancel (two are then averaged), or the weights
-            sum to zero.
+        IsomergeError: the weighted directions of three or more models cancel (two are then averaged), or the
+            weights sum to zero.
     """
     if len(tensors) == 1:
         return tensors[0].clone()
@@ -61,6 +61,7 @@ def multislerp(
         shares = [c * mean / length for c in onto]
     elif len(tensors) > 2 and float(norms.max()) > 0:
         raise IsomergeError(
-            "multislerp: the weighted directions of the models cancel in a tensor, so they have no mean: change a weight"
+            "multislerp: the weighted directions of the models cancel in a tensor, so they have no mean: "
+            "change a weight"
         )
     return combination(tensors, shares, base)

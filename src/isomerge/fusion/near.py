@@ -1,8 +1,8 @@
 """Solutions of least squares stay near their models: one that does not is the average.
 
-Two quadratic bowls that are nearly flat in a direction can have their common minimum as far out as one likes, though each
-has its own where its model is (two lines that are nearly parallel cross far away). Such a minimum says nothing of the
-models: it is what is left of rounding and of too few examples.
+Two quadratic bowls that are nearly flat in a direction can have their common minimum as far out as one likes,
+though each has its own where its model is (two lines that are nearly parallel cross far away). Such a minimum says
+nothing of the models: it is what is left of rounding and of too few examples.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REACH = 10.0
-"""How far from the average a solution may lie, as a multiple of the farthest model's distance from it. With the default
-options it is below 2 on small language models, with as few as two examples (docs/guide/which-method.md)."""
+"""How far from the average a solution may lie, as a multiple of the farthest model's distance from it. With the
+default options it is below 2 on small language models, with as few as two examples (docs/guide/which-method.md)."""
 SINGULAR = "averaged, as the statistics are nearly singular (too few examples, or outputs that never occur)"
 
 

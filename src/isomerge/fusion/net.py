@@ -1,7 +1,7 @@
 """The net under all methods: no merged tensor is written that its method cannot explain.
 
-A result that is not finite, or larger than its method's bound (`isomerge.fusion.bounds`), comes of statistics that do not
-fit, of rounding, or of a mistake in a method: it stops the run before the output appears.
+A result that is not finite, or larger than its method's bound (`isomerge.fusion.bounds`), comes of statistics that
+do not fit, of rounding, or of a mistake in a method: it stops the run before the output appears.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def check_explained(
     size = result if isinstance(result, Size) else size_of([result])
     if not isfinite(size.norm):
         raise IsomergeError(
-            f"tensor {name} has NaN or infinite values as the method {method.name} computes it: its weights, parameters or "
+            f"tensor {name} has NaN or infinite values as the method {method.name} computes it: its weights, "
+            f"parameters or "
             "statistics are too large or do not fit these models; choose others"
         )
     seen = Size(0.0, 0.0)
@@ -65,8 +66,10 @@ def check_explained(
         if is_ <= ROUNDING * most:
             what, is_, most = "largest entry", size.largest, limit.largest
         raise IsomergeError(
-            f"tensor {name} has a {what} of {is_:.3g} as the method {method.name} computes it, but its inputs and parameters "
-            f"explain no more than {most:.3g}: such a model does not work, so none is written; choose another method, or look at "
+            f"tensor {name} has a {what} of {is_:.3g} as the method {method.name} computes it, but its inputs "
+            f"and parameters "
+            f"explain no more than {most:.3g}: such a model does not work, so none is written; choose another "
+            f"method, or look at "
             "its statistics and weights"
         )
 

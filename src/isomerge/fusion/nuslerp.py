@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 NORM = 1e-7
 """Smallest norm that a vector is divided by (mergekit's)."""
 SINE = 1e-7
-"""Largest sine of the angle between two vectors that count as colinear. It is 1e-8 in mergekit, whose square is below
-the rounding of a squared cosine: antipodal vectors would be divided by noise."""
+"""Largest sine of the angle between two vectors that count as colinear. It is 1e-8 in mergekit, whose square is
+below the rounding of a squared cosine: antipodal vectors would be divided by noise."""
 TOTAL = 1e-6
 """Sum of weights that counts as zero (mergekit's)."""
 
@@ -34,8 +34,8 @@ def nuslerp(
 ) -> Tensor:
     """Spherical interpolation between two models by their weights, ``t = w_2 / (w_1 + w_2)``.
 
-    With a base, of their task vectors: ``base + slerp(theta_1 - base, theta_2 - base)``. Unlike in `slerp`, only what is
-    colinear to rounding (sine up to 1e-7) is interpolated on a line.
+    With a base, of their task vectors: ``base + slerp(theta_1 - base, theta_2 - base)``. Unlike in `slerp`, only
+    what is colinear to rounding (sine up to 1e-7) is interpolated on a line.
 
     Args:
         tensors: two tensors of one shape, float32 or float64.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Tensor:
     """The base plus, entry by entry, the mean task vector of the models that change it.
 
-    A model changes an entry when its task vector there is larger than ``epsilon``. Where one model does, its change is
-    taken whole; where several do, their mean; smaller changes count as none.
+    A model changes an entry when its task vector there is larger than ``epsilon``. Where one model does, its change
+    is taken whole; where several do, their mean; smaller changes count as none.
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.
@@ -34,10 +34,11 @@ def ram(tensors: Sequence[Tensor], base: Tensor, *, epsilon: float = 1e-5) -> Te
 def ramplus_tl(
     tensors: Sequence[Tensor], base: Tensor, *, r: float = 0.1, alpha: float = 0.2, epsilon: float = 1e-5
 ) -> Tensor:
-    """RAM with unique changes scaled up: by ``1 + r clamp(rho, 0, alpha)``, what a model loses where it is averaged.
+    """RAM with unique changes scaled up: by ``1 + r clamp(rho, 0, alpha)``, what a model loses where it is
+    averaged.
 
-    ``rho`` is the number of a model's changed entries that others change too over the number that it alone changes, counted
-    per tensor (tensor-local: TL).
+    ``rho`` is the number of a model's changed entries that others change too over the number that it alone changes,
+    counted per tensor (tensor-local: TL).
 
     Args:
         tensors, base, epsilon: as in `ram`.

@@ -4,14 +4,14 @@
     def ties(tensors, base, *, weight: Sequence[float] = per_model(1.0), density: Sequence[float] = per_model(1.0),
              normalize: bool = True, rng: torch.Generator) -> Tensor: ...
 
-``tensors`` are aligned, one per model, of one shape, float32 or float64, and never changed in place. A second parameter
-``base`` asks for a base model (``base: Tensor | None`` admits one); the others are then given without it. Keyword
-parameters whose default is `per_model` have one value per model, the others one for all. A trailing underscore is dropped
-(``lambda_`` is mergekit's ``lambda``). ``rng`` makes a method random: it is seeded from the run's seed and the tensor's
-name, so that neither the order of tensors nor the number of workers matters. ``fishers``, ``grams`` and ``factors`` are
-statistics of the models (`isomerge.merging.fusion_statistics`); ``notes`` is a list to which it appends what users should
-know of a tensor. Ranges, choices, the number of models and how large a result can be are said by
-`isomerge.fusion.method_options.limited`.
+``tensors`` are aligned, one per model, of one shape, float32 or float64, and never changed in place. A second
+parameter ``base`` asks for a base model (``base: Tensor | None`` admits one); the others are then given without it.
+Keyword parameters whose default is `per_model` have one value per model, the others one for all. A trailing
+underscore is dropped (``lambda_`` is mergekit's ``lambda``). ``rng`` makes a method random: it is seeded from the
+run's seed and the tensor's name, so that neither the order of tensors nor the number of workers matters.
+``fishers``, ``grams`` and ``factors`` are statistics of the models (`isomerge.merging.fusion_statistics`);
+``notes`` is a list to which it appends what users should know of a tensor. Ranges, choices, the number of models
+and how large a result can be are said by `isomerge.fusion.method_options.limited`.
 
 Adding a method is one file in this folder.
 """
@@ -89,12 +89,14 @@ class Method:
 
     @property
     def compares(self) -> bool:
-        """Its result depends on the gauge of gains: it compares sizes, lengths or angles, and follows no statistics."""
+        """Its result depends on the gauge of gains: it compares sizes, lengths or angles, and follows no
+        statistics."""
         return not (self.scale_free or self.statistics or self.forward)
 
     @property
     def built_in(self) -> bool:
-        """It is one of isomerge's own, which may be tried on any numbers: others may take their time, or want what is real."""
+        """It is one of isomerge's own, which may be tried on any numbers: others may take their time, or want what
+        is real."""
         return self.function.__module__.partition(".")[0] == __name__.partition(".")[0]
 
     @property
@@ -120,8 +122,8 @@ class Method:
         check_kind(self.options[name], value, place)
 
     def values(self, parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
-        """All options by the users' names, defaults filled in, one value for each of ``count`` models where there is one per
-        model."""
+        """All options by the users' names, defaults filled in, one value for each of ``count`` models where there
+        is one per model."""
         found: dict[str, Any] = {}
         for option in self.options.values():
             value = parameters.get(option.name, option.default)
@@ -168,7 +170,8 @@ _METHODS: dict[str, Method] = {}
 
 
 def scale_free(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare, below the decorator that registers it, that a method of tensors commutes with factors of coordinates."""
+    """Declare, below the decorator that registers it, that a method of tensors commutes with factors of
+    coordinates."""
     function.__dict__["scale_free"] = True
     return function
 
@@ -180,30 +183,31 @@ def merge_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def elementwise_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a function of aligned tensors whose result depends, entry by entry, on that entry of the models alone; it is
-    given pieces of tensors, flattened."""
+    """Register a function of aligned tensors whose result depends, entry by entry, on that entry of the models
+    alone; it is given pieces of tensors, flattened."""
     _METHODS[function.__name__] = replace(describe(function), elementwise=True)
     return function
 
 
 def widening_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of aligned tensors that takes them in any floating dtype, half precision too, computes in
-    `isomerge.pieces.wide_dtype` piece by piece, and puts the result into the keyword parameter ``out`` (None: into a tensor
-    in that dtype)."""
+    `isomerge.pieces.wide_dtype` piece by piece, and puts the result into the keyword parameter ``out`` (None: into
+    a tensor in that dtype)."""
     _METHODS[function.__name__] = replace(describe(function), widening=True)
     return function
 
 
 def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a function of work units: ``function(spec, units, *, options) -> {block: tensor}``, where ``units`` are, per
-    model, the aligned tensors by block. Blocks that it does not return are averaged by the parameter ``weight``."""
+    """Register a function of work units: ``function(spec, units, *, options) -> {block: tensor}``, where ``units``
+    are, per model, the aligned tensors by block. Blocks that it does not return are averaged by the parameter
+    ``weight``."""
     _METHODS[function.__name__] = describe(function, unit=True)
     return function
 
 
 def forward_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a function that runs the aligned models on examples: ``function(run, *, options) -> (module, report)``, where
-    ``run`` is an `isomerge.merging.endpoints.Forward` and the module has the merged parameters."""
+    """Register a function that runs the aligned models on examples: ``function(run, *, options) -> (module,
+    report)``, where ``run`` is an `isomerge.merging.endpoints.Forward` and the module has the merged parameters."""
     _METHODS[function.__name__] = describe(function, forward=True)
     return function
 

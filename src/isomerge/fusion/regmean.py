@@ -39,14 +39,14 @@ def regmean(
 ) -> Tensor:
     """Regression of every linear layer on the models' own outputs, in closed form; every other tensor is averaged.
 
-    ``W = (sum_k w_k W_k G_k) (sum_k w_k G_k)^-1`` minimises ``sum_k w_k E |W x_k - W_k x_k|^2`` (Jin et al. 2023, "Dataless
-    Knowledge Fusion by Merging Weights of Language Models", Eq. 2) with ``G_k = E x_k x_k^T``, a mean over the model's
-    tokens where the paper has a sum. Products of different inputs are multiplied by ``alpha`` (their Sec. 4): the
-    further from 1, the closer to the average weighted by the inputs' sizes.
+    ``W = (sum_k w_k W_k G_k) (sum_k w_k G_k)^-1`` minimises ``sum_k w_k E |W x_k - W_k x_k|^2`` (Jin et al. 2023,
+    "Dataless Knowledge Fusion by Merging Weights of Language Models", Eq. 2) with ``G_k = E x_k x_k^T``, a mean
+    over the model's tokens where the paper has a sum. Products of different inputs are multiplied by ``alpha``
+    (their Sec. 4): the further from 1, the closer to the average weighted by the inputs' sizes.
 
-    Directions that no model's data see (singular Grams) keep the weighted average: a solution of least norm there would
-    be zeros. Where the minimum lies far outside of the models, as with nearly singular Grams at alpha 1, the tensor is the
-    average (`isomerge.fusion.near`).
+    Directions that no model's data see (singular Grams) keep the weighted average: a solution of least norm there
+    would be zeros. Where the minimum lies far outside of the models, as with nearly singular Grams at alpha 1, the
+    tensor is the average (`isomerge.fusion.near`).
 
     Args:
         tensors: one per model, of one shape, float32 or float64, aligned.

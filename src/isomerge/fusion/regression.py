@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 def regression(
     run: Forward, *, weight: Sequence[float] = per_model(1.0), ridge: float | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Layer by layer, every linear map regressed onto the aligned models' outputs, on inputs from the merged layers before.
+    """Layer by layer, every linear map regressed onto the aligned models' outputs, on inputs from the merged layers
+    before.
 
-    No point of the line between the models: a distillation in closed form. The report has the errors of the outputs on
-    held-out examples, and those of the same regression without alignment as a control.
+    No point of the line between the models: a distillation in closed form. The report has the errors of the outputs
+    on held-out examples, and those of the same regression without alignment as a control.
 
     Args:
         run: the aligned models, live, and examples; labels are not looked at.
         weight: of every model in the targets.
-        ridge: relative to the mean of a Gram matrix's diagonal; by default 1e-3, and 1e-2 for fewer than 256 examples.
+        ridge: relative to the mean of a Gram matrix's diagonal; by default 1e-3, and 1e-2 for fewer than 256
+            examples.
     """
     from isomerge.fusion.forward.control import regress_with_control
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEGLIGIBLE = 1e-6
-"""Sum of the models' mean squares below which they weigh alike, and the smallest sum of weights that is divided by."""
+"""Sum of the models' mean squares below which they weigh alike, and the smallest sum of weights that is divided
+by."""
 
 
 @merge_method
@@ -23,10 +24,10 @@ NEGLIGIBLE = 1e-6
 def sce(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float = 1.0, int8_mask: bool = False) -> Tensor:
     """Select entries on which the models differ, calculate the models' weights, erase minority signs.
 
-    Of the task vectors only the entries of largest variance over the models stay: ``floor(select_topk N)`` of the N whose
-    variance is not zero. A model weighs the mean square of what stays of its task vector. Of each entry the models with the
-    sign of the sum are averaged by these weights. (The election, as in mergekit, is not weighted. Where mean squares sum
-    to less than 1e-6, as between a base and a light fine-tune, its models weigh alike.)
+    Of the task vectors only the entries of largest variance over the models stay: ``floor(select_topk N)`` of the N
+    whose variance is not zero. A model weighs the mean square of what stays of its task vector. Of each entry the
+    models with the sign of the sum are averaged by these weights. (The election, as in mergekit, is not weighted.
+    Where mean squares sum to less than 1e-6, as between a base and a light fine-tune, its models weigh alike.)
 
     Args:
         tensors: one tensor per model, of one shape, float32 or float64, aligned.

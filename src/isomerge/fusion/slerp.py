@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 DOT_THRESHOLD = 0.9995
 """Cosine beyond which two tensors count as colinear (mergekit's)."""
 EPS = 1e-8
-"""Norm up to which a tensor counts as zero (mergekit's): it is not scaled to length one, its cosine is about zero."""
+"""Norm up to which a tensor counts as zero (mergekit's): it is not scaled to length one, its cosine is about
+zero."""
 
 
 @merge_method
@@ -25,8 +26,9 @@ EPS = 1e-8
 def slerp(tensors: Sequence[Tensor], base: Tensor, *, t: float) -> Tensor:
     """Spherical interpolation from the base to the other model.
 
-    ``(sin((1 - t) a) base + sin(t a) theta) / sin(a)`` with the angle ``a`` between the two, each tensor taken as one
-    vector. Where they are colinear or antipodal (``|cos a| > 0.9995``) it is the line ``(1 - t) base + t theta``.
+    ``(sin((1 - t) a) base + sin(t a) theta) / sin(a)`` with the angle ``a`` between the two, each tensor taken as
+    one vector. Where they are colinear or antipodal (``|cos a| > 0.9995``) it is the line ``(1 - t) base + t
+    theta``.
 
     Args:
         tensors: one tensor of any shape, float32 or float64.

@@ -1,7 +1,7 @@
 """Sparse task vectors: which entries are kept, and how what is left is scaled.
 
-Selection is by the k-th smallest value (quickselect), never by sorting. Among equal values at a threshold the earlier
-entry ranks lower in ascending and higher in descending order, as with a stable sort.
+Selection is by the k-th smallest value (quickselect), never by sorting. Among equal values at a threshold the
+earlier entry ranks lower in ascending and higher in descending order, as with a stable sort.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def lowest(values: Tensor, count: int) -> Tensor:
 
 
 def kth_smallest(flat: Tensor, k: int) -> float:
-    """The ``k``-th smallest entry (from one) of a vector, whose entries are put in another order: the ``k`` lowest first."""
+    """The ``k``-th smallest entry (from one) of a vector, whose entries are put in another order: the ``k`` lowest
+    first."""
     if flat.device.type != "cpu":
         flat.copy_(flat.sort().values)
     else:
@@ -68,7 +69,8 @@ def check_window(density: float, epsilon: float) -> None:
     """
     if density - epsilon <= 0 or density + epsilon >= 1:
         raise IsomergeError(
-            f"`epsilon` is {epsilon} with a density of {density}, but density - epsilon and density + epsilon must lie "
+            f"`epsilon` is {epsilon} with a density of {density}, but density - epsilon and density + epsilon "
+            f"must lie "
             "between 0 and 1: choose a smaller epsilon"
         )
 

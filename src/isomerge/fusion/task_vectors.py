@@ -21,8 +21,8 @@ def elect_signs(deltas: Sequence[Tensor], consensus: str) -> Tensor:
 
     Args:
         deltas: weighted task vectors.
-        consensus: ``sum``: the sign of their sum, as in the paper. ``count``: the sign that more of them have. A tie, and
-            what nobody changes, is positive.
+        consensus: ``sum``: the sign of their sum, as in the paper. ``count``: the sign that more of them have. A
+            tie, and what nobody changes, is positive.
 
     Raises:
         IsomergeError: another word for ``consensus``.
@@ -46,7 +46,8 @@ def add_task_vectors(
 ) -> Tensor:
     """``base + lambda sum_m w_m delta_m``, divided by the sum of weights when ``normalize``.
 
-    With ``consensus`` an entry of a model counts, in both sums, only where its weighted task vector has the elected sign.
+    With ``consensus`` an entry of a model counts, in both sums, only where its weighted task vector has the elected
+    sign.
 
     Args:
         base: the base's tensor.

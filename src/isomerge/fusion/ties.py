@@ -34,8 +34,8 @@ def ties(
 ) -> Tensor:
     """Trim, elect, merge: task vectors keep their largest entries, and of these only those of the elected sign.
 
-    ``base + lambda (sum_m w_m d_m [sign(w_m d_m) = s]) / (sum_m w_m [sign(w_m d_m) = s])`` with the trimmed task vectors
-    ``d_m`` and ``s = sign(sum_m w_m d_m)``, entry by entry.
+    ``base + lambda (sum_m w_m d_m [sign(w_m d_m) = s]) / (sum_m w_m [sign(w_m d_m) = s])`` with the trimmed task
+    vectors ``d_m`` and ``s = sign(sum_m w_m d_m)``, entry by entry.
 
     Args:
         tensors: one tensor per model, of one shape, in any floating dtype, aligned.

@@ -1,8 +1,8 @@
 """TIES' trimming: the threshold of a task vector, found exactly without the task vector being whole in memory.
 
-The rank that is asked for lies, almost always, between two values that a sample gives. One pass counts what is below, at
-and between them; what lies between, a few entries in a hundred, is searched by quickselect. Where the sample misleads, the
-whole task vector is searched: the result never depends on the sample.
+The rank that is asked for lies, almost always, between two values that a sample gives. One pass counts what is
+below, at and between them; what lies between, a few entries in a hundred, is searched by quickselect. Where the
+sample misleads, the whole task vector is searched: the result never depends on the sample.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 SAMPLE = 1 << 16
 """Entries of a sample."""
 WHOLE = 1 << 24
-"""Vectors of no more entries are searched whole, in 67 megabytes: as fast on one core, and one long step, during which other
-threads have the interpreter's lock."""
+"""Vectors of no more entries are searched whole, in 67 megabytes: as fast on one core, and one long step, during
+which other threads have the interpreter's lock."""
 SIGMAS = 6.0
-"""Standard deviations of a random sample's rank between which the searched one is looked for: they hold 1 - 2e-9 of all
-random samples. Ours is drawn at even distances, which an adversary may mislead: that costs time."""
+"""Standard deviations of a random sample's rank between which the searched one is looked for: they hold 1 - 2e-9 of
+all random samples. Ours is drawn at even distances, which an adversary may mislead: that costs time."""
 
 
 ROOM = 0.05
-"""The share of a vector for which there is room between the two values; a random sample leaves no more than 0.024 there."""
+"""The share of a vector for which there is room between the two values; a random sample leaves no more than 0.024
+there."""
 
 
 class Sizes:
@@ -100,7 +101,8 @@ def _bracket(sizes: Sizes, k: int) -> tuple[float, float]:
 
 
 def _between(sizes: Sizes, k: int, low: float, high: float) -> Rank | None:
-    """The ``k``-th smallest where it is from ``low`` to ``high``; None where it is not, or where too much lies between."""
+    """The ``k``-th smallest where it is from ``low`` to ``high``; None where it is not, or where too much lies
+    between."""
     import numpy as np
 
     below = at_low = at_high = count = 0

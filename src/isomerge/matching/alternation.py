@@ -1,9 +1,10 @@
 """Bases that meet in one tensor, each solved with the others where they are: DeepSeek's heads and latents.
 
-``kv_b_proj`` is read by heads and reads a latent: both are permuted, and both carry elements of their own. One cross-Gram over all
-pairs of heads, of their coordinates and of latent coordinates at once would have (n d r)^2 numbers, so the bases take turns: block
-coordinate ascent of ``<A, g B>``, which never falls. The first turn of a base sees the tensors in which it is alone and those
-whose other bases have had theirs, so that a moved copy is found at once where a base has a tensor of its own.
+``kv_b_proj`` is read by heads and reads a latent: both are permuted, and both carry elements of their own. One
+cross-Gram over all pairs of heads, of their coordinates and of latent coordinates at once would have (n d r)^2
+numbers, so the bases take turns: block coordinate ascent of ``<A, g B>``, which never falls. The first turn of a
+base sees the tensors in which it is alone and those whose other bases have had theirs, so that a moved copy is
+found at once where a base has a tensor of its own.
 """
 
 from __future__ import annotations

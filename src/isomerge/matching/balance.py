@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Where two non-compact spaces meet in one tensor they are balanced in turn; each turn lowers the norm.
-# The turns are over when a sweep moves less than the last bit of float32 or 1e-12 can tell, or, near that, no longer less
+# The turns are over when a sweep moves less than the last bit of float32 or 1e-12 can tell, or, near that, no
+# longer less
 # than it did a few sweeps before: sums over thousands of entries leave more rounding than one bit.
 SWEEPS = 400
 SETTLED = 1e-12
@@ -64,7 +65,8 @@ def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
 
 
 def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
-    """Zero every free bias; what it carried goes into the output bias. What is changed is replaced by new tensors."""
+    """Zero every free bias; what it carried goes into the output bias. What is changed is replaced by new
+    tensors."""
     elements = {}
     for shift, key, blocks in find_shifts(spec, list(tensors)):
         view, _ = bias_view(spec, shift, blocks[shift.bias], tensors[blocks[shift.bias]])

@@ -1,13 +1,13 @@
 """One real search with a certificate: the factor that comes with a rotation or a phase.
 
-Once these are solved, ``s = ln a`` is left with the cost ``alpha e^2s + beta e^-2s - 2 h(e^s C+ + e^-s C-)``, where h is
-the score of a compact group that contains -1: a norm (nuclear for rotations, the modulus for phases). The cost is a
-difference of convex functions and can have several minima, even several global ones.
+Once these are solved, ``s = ln a`` is left with the cost ``alpha e^2s + beta e^-2s - 2 h(e^s C+ + e^-s C-)``, where
+h is the score of a compact group that contains -1: a norm (nuclear for rotations, the modulus for phases). The cost
+is a difference of convex functions and can have several minima, even several global ones.
 
-Bound: every linear piece p e^s + m e^-s of h is its own second derivative, so h, which is not negative, is convex in s
-and lies below its chord on an interval. The squares less twice the chord are convex, with their minimum in closed form.
-The bound is off by the square of the interval's length; that of a Lipschitz constant, ``|h'| <= h(e^s C+ - e^-s C-)``,
-would be off by the length itself.
+Bound: every linear piece p e^s + m e^-s of h is its own second derivative, so h, which is not negative, is convex
+in s and lies below its chord on an interval. The squares less twice the chord are convex, with their minimum in
+closed form. The bound is off by the square of the interval's length; that of a Lipschitz constant, ``|h'| <= h(e^s
+C+ - e^-s C-)``, would be off by the length itself.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class _Search:
     def ends(self) -> Tensor:
         """Ends [k, PIECES + 1] of the first intervals, which hold every minimiser.
 
-        With ``p = h(C+)`` and ``m = h(C-)`` the cost is at least ``x^2 - 2 p x - m^2`` in ``x = e^s``; alike in e^-s.
+        With ``p = h(C+)`` and ``m = h(C-)`` the cost is at least ``x^2 - 2 p x - m^2`` in ``x = e^s``; alike in
+        e^-s.
         """
         import torch
 
@@ -127,7 +128,8 @@ def _branch(search: _Search, item: Tensor, cells: Tensor, tolerance: float) -> T
 
 
 def _chord_bound(cells: Tensor) -> tuple[Tensor, Tensor]:
-    """A lower bound of the cost on intervals [4, m], and where to cut them: at its minimiser, away from the ends."""
+    """A lower bound of the cost on intervals [4, m], and where to cut them: at its minimiser, away from the
+    ends."""
     import torch
 
     low, high, h_low, h_high = cells

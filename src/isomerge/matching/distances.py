@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROW, MANY_ROWS = 512, 128
-"""Entries that are summed in float32, and from how many such rows on: rounding of a row is 3e-7 of it, and averages out to
-less than 1e-8 over many. Small tensors, whose descents are followed to the last digit, are summed in float64."""
+"""Entries that are summed in float32, and from how many such rows on: rounding of a row is 3e-7 of it, and averages
+out to less than 1e-8 over many. Small tensors, whose descents are followed to the last digit, are summed in
+float64."""
 
 
 def distance(anchor: Blocks, moved: Blocks) -> float:
@@ -44,8 +45,8 @@ def squared_distance_and_norm(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def squared_norm(a: Tensor) -> float:
-    """The squared Frobenius norm of a tensor, summed in float64; integers are no weights, and have none: beside one table of
-    hash multipliers all distances would be nothing."""
+    """The squared Frobenius norm of a tensor, summed in float64; integers are no weights, and have none: beside one
+    table of hash multipliers all distances would be nothing."""
     if not a.is_floating_point():
         return 0.0
     # not as a distance to zero: broadcasting would fill a tensor of its size

@@ -27,8 +27,8 @@ BUDGET = 1e12
 
 
 def solve_leaves(solver: NestedSolver, leaves: list[Leaf]) -> Solution:
-    """Solve one unit from its leaves: without all pairs where the optimum is proven so, at once when the cross-Grams fit,
-    expert by expert when they do not."""
+    """Solve one unit from its leaves: without all pairs where the optimum is proven so, at once when the
+    cross-Grams fit, expert by expert when they do not."""
     spec = solver.spec
     if (proven := solve_neurons(solver, leaves)) is not None:
         return proven
@@ -102,7 +102,8 @@ def _solve_pair(
 
 
 def _nested(spec: Spec, inner: Sequence[tuple[Atom, ...]]) -> bool:
-    """Whether the leaves inside a block are too large as well, and are nothing but blocks again: groups of experts."""
+    """Whether the leaves inside a block are too large as well, and are nothing but blocks again: groups of
+    experts."""
     names = {name for atoms in inner for name in signature(spec, atoms)}
     batch = {i for name in names for i in spec.batch(spec.spaces[name])}
     return batch <= spec.spaces.keys() and any(_too_large(spec, atoms) for atoms in inner)

@@ -1,8 +1,8 @@
 """The frame of the residual stream: norm gains folded, coordinates in the anchor's basis.
 
-Every gain of a norm can be folded into its readers: a gauge choice that keeps the architecture. A gain of ones commutes
-with rotations, so that the stream may be turned. Where a stream lies shows first in what has a meaning of its own on the
-other side: embeddings of tokens, positions and patches, and the heads.
+Every gain of a norm can be folded into its readers: a gauge choice that keeps the architecture. A gain of ones
+commutes with rotations, so that the stream may be turned. Where a stream lies shows first in what has a meaning of
+its own on the other side: embeddings of tokens, positions and patches, and the heads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
 
 
 def gains_over_streams(spec: Spec, blocks: Iterable[Block]) -> Iterator[tuple[str, Block, Atom]]:
-    """The gains whose scales act: the element key of each scale, the gain, and the scale's atom, dual in a layer scale."""
+    """The gains whose scales act: the element key of each scale, the gain, and the scale's atom, dual in a layer
+    scale."""
     for block in blocks:
         here = list(atoms(block.axes or ()))
         if any(a.diag for a in here):
@@ -70,7 +71,8 @@ def lonely_gains(spec: Spec, blocks: Sequence[Block]) -> set[str]:
 
 
 def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> None:
-    """Refuse a gain with zeros that could not be opened (`isomerge.models.zero_gains`): what it hides cannot be turned.
+    """Refuse a gain with zeros that could not be opened (`isomerge.models.zero_gains`): what it hides cannot be
+    turned.
 
     Raises:
         IsomergeError: naming the tensor.
@@ -80,7 +82,8 @@ def check_folded(spec: Spec, blocks: Sequence[Block], load: Load, ref: str) -> N
             zeros = int((load(block) + block.line.less == 0).sum())
             if zeros:
                 raise IsomergeError(
-                    f"{ref}: tensor {block.key} has {zeros} gains that are zero beside a bias that is not, which cannot be "
+                    f"{ref}: tensor {block.key} has {zeros} gains that are zero beside a bias that is not, "
+                    f"which cannot be "
                     "folded: choose a permutation of the residual stream, such as --spaces default,res:Perm"
                 )
 
@@ -122,7 +125,8 @@ def stream_crosses(spec: Spec, pairs: Iterable[WeightedLeaf]) -> dict[str, Tenso
 
 
 def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collection[str]) -> dict[str, Tensor]:
-    """Permuted streams by what nothing else changes: the norms of every coordinate in every tensor, between canonical gauges.
+    """Permuted streams by what nothing else changes: the norms of every coordinate in every tensor, between
+    canonical gauges.
 
     Args:
         spec, pairs: as in `stream_crosses`.
@@ -147,11 +151,13 @@ def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collect
 
 
 def streams_beside(spec: Spec, pairs: Iterable[WeightedLeaf], settled: Collection[str]) -> dict[str, Tensor]:
-    """The cross-Grams [d, d], float64, of streams that only linear maps write and read, from those whose other side is known.
+    """The cross-Grams [d, d], float64, of streams that only linear maps write and read, from those whose other side
+    is known.
 
     Args:
         spec, pairs: as in `stream_crosses`, with the source turned by the streams that are settled.
-        settled: the streams whose basis is known; of the others, those are found that meet these, or nothing, in a tensor (a bias).
+        settled: the streams whose basis is known; of the others, those are found that meet these, or nothing, in a
+            tensor (a bias).
     """
     found: dict[str, Tensor] = {}
     for x, y, here, weight in pairs:
@@ -175,10 +181,12 @@ def streams_by_grams(
     streams: Collection[str],
     crosses: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Rotated streams by what nothing on the other axes changes: the Grams of their coordinates, between canonical gauges.
+    """Rotated streams by what nothing on the other axes changes: the Grams of their coordinates, between canonical
+    gauges.
 
-    The axes of the Grams' sum are those of the stream. Which way each points, the single Grams say together, by the largest eigenvector
-    of the sum of A * B, where A and B are the Grams of both models along these axes: up to the sign of all, unless a cross-Gram tells.
+    The axes of the Grams' sum are those of the stream. Which way each points, the single Grams say together, by the
+    largest eigenvector of the sum of A * B, where A and B are the Grams of both models along these axes: up to the
+    sign of all, unless a cross-Gram tells.
 
     Args:
         spec: the full spec.
@@ -236,7 +244,8 @@ def streams_alone(spec: Spec, blocks: Iterable[Block]) -> set[str]:
 def has_shared_meaning(spec: Spec, block: Block, *, vectors: bool = False) -> bool:
     """Whether nothing but streams and their scales acts on a block outside the layers: embeddings and heads.
 
-    ``vectors``: biases of norms as well, which say where logits begin, and of a stream's basis no more than one direction.
+    ``vectors``: biases of norms as well, which say where logits begin, and of a stream's basis no more than one
+    direction.
     """
     acting = {space.name for space in elements_of(spec, block).values()}
     names = [a.name for a in atoms(block.axes or ()) if vectors or a.name not in spec.gains]

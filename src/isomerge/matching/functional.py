@@ -1,12 +1,12 @@
 """The functional cost of neurons: what averaging a pair of them does to what the layer gives out.
 
-A neuron is a function of the layer's input times a vector that it writes. Averaging neuron i of one model with neuron j
-of another gives a neuron whose function is not the mean of the two; the error of that pair,
+A neuron is a function of the layer's input times a vector that it writes. Averaging neuron i of one model with
+neuron j of another gives a neuron whose function is not the mean of the two; the error of that pair,
 
     c_ij = E | act((a_i + b_j) / 2) (o_i + o_j) / 2  -  (act(a_i) o_i + act(b_j) o_j) / 2 |^2,
 
-is a cost for one linear assignment. The averaged neuron reads what the merged model gives it there, the two others read
-what their own models do, so that errors of the layers before are seen. In a gated layer ``act(a)`` is
+is a cost for one linear assignment. The averaged neuron reads what the merged model gives it there, the two others
+read what their own models do, so that errors of the layers before are seen. In a gated layer ``act(a)`` is
 ``act(gate) up``, and up with down may change sign together: the better sign counts.
 
 ``docs/lab/experiments.md`` compares it with matching by weights and by correlation.
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Activation = Callable[["Tensor"], "Tensor"]
-# Numbers in a temporary while pairs are scored: what stays in the cache, and is not mapped afresh (`isomerge.pieces`).
+# Numbers in a temporary while pairs are scored: what stays in the cache, and is not mapped afresh
+# (`isomerge.pieces`).
 CHUNK = 1 << 17
 # Neurons of a layer up to which every pair is tried, and the partners that each is tried with beyond.
 ALL_PAIRS, PROMISING = 512, 64
@@ -95,7 +96,8 @@ def feed_forward(spec: Spec, blocks: Sequence[Block]) -> Layer | None:
 
 
 def _leaves(block: Block):
-    """The numbers of a block's leaves with the names of their atoms and whether these are dual; no tensor is needed."""
+    """The numbers of a block's leaves with the names of their atoms and whether these are dual; no tensor is
+    needed."""
     from isomerge.symmetry.axes import Atom, Concat, Product
 
     def parts(axis) -> list[list[Atom]]:
@@ -127,7 +129,8 @@ def neurons_of(spec: Spec, layer: Layer, place: tuple[Block, int], tensors: Mapp
 
 
 def branches(spec: Spec, layer: Layer, tensors: Mapping[Block, Tensor], x: Tensor) -> tuple[Tensor, ...]:
-    """What a layer's readers give for inputs [n, d]: the one that is activated and, if gated, the one that multiplies."""
+    """What a layer's readers give for inputs [n, d]: the one that is activated and, if gated, the one that
+    multiplies."""
     found = []
     for reader, bias in zip(layer.readers, layer.biases, strict=True):
         a = x.to(tensors[reader[0]].dtype) @ neurons_of(spec, layer, reader, tensors).mT
@@ -142,7 +145,8 @@ def hidden(parts: Sequence[Tensor], act: Activation) -> Tensor:
 
 
 def likeness(spec: Spec, layer: Layer, a: Mapping[Block, Tensor], b: Mapping[Block, Tensor]) -> Tensor:
-    """Inner products of the weights of every pair of neurons, [neurons, neurons]; without the sign that up and down share."""
+    """Inner products of the weights of every pair of neurons, [neurons, neurons]; without the sign that up and down
+    share."""
     gated = layer.scale is not None
     parts = {}
     for place in (*layer.readers, *layer.biases, layer.writer):
@@ -193,7 +197,8 @@ def functional_costs(
     )
     first = torch.arange(size).unsqueeze(1).expand_as(columns).reshape(-1)
     second = columns.reshape(-1)
-    # made at once: what is kept from piece to piece would lie between the pieces' temporaries, and the heap would grow by these
+    # made at once: what is kept from piece to piece would lie between the pieces' temporaries, and the heap would
+    # grow by these
     costs, best = torch.empty(2, len(second), dtype=torch.float64)
     step = max(1, CHUNK // max(1, n))
     places = (t.split(step) for t in (first, second, costs, best))
@@ -243,17 +248,19 @@ def linear_costs(a: Neurons, b: Neurons, *, signs: bool = False) -> Tensor:
 def _error(
     square: Tensor, with_a: Tensor, with_b: Tensor, norm_a: Tensor, norm_b: Tensor, dot: Tensor, target: Tensor
 ) -> Tensor:
-    """The error of averaging pairs, float64: from means of the averaged neuron's value squared, and times either neuron's
-    own, the squared norms and inner products of what they write, and what the sum of both writes, squared."""
+    """The error of averaging pairs, float64: from means of the averaged neuron's value squared, and times either
+    neuron's own, the squared norms and inner products of what they write, and what the sum of both writes,
+    squared."""
     cross = with_a * (norm_a + dot) + with_b * (norm_b + dot)
     return (square * (norm_a + norm_b + 2 * dot) - 2 * cross + target).double() / 4
 
 
 def promising_costs(a: Neurons, b: Neurons, act: Activation, *, signs: bool, count: int) -> tuple[Tensor, Tensor]:
-    """`functional_costs` of all pairs, exact for the ``count`` most promising partners of every neuron of both models.
+    """`functional_costs` of all pairs, exact for the ``count`` most promising partners of every neuron of both
+    models.
 
-    Other pairs cost as much as the dearest pair that either neuron was tried with, plus what they cost by `linear_costs`:
-    they are taken where nothing better is left.
+    Other pairs cost as much as the dearest pair that either neuron was tried with, plus what they cost by
+    `linear_costs`: they are taken where nothing better is left.
     """
     import torch
 
@@ -279,11 +286,12 @@ def match_neurons(
 
     Args:
         a, b, act, signs: see `functional_costs`.
-        likeness: [neurons, neurons], how alike the weights of two neurons are: decides where costs leave a choice, as
-            they do for neurons that no example wakes.
+        likeness: [neurons, neurons], how alike the weights of two neurons are: decides where costs leave a choice,
+            as they do for neurons that no example wakes.
 
     Returns:
-        int64 [neurons]: which of b's neurons goes to every place of a's; float64 [neurons]: signs of b's own neurons.
+        int64 [neurons]: which of b's neurons goes to every place of a's; float64 [neurons]: signs of b's own
+        neurons.
     """
     if len(a.out) > ALL_PAIRS:
         costs, best = promising_costs(a, b, act, signs=signs, count=PROMISING)

@@ -1,15 +1,15 @@
 """The gauge of norm gains: what every channel's gain is written as, once streams are turned and gains folded.
 
-A gain may be any number that is not zero: what reads the channel is divided by it (what writes it, for a layer scale), so that the
-function stays. Between folded models (every gain one) let x be what an element e multiplies in one channel, and y what it
-divides: of a norm, x = (1, b) are its gain and bias, and y all that reads them. Moved by e, the models m are, from an anchor
-as it is stored (x_a, y_a),
+A gain may be any number that is not zero: what reads the channel is divided by it (what writes it, for a layer
+scale), so that the function stays. Between folded models (every gain one) let x be what an element e multiplies in
+one channel, and y what it divides: of a norm, x = (1, b) are its gain and bias, and y all that reads them. Moved by
+e, the models m are, from an anchor as it is stored (x_a, y_a),
 
     f(e) = sum over m of |e x_m - x_a|^2 + |y_m / e - y_a|^2
 
-away: alpha e^2 - 2 c_plus e + beta / e^2 - 2 c_minus / e and a constant, of four sums over the models. It is the quartic of
-every other scale (`isomerge.matching.rescale.quartic_scale` finds its least value). So the distance is no more than with the
-anchor's gains, and no more than with gains of one, however small a gain is.
+away: alpha e^2 - 2 c_plus e + beta / e^2 - 2 c_minus / e and a constant, of four sums over the models. It is the
+quartic of every other scale (`isomerge.matching.rescale.quartic_scale` finds its least value). So the distance is
+no more than with the anchor's gains, and no more than with gains of one, however small a gain is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class GainGauge:
     """By element key and side (dual or not): squares, and products with the anchor, float64 [*batch, 1] each."""
 
     def add(self, anchor: Blocks, folded: Blocks) -> None:
-        """Some blocks of the anchor as it is stored, and of a model that will have the common gains, with its gains folded."""
+        """Some blocks of the anchor as it is stored, and of a model that will have the common gains, with its gains
+        folded."""
         for block, stored in anchor.items():
             for key, space in elements_of(self.spec, block).items():
                 if space.name not in self.spec.gains:
@@ -61,8 +62,8 @@ class GainGauge:
         """What moves the folded models to the common gains, by element key, float64 [*batch, 1]: where f is least.
 
         Args:
-            storable: brings elements to those whose gains their tensors can hold, so that rounding falls on the other side alone;
-                where that leaves none, the channel stays folded.
+            storable: brings elements to those whose gains their tensors can hold, so that rounding falls on the
+                other side alone; where that leaves none, the channel stays folded.
         """
         import torch
 

@@ -1,11 +1,12 @@
 """The closest point of a head's GL orbit: ``min |A x1 - x2|^2 + |A^-T y1 - y2|^2`` over invertible A.
 
-The seed paper leaves this to gradient descent (its Appendix D). Newton steps on the group need no more than matrices of
-the head's size: with ``A <- exp(xi) A``, ``Q = A x1`` and ``K = A^-T y1``, the Gauss-Newton step solves one Sylvester
-equation, ``K K^T xi + xi Q Q^T = (Q2 - Q) Q^T + K (K - K2)^T``, diagonal in eigenbases. Between unrelated heads, whose
-residual is large, it alone needs hundreds of steps; so it preconditions conjugate gradients on the full second
-derivative, which adds ``(W^T xi^T + xi^T W^T) / 2`` with ``W = (K - K2) K^T + Q (Q - Q2)^T``. The problem is not convex:
-the result is a local optimum, the best that several starts lead to, and never worse than any start.
+The seed paper leaves this to gradient descent (its Appendix D). Newton steps on the group need no more than
+matrices of the head's size: with ``A <- exp(xi) A``, ``Q = A x1`` and ``K = A^-T y1``, the Gauss-Newton step solves
+one Sylvester equation, ``K K^T xi + xi Q Q^T = (Q2 - Q) Q^T + K (K - K2)^T``, diagonal in eigenbases. Between
+unrelated heads, whose residual is large, it alone needs hundreds of steps; so it preconditions conjugate gradients
+on the full second derivative, which adds ``(W^T xi^T + xi^T W^T) / 2`` with ``W = (K - K2) K^T + Q (Q - Q2)^T``.
+The problem is not convex: the result is a local optimum, the best that several starts lead to, and never worse than
+any start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 # Backtracking: what part of the predicted decrease counts, and how often a step is halved.
 SUFFICIENT, HALVINGS = 1e-4, 40
-# Conjugate gradients: the most iterations of one step, and the least curvature, relative to Gauss-Newton's, to go on.
+# Conjugate gradients: the most iterations of one step, and the least curvature, relative to Gauss-Newton's, to go
+# on.
 CONJUGATE, FLAT = 50, 1e-3
 
 
@@ -153,7 +155,8 @@ def newton(sides: Sides, element: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _conjugate(force: Tensor, weight: Tensor, bend: Tensor, turn: Tensor, size: Tensor) -> Tensor:
-    """Solve ``weight * eta + (bend eta^T turn + turn eta^T bend) / 2 = force`` by preconditioned conjugate gradients.
+    """Solve ``weight * eta + (bend eta^T turn + turn eta^T bend) / 2 = force`` by preconditioned conjugate
+    gradients.
 
     The first iterate is the Gauss-Newton step. An entry stops where its curvature is not positive, or when its
     residual has fallen far enough for the Newton step to converge superlinearly.

@@ -100,7 +100,8 @@ def cross_grams(spec: Spec, pairs: Iterable[Leaf]) -> Crosses:
 
 
 def _added(cross: Cross, x: Tensor, y: Tensor, names: list[str]) -> bool:
-    """Add a leaf to the cross-Gram [n, n] of one space in place; False where it is another. A layer's n^2 numbers are many."""
+    """Add a leaf to the cross-Gram [n, n] of one space in place; False where it is another. A layer's n^2 numbers
+    are many."""
     space = cross.dims[0].removesuffix("+")
     if cross.dims != (f"{space}+", f"{space}-") or names.count(space) != 1 or cross.data.dtype != x.dtype:
         return False
@@ -130,8 +131,8 @@ def in_order(spec: Spec, name: str, element: Cross) -> Tensor:
 def along(
     spec: Spec, name: str, tensors: Mapping[Block, Tensor], only: Callable[[tuple[Atom, ...]], bool] | None = None
 ) -> Iterator[tuple[Tensor, Atom]]:
-    """The leaves that one space's element acts on (those of them whose atoms pass ``only``), float64 [*batch, n, others],
-    with the atom of its axis."""
+    """The leaves that one space's element acts on (those of them whose atoms pass ``only``), float64 [*batch, n,
+    others], with the atom of its axis."""
     for x, atom in _along(spec, name, tensors, only):
         x = x.double()
         yield x.reshape(*x.shape[: len(spec.batch(spec.spaces[name])) + 1], -1), atom
@@ -170,15 +171,17 @@ def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[
 
 
 def add_products(grams: Mapping[tuple[int, int], Tensor], parts: Sequence[Tensor], depth: int) -> None:
-    """Add products of the rows of tensors [*batch, n, *others] of one shape to Grams [*batch, n, n], by the numbers of both sides.
+    """Add products of the rows of tensors [*batch, n, *others] of one shape to Grams [*batch, n, n], by the numbers
+    of both sides.
 
-    Piece by piece in the order of memory, so that what is made of a piece in float64 stays in the cache: the whole in float64 is
-    twice the tensor in memory that the system clears first, and took more time than the products. ``depth`` is the number of
-    batch axes.
+    Piece by piece in the order of memory, so that what is made of a piece in float64 stays in the cache: the whole
+    in float64 is twice the tensor in memory that the system clears first, and took more time than the products.
+    ``depth`` is the number of batch axes.
     """
     x = parts[0]
     n = x.shape[depth]
-    # half a piece: in float64 the whole of one would be mapped afresh. Adding a Gram [n, n] is not to take longer than making it
+    # half a piece: in float64 the whole of one would be mapped afresh. Adding a Gram [n, n] is not to take longer
+    # than making it
     largest = max(PIECE // 2, FEWEST * n)
     if x.numel() <= largest:
         rows = [_rows(part, depth) for part in parts]
@@ -201,8 +204,8 @@ def _rows(x: Tensor, depth: int) -> Tensor:
 def sides(
     spec: Spec, space: Space, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor]
 ) -> Iterator[tuple[bool, tuple[Tensor, ...], list[int]]]:
-    """Every leaf that a space acts on: whether on its dual side, the leaf of both models, and the order of its axes that has the
-    space's batch axes first, then the space, then all others."""
+    """Every leaf that a space acts on: whether on its dual side, the leaf of both models, and the order of its axes
+    that has the space's batch axes first, then the space, then all others."""
     for block, a in anchor.items():
         for pair, atoms, _ in leaves(spec, block, a, source[block]):
             names = [atom.name for atom in atoms]

@@ -1,9 +1,9 @@
 """Rotation and rescaling together, globally: what the seed paper does one after the other (Eq. 10, then Eq. 12).
 
-``min |a R x1 - x2|^2 + |R y1 / a - y2|^2`` over R in a compact group and a > 0. At a given ``a = e^s`` the best R is a
-Procrustes problem whose score is a norm of ``e^s C+ + e^-s C-``, with ``C+ = x2 x1^T`` and ``C- = y2 y1^T``. The search
-over s is not convex and the minimiser need not be unique (n = 1, C+ = 2, C- = -2 and squares of one have two), so it
-is certified.
+``min |a R x1 - x2|^2 + |R y1 / a - y2|^2`` over R in a compact group and a > 0. At a given ``a = e^s`` the best R
+is a Procrustes problem whose score is a norm of ``e^s C+ + e^-s C-``, with ``C+ = x2 x1^T`` and ``C- = y2 y1^T``.
+The search over s is not convex and the minimiser need not be unique (n = 1, C+ = 2, C- = -2 and squares of one have
+two), so it is certified.
 """
 
 from __future__ import annotations

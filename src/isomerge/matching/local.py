@@ -80,8 +80,8 @@ def move_unit(
 
     Args:
         apart: the squared distance of the blocks as they are, where it is known.
-        carries: with ``guard``, whether an element may be taken, by what it makes of the source's blocks: of those that may, the
-            nearest is.
+        carries: with ``guard``, whether an element may be taken, by what it makes of the source's blocks: of those
+            that may, the nearest is.
     """
     spec, votes = selection.spec, votes or {}
     if not any(elements_of(spec, block) for block in anchor) and not spec.shifts:
@@ -160,8 +160,9 @@ def _continuous(spec: Spec, blocks: Blocks) -> list[Space]:
 def _different(spec: Spec, blocks: Blocks, starts: Sequence[Alignment]) -> list[Alignment]:
     """Those of the starts that refining tells apart; the first one comes from between canonical gauges.
 
-    Where one factor per neuron is all that is continuous, its exact optimum follows from the permutations. Elsewhere what was found
-    in the anchor's own coordinates follows from them: refining begins with rotations, phases and factors of the whole.
+    Where one factor per neuron is all that is continuous, its exact optimum follows from the permutations.
+    Elsewhere what was found in the anchor's own coordinates follows from them: refining begins with rotations,
+    phases and factors of the whole.
     """
     spaces = {key: space for block in blocks for key, space in elements_of(spec, block).items()}
     continuous = _continuous(spec, blocks)
@@ -239,6 +240,7 @@ def unit_keys(spec: Spec, blocks: Blocks) -> dict[str, str]:
                     f"; space {ties[0]} ties these layers together: declare it `residual {ties[0]}`" if ties else ""
                 )
                 raise IsomergeError(
-                    f"{spec.origin}: space {space.name} has two elements in one unit ({keys[space.name]} and {key}){fix}"
+                    f"{spec.origin}: space {space.name} has two elements in one unit ({keys[space.name]} and "
+                    f"{key}){fix}"
                 )
     return keys

@@ -4,10 +4,10 @@ With shares w that sum to one and a mean ``U = sum_m w_m x_m`` of moved models `
 
     sum_m w_m |x_m - U|^2  =  sum over pairs i < j of w_i w_j |x_i - x_j|^2,
 
-so the mean need not be a variable. Compact elements keep lengths; for one model, with the others as they are, the best
-element maximises ``<sum over k of w_k x_k, g_m theta_m>``: matching onto the mean of the *others* is exact coordinate
-descent on this sum, which therefore never rises (generalised Procrustes analysis, Gower 1975; ten Berge 1977). The same
-solver with other weights of the pairs matches onto one anchor (a star).
+so the mean need not be a variable. Compact elements keep lengths; for one model, with the others as they are, the
+best element maximises ``<sum over k of w_k x_k, g_m theta_m>``: matching onto the mean of the *others* is exact
+coordinate descent on this sum, which therefore never rises (generalised Procrustes analysis, Gower 1975; ten Berge
+1977). The same solver with other weights of the pairs matches onto one anchor (a star).
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def synchronise(
         movable: the models that may be moved, in the graph's order; the others keep the identity.
 
     Returns:
-        For every model what moves it further, by stream (nothing where nothing gains), and by how much the objective
-        falls.
+        For every model what moves it further, by stream (nothing where nothing gains), and by how much the
+        objective falls.
     """
     steps: list[dict[str, Tensor]] = [{} for _ in graph.order]
     gain = 0.0

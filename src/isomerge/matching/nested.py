@@ -4,11 +4,11 @@ Spaces form trees: heads carry their rotations, experts carry neurons that carry
 score of sending block j to place i is the best that the fibres over it can do, so one linear assignment over those
 scores is exact.
 
-Spaces that act on one tensor together, none of them over the other, are coupled: query heads inside a group with the group's
-rotation, and whatever a spec lets meet in one tensor. With all spaces but one where they are, the objective ``<A, g B>`` is
-linear in that one, and its group's closed form is the optimum: coordinate ascent from several starts, of which no step
-lowers the score. All permutations of one of the spaces are tried while these are few, which is exact where nothing else
-is coupled; else the ascent ends in a local optimum.
+Spaces that act on one tensor together, none of them over the other, are coupled: query heads inside a group with
+the group's rotation, and whatever a spec lets meet in one tensor. With all spaces but one where they are, the
+objective ``<A, g B>`` is linear in that one, and its group's closed form is the optimum: coordinate ascent from
+several starts, of which no step lowers the score. All permutations of one of the spaces are tried while these are
+few, which is exact where nothing else is coupled; else the ascent ends in a local optimum.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Coupled:
     def __init__(self, solver: NestedSolver, tops: list[str], crosses: Crosses, outer: tuple[str, ...]) -> None:
         if over := sorted({name for sig in crosses for name in sig} - {*tops}):
             raise IsomergeError(
-                f"{solver.spec.origin}: space {over[0]} lies over one of {', '.join(tops)}, which act on one tensor together, and "
+                f"{solver.spec.origin}: space {over[0]} lies over one of {', '.join(tops)}, which act on one "
+                f"tensor together, and "
                 f"nothing matches such an order: leave {over[0]} out, or let it lie over fewer axes"
             )
         self.solver, self.spec, self.crosses, self.outer, self.tops = solver, solver.spec, crosses, outer, tops
@@ -78,7 +79,8 @@ class Coupled:
             for p in permutations(range(n)):
                 yield {pivot: torch.tensor(p).expand(*self.extent(pivot), n)}, True
             return
-        # Every pair of query heads scored with fibres of its own gives one assignment, and each of its pairs one more
+        # Every pair of query heads scored with fibres of its own gives one assignment, and each of its pairs one
+        # more
         # start: the fibres that are best for this pair. None depends on the order in which heads are stored.
         meeting = {
             (pivot, *(name for name in sig if name != pivot)): cross
@@ -92,7 +94,8 @@ class Coupled:
             yield self._for_one({sig: _select(c, pivot, head) for sig, c in chosen.items()}), False
 
     def _for_one(self, alone: Crosses) -> dict[str, Tensor]:
-        """The other spaces' elements that are best for one pair of the pivot's blocks, with the tensors that the pivot leaves."""
+        """The other spaces' elements that are best for one pair of the pivot's blocks, with the tensors that the
+        pivot leaves."""
         problem = {sig: cross for sig, cross in self.crosses.items() if self.pivot not in sig}
         for sig, cross in alone.items():
             ends = (f"{name}{end}" for name in sig for end in "+-")
@@ -223,8 +226,8 @@ def _select(cross: Cross, name: str, at: int) -> Cross:
 
 
 ROUNDED = 1 + 1e-5
-"""Norms are summed in the dtype of cross-Grams, since a copy in float64 is twice a layer's: a bound is that much higher than what
-float32 may have lost."""
+"""Norms are summed in the dtype of cross-Grams, since a copy in float64 is twice a layer's: a bound is that much
+higher than what float32 may have lost."""
 
 
 class NestedSolver:
@@ -315,10 +318,11 @@ class NestedSolver:
     def _proven(
         self, name: str, crosses: Crosses, batch: tuple[str, ...]
     ) -> tuple[Tensor, Tensor, dict[str, Cross]] | None:
-        """The assignment of a base, its score and what lies over it, where bounds prove it: of related models they do.
+        """The assignment of a base, its score and what lies over it, where bounds prove it: of related models they
+        do.
 
-        Every block of the anchor goes with the one of the highest bound. Where these are all different, and each pair scores
-        what no other pair of its block can, the assignment is optimal, and no other pair is solved.
+        Every block of the anchor goes with the one of the highest bound. Where these are all different, and each
+        pair scores what no other pair of its block can, the assignment is optimal, and no other pair is solved.
         """
         import torch
 
@@ -342,7 +346,8 @@ class NestedSolver:
     def _bound(self, name: str, crosses: Crosses, batch: tuple[str, ...]) -> Tensor:
         """What no pair of a base's blocks can score more than, [*batch, n, n] float64.
 
-        Compact elements are orthogonal matrices, so that ``<C, g>`` is at most ``|C|_F`` times the root of their size.
+        Compact elements are orthogonal matrices, so that ``<C, g>`` is at most ``|C|_F`` times the root of their
+        size.
         """
         import torch
 

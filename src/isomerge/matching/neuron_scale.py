@@ -1,14 +1,14 @@
 """Neurons matched with their scales: the factor of every pair is optimised inside the assignment's cost.
 
-A neuron of a gated MLP may be scaled by any factor (its up row by s, its down column by 1 / s), one of a ReLU MLP by a
-positive one. In the anchor's own coordinates the cost of sending neuron j to place i is then
-``min_s |s u_j - u_i|^2 + |w_j / s - w_i|^2 + |g_j - g_i|^2`` (g: gate rows and whatever else no factor reaches; biases
-count on the side that they belong to). It separates over pairs, so one linear assignment over the exact minima is the
-exact optimum over permutations and factors together.
+A neuron of a gated MLP may be scaled by any factor (its up row by s, its down column by 1 / s), one of a ReLU MLP
+by a positive one. In the anchor's own coordinates the cost of sending neuron j to place i is then
+``min_s |s u_j - u_i|^2 + |w_j / s - w_i|^2 + |g_j - g_i|^2`` (g: gate rows and whatever else no factor reaches;
+biases count on the side that they belong to). It separates over pairs, so one linear assignment over the exact
+minima is the exact optimum over permutations and factors together.
 
-Related models need no assignment. With a factor of its own for each side a pair costs no more than with one for both, and
-that cost is ``|u_i|^2 (1 - cos^2) + |w_i|^2 (1 - cos^2) + |g_j - g_i|^2``. Where every place has one neuron whose exact cost is below
-this bound for all others, and no two places have the same, these are the optimum.
+Related models need no assignment. With a factor of its own for each side a pair costs no more than with one for
+both, and that cost is ``|u_i|^2 (1 - cos^2) + |w_i|^2 (1 - cos^2) + |g_j - g_i|^2``. Where every place has one
+neuron whose exact cost is below this bound for all others, and no two places have the same, these are the optimum.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def _lengths(parts: Iterable[Tensor], n: int) -> Tensor:
 def _overlaps(side: list[tuple[Tensor, Tensor]], at: int, chunk: slice, n: int) -> Tensor:
     """Inner products [rows, n] of some of the anchor's neurons with all moved ones, float64.
 
-    Products are summed in the dtype of the weights: a copy of all moved neurons in float64 for every chunk took longer than all
-    else, and float32 leaves 1e-7 of what is compared.
+    Products are summed in the dtype of the weights: a copy of all moved neurons in float64 for every chunk took
+    longer than all else, and float32 leaves 1e-7 of what is compared.
     """
     import torch
 
@@ -207,7 +207,8 @@ def _profit(rows: Neurons, at: int, signed: bool) -> Tensor:
 
 
 def _proven(rows: Neurons, at: int, signed: bool) -> Tensor | None:
-    """For every place the neuron that the optimum has there, int64 [n], where bounds prove it; None as soon as they do not."""
+    """For every place the neuron that the optimum has there, int64 [n], where bounds prove it; None as soon as they
+    do not."""
     import torch
 
     n = _count(rows)

@@ -1,8 +1,8 @@
 """The permutations among a spec's symmetries: what matching by assignment alone may move.
 
-Every head dimension may be renumbered where it may be turned (permutation matrices are in GL and in O), so the spec of
-permutations has the declared spaces with ``Perm`` as their group. Scales, complex numbers of rotary pairs and signs have
-no permutation in them: they are left out, and rotary pairs of queries and keys stay where they are.
+Every head dimension may be renumbered where it may be turned (permutation matrices are in GL and in O), so the spec
+of permutations has the declared spaces with ``Perm`` as their group. Scales, complex numbers of rotary pairs and
+signs have no permutation in them: they are left out, and rotary pairs of queries and keys stay where they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Neurons as points: all weights that one permutation moves, what they are in some directions, and distances of pairs.
+"""Neurons as points: all weights that one permutation moves, what they are in some directions, and distances of
+pairs.
 
-Points are kept as the tensors that they lie in. What is made of them is made in pieces, in the order of memory: temporaries of the
-size of a layer are memory that the system clears first, which takes longer than the arithmetic.
+Points are kept as the tensors that they lie in. What is made of them is made in pieces, in the order of memory:
+temporaries of the size of a layer are memory that the system clears first, which takes longer than the arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Points:
-    """The n neurons of one model, as tensors [n, features] of any strides: what signs leave alone, and what they act on."""
+    """The n neurons of one model, as tensors [n, features] of any strides: what signs leave alone, and what they
+    act on."""
 
     fixed: tuple[Tensor, ...]
     signed: tuple[Tensor, ...] = field(default=())
@@ -34,10 +36,11 @@ class Points:
 
 
 def in_groups(x: Tensor, directions: int) -> Tensor:
-    """A matrix [n, features] in some directions: sums over as many groups of features, with signs, over the root of their size.
+    """A matrix [n, features] in some directions: sums over as many groups of features, with signs, over the root of
+    their size.
 
-    No two groups share a feature, so the directions are orthonormal. The tensor is read once, in order: a sketch by Gaussian
-    directions takes six times as long, and tells no more.
+    No two groups share a feature, so the directions are orthonormal. The tensor is read once, in order: a sketch by
+    Gaussian directions takes six times as long, and tells no more.
     """
     import torch
 
@@ -69,8 +72,8 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def exact_distances(anchor: Points, source: Points, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """The squared distances [n] of points of the source from those of the anchor with the numbers ``pairs`` [n], and the signs [n]
-    of the source's that make them least."""
+    """The squared distances [n] of points of the source from those of the anchor with the numbers ``pairs`` [n],
+    and the signs [n] of the source's that make them least."""
     import torch
 
     fixed, near, far = source.parts[0].new_zeros(3, len(pairs)).unbind(0)
@@ -86,8 +89,8 @@ def exact_distances(anchor: Points, source: Points, pairs: Tensor) -> tuple[Tens
 
 
 def paired(x: Tensor, y: Tensor, pairs: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Which points, rows of x by the numbers ``pairs``, and the rows of y, in pieces: some points, or some features of all where
-    these are what lies apart in memory. What is gathered is new memory, which stays in the cache."""
+    """Which points, rows of x by the numbers ``pairs``, and the rows of y, in pieces: some points, or some features
+    of all where these are what lies apart in memory. What is gathered is new memory, which stays in the cache."""
     if x.mT.is_contiguous():
         step = max(1, PIECE // len(pairs))
         for a, b in zip(x.mT.split(step), y.mT.split(step), strict=True):

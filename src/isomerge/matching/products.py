@@ -1,10 +1,11 @@
 """Products of what a non-compact space ties together: invariants that exist where no gauge does.
 
-A function depends on the two sides x, y [n, ...] of such a space through ``C = x^H y`` alone (query with key, value with output,
-up with down). A head whose sides have no full rank has no balanced point, and one that nearly has none has a point that rounding
-moves far; but ``C`` moves no more than its factors do. What storing the factors can do to it is known: with u the unit roundoff,
-``|dC|^2`` is about ``u^2 sum_k |x_k|^2 |y_k|^2`` per side, as errors of different coordinates are independent. So a difference of
-products is either within the tolerance (the same), beyond what rounding explains (different), or between: cannot be told.
+A function depends on the two sides x, y [n, ...] of such a space through ``C = x^H y`` alone (query with key, value
+with output, up with down). A head whose sides have no full rank has no balanced point, and one that nearly has none
+has a point that rounding moves far; but ``C`` moves no more than its factors do. What storing the factors can do to
+it is known: with u the unit roundoff, ``|dC|^2`` is about ``u^2 sum_k |x_k|^2 |y_k|^2`` per side, as errors of
+different coordinates are independent. So a difference of products is either within the tolerance (the same), beyond
+what rounding explains (different), or between: cannot be told.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROOM = 4.0
-"""Times the rounding that is expected of both models' factors: about seven standard deviations, or a conversion in their dtype."""
+"""Times the rounding that is expected of both models' factors: about seven standard deviations, or a conversion in
+their dtype."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Sides:
     dual: list[Tensor]
 
     def stacked(self) -> tuple[Tensor, Tensor]:
-        """Both sides in double precision, [batch, n, others]; of pairs complex with n = 1, of scales n = 1 in a larger batch."""
+        """Both sides in double precision, [batch, n, others]; of pairs complex with n = 1, of scales n = 1 in a
+        larger batch."""
         import torch
 
         def stack(views: list[Tensor]) -> Tensor:
@@ -101,8 +104,8 @@ def tied(spec: Spec, tensors: Mapping[Block, Tensor]) -> Iterator[Sides]:
 def close_orbits(spec: Spec, tensors: Mapping[Block, Tensor], keys: Iterable[str] | None = None) -> list[str]:
     """Put the balanced factors of their products in the place of the two sides of some elements, in place.
 
-    They are the least of all factors, unique up to rotations (phases, signs), and exist for every product: they lie in the closure
-    of the orbit. The function stays; no element of the group need lead there.
+    They are the least of all factors, unique up to rotations (phases, signs), and exist for every product: they lie
+    in the closure of the orbit. The function stays; no element of the group need lead there.
 
     Args:
         spec: its spaces are the block-local ones.
@@ -139,8 +142,8 @@ def _balanced(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def roundings(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-    """What rounding of the stored factors may do to every product, over the unit roundoff, squared: of whole products [b], of rows
-    along the plain side [b, p], and along the dual side [b, q]."""
+    """What rounding of the stored factors may do to every product, over the unit roundoff, squared: of whole
+    products [b], of rows along the plain side [b, p], and along the dual side [b, q]."""
     found = {}
     for sides in tied(spec, tensors):
         x, y = (t.abs().square() for t in sides.stacked())
@@ -162,8 +165,10 @@ def differences(
 
     Args:
         spec: its spaces are the block-local ones.
-        anchor, source: the unit's blocks, float64, the source's in the anchor's order (orders of the tied axis do not matter).
-        errors: squared norms of what rounding explains in both together (`roundings`, in the anchor's order), by key.
+        anchor, source: the unit's blocks, float64, the source's in the anchor's order (orders of the tied axis do
+            not matter).
+        errors: squared norms of what rounding explains in both together (`roundings`, in the anchor's order), by
+            key.
         tolerance: the relative difference that passes.
         floor: what products are measured against where they are smaller.
     """
@@ -206,7 +211,8 @@ def _difference(
 
 
 def _rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Norms of ``x^H y``: Frobenius [b], of its rows [b, p] and of its columns [b, q]; the product itself is never made."""
+    """Norms of ``x^H y``: Frobenius [b], of its rows [b, p] and of its columns [b, q]; the product itself is never
+    made."""
     import torch
 
     if x.shape[1] == 1:

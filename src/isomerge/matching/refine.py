@@ -135,7 +135,8 @@ def _dropped(spec: Spec, tensors: Blocks) -> Alignment:
 
 
 def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
-    """The shifts that bring the biases closest: exact for free biases, least squares where an output pays for it."""
+    """The shifts that bring the biases closest: exact for free biases, least squares where an output pays for
+    it."""
     import torch
 
     elements = {}

@@ -1,9 +1,10 @@
 """Neurons of related models and their factors at once, in the anchor's own coordinates: the optimum, proven.
 
-The cost of a pair of neurons of a gated MLP is ``|g_j - g_i|^2`` of what no factor reaches (the gate's rows), and what the best
-factor leaves of the rest, which is not negative. So a distance of the gates alone, or of a sketch of them (`isomerge.matching.sketch`),
-is a bound of the whole: where every neuron's exact cost with its nearest is below the bound for all others, and the nearest ones
-are different, they are the optimum over permutations and factors together. All else is left to the gauges.
+The cost of a pair of neurons of a gated MLP is ``|g_j - g_i|^2`` of what no factor reaches (the gate's rows), and
+what the best factor leaves of the rest, which is not negative. So a distance of the gates alone, or of a sketch of
+them (`isomerge.matching.sketch`), is a bound of the whole: where every neuron's exact cost with its nearest is
+below the bound for all others, and the nearest ones are different, they are the optimum over permutations and
+factors together. All else is left to the gauges.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def related_neurons(spec: Spec, anchor: Blocks, source: Blocks) -> Alignment | N
         anchor, source: the unit's blocks, float32 or float64; not changed.
 
     Returns:
-        None where the unit is another, small, or has dead neurons, which gauges name, and where the proof fails: unrelated models
-        cost a sketch of their gates and the search of 32 neurons.
+        None where the unit is another, small, or has dead neurons, which gauges name, and where the proof fails:
+        unrelated models cost a sketch of their gates and the search of 32 neurons.
     """
     keys = {key for block in anchor for key in elements_of(spec, block)}
     pairs = scaled_pairs(spec, source)
@@ -93,7 +94,8 @@ def _costs(rows: Neurons, places: Tensor, some: Tensor | None, *, signed: bool) 
     import torch
 
     def summed(side: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Squares of the anchor's and the source's neurons, and their products [3, count]; pieces are summed in their own dtype."""
+        """Squares of the anchor's and the source's neurons, and their products [3, count]; pieces are summed in
+        their own dtype."""
         total = torch.zeros(3, len(places), dtype=torch.float64)
         for x, y in side:
             (own,) = (Points((y[0],)) if some is None else Points((y[0],)).take(some)).fixed

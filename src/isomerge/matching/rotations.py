@@ -1,7 +1,7 @@
 """Rotations and their factors from one pass over the weights: the attention of the seed paper's Algorithm 1.
 
-Rotating keeps lengths, and ``<x2, R x1> = tr(R^T C)`` with the cross-Gram C: all four numbers of Eq. 12 follow from what Eq. 10 needs
-already, so that nothing is moved in between.
+Rotating keeps lengths, and ``<x2, R x1> = tr(R^T C)`` with the cross-Gram C: all four numbers of Eq. 12 follow from
+what Eq. 10 needs already, so that nothing is moved in between.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ def _element(
 def crosses_and_squares(
     spec: Spec, space: Space, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the plain and the dual sides of a space: the source's squares [*batch], and the cross-Grams [*batch, n, n], float64.
+    """Of the plain and the dual sides of a space: the source's squares [*batch], and the cross-Grams [*batch, n,
+    n], float64.
 
-    Products are summed in the dtype of the weights, so that no copy of them is made: float32 leaves 1e-7 of a Gram, and the
-    optimum is flat.
+    Products are summed in the dtype of the weights, so that no copy of them is made: float32 leaves 1e-7 of a Gram,
+    and the optimum is flat.
     """
     import torch
 

@@ -34,8 +34,8 @@ class Selection:
     joint: bool = False
     """Solve rotation and rescaling together in that last step."""
     frame: Spec | None = None
-    """With residual streams: the spec of everything, every stream acted on by the group that was chosen. Where models give their
-    streams out, the gains inside of layers are what is left of it beside the local spaces."""
+    """With residual streams: the spec of everything, every stream acted on by the group that was chosen. Where
+    models give their streams out, the gains inside of layers are what is left of it beside the local spaces."""
     notes: tuple[str, ...] = ()
     """What the user should know of the choice."""
 
@@ -50,9 +50,9 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
 
     Args:
         spec: the bound spec of the checkpoint.
-        spaces: for example ``default``, ``paper``, or ``qk,ov,ff``. Roles (``h g qk ov ff scale expert bias``) stand
-            for all spaces that play them; ``residual`` (or a stream's name, ``res``, or one of its groups, ``res:Perm``)
-            for the residual stream.
+        spaces: for example ``default``, ``paper``, or ``qk,ov,ff``. Roles (``h g qk ov ff scale expert bias``)
+            stand for all spaces that play them; ``residual`` (or a stream's name, ``res``, or one of its groups,
+            ``res:Perm``) for the residual stream.
 
     Raises:
         IsomergeError: a name that is neither a preset, a role nor a space of this architecture.

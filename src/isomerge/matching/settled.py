@@ -1,10 +1,11 @@
 """Whether two models' units lie in the same coordinates already: a cheap test that solves no assignment.
 
-Fine-tunes of one base have every head and every neuron where the base has it, and nothing to gain by a rotation or a factor.
-That is looked for slice by slice: a slice is all that one index of a permuted axis touches (a neuron, a head), in both models.
-Slices that have lost their counterpart are compared with each other; what is continuous is solved once, with every permutation
-at the identity. The test may call two models misplaced that are not (they are matched then, which costs time); a unit whose parts were
-exchanged, turned or rescaled by more than what training changes is never called settled.
+Fine-tunes of one base have every head and every neuron where the base has it, and nothing to gain by a rotation or
+a factor. That is looked for slice by slice: a slice is all that one index of a permuted axis touches (a neuron, a
+head), in both models. Slices that have lost their counterpart are compared with each other; what is continuous is
+solved once, with every permutation at the identity. The test may call two models misplaced that are not (they are
+matched then, which costs time); a unit whose parts were exchanged, turned or rescaled by more than what training
+changes is never called settled.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ FAR = 0.9
 ALIKE = 0.5
 """The least cosine of a slice with its counterpart; slices of unrelated models have about 0."""
 FAINT = 1e-3
-"""Of the mean square of a space's slices: what is smaller has no direction worth asking for (dead or pruned neurons)."""
+"""Of the mean square of a space's slices: what is smaller has no direction worth asking for (dead or pruned
+neurons)."""
 GAINED = 0.6
-"""Of a squared distance: where an element takes away more than this, it was a matter of coordinates. A change of one side alone, as a
-fine-tune of the value projection, can be halved by balancing it over both."""
+"""Of a squared distance: where an element takes away more than this, it was a matter of coordinates. A change of
+one side alone, as a fine-tune of the value projection, can be halved by balancing it over both."""
 NOTHING, SLIGHT = 1e-4, 1e-2
 """Of the norm: distances of a unit, and of what one element acts on, that are below are rounding."""
 STEPS = 4
@@ -188,8 +190,8 @@ def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blo
 
 
 def _gain(space: Space, sides: Sides) -> Tensor:
-    """By how much an element lowers the squared distance, [*batch]: never by more than the best one does, but for rotary pairs, whose
-    phase and factor are counted each for itself."""
+    """By how much an element lowers the squared distance, [*batch]: never by more than the best one does, but for
+    rotary pairs, whose phase and factor are counted each for itself."""
     import torch
 
     name, group = space.group_name, space.group
@@ -225,7 +227,8 @@ def _linear_gain(space: Space, sides: Sides) -> Tensor:
     begin = cost(sides)
     here = moved(sides, space.group.solve(sides.plus + sides.minus)[0])
     for _ in range(STEPS):
-        # the least squares of D+ - X S+ and D- + X^T S-: X K+ + K- X = slope, diagonal between the eigenvectors of both Grams
+        # the least squares of D+ - X S+ and D- + X^T S-: X K+ + K- X = slope, diagonal between the eigenvectors of
+        # both Grams
         slope = (here.plus - here.moved_plus) - (here.minus - here.moved_minus).mT
         (k, u), (m, v) = (torch.linalg.eigh(gram) for gram in (here.moved_plus, here.moved_minus))
         weights = m[..., :, None] + k[..., None, :]

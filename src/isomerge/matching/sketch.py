@@ -1,11 +1,12 @@
 """Neurons of related models matched without all pairs: nearest neighbours found in a sketch, and proven.
 
-The neurons of two models are points x_i and y_j (all weights that one permutation moves). With orthonormal columns S a sketch
-never lengthens a distance: ``|S^T (x_i - y_j)| <= |x_i - y_j|``. Take for every y_j the x_i that is nearest in the sketch, and its
-exact distance r_j. If no other x_i is nearer than r_j *in the sketch*, this one is the nearest; and if the nearest ones of all y_j
-are different, they are the optimal assignment, since every term of its cost is at its least. Nothing is ever proven wrongly: what the
-sketch cannot tell is left to the assignment over all pairs. Related models (twins, fine-tunes) are told by 32 directions of some
-thousand. Signs that act on a part of a neuron (gated layers) are minimised over in every distance.
+The neurons of two models are points x_i and y_j (all weights that one permutation moves). With orthonormal columns
+S a sketch never lengthens a distance: ``|S^T (x_i - y_j)| <= |x_i - y_j|``. Take for every y_j the x_i that is
+nearest in the sketch, and its exact distance r_j. If no other x_i is nearer than r_j *in the sketch*, this one is
+the nearest; and if the nearest ones of all y_j are different, they are the optimal assignment, since every term of
+its cost is at its least. Nothing is ever proven wrongly: what the sketch cannot tell is left to the assignment over
+all pairs. Related models (twins, fine-tunes) are told by 32 directions of some thousand. Signs that act on a part
+of a neuron (gated layers) are minimised over in every distance.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ SMALLEST = 256
 DIRECTIONS = 32
 """Of the first sketch, which tells how many it will take."""
 ENOUGH, BESIDE, STEP = 4.0, 1.25, 16
-"""How much longer a sketch is on average than the longest distance that it must tell, squared, beside so many steps of so many
-directions: of all pairs the shortest sketches are that much shorter."""
+"""How much longer a sketch is on average than the longest distance that it must tell, squared, beside so many steps
+of so many directions: of all pairs the shortest sketches are that much shorter."""
 WORTH = 1 / 4
 """The share of all dimensions above which a sketch costs as much as what it saves."""
 SAMPLE = 32
 """Neurons that are tried first: unrelated models are left to the assignment for the price of these."""
 MARGIN = 1e-4
-"""Of the squared norms of two sketches: by how much a distance must be larger. Rounding in float32 is below a hundredth of it."""
+"""Of the squared norms of two sketches: by how much a distance must be larger. Rounding in float32 is below a
+hundredth of it."""
 ROWS = 256
 """Points of which distances to all others are held at once."""
 
@@ -102,7 +104,8 @@ def _points(spec: Spec, leaves: Sequence[Leaf], top: str, fibre: str | None) -> 
 
 
 def nearest(anchor: Points, source: Points) -> tuple[Tensor, Tensor] | None:
-    """For every anchor the source's point that the optimal assignment gives it, and the source's signs; None if not proven.
+    """For every anchor the source's point that the optimal assignment gives it, and the source's signs; None if not
+    proven.
 
     Args:
         anchor, source: of n points each, float32 or float64, on the CPU.
@@ -147,7 +150,8 @@ class Sketch:
         return cls(sides[0], sides[1], (squares[0], squares[1]))
 
     def neighbours(self, some: Tensor, anchor: Points, source: Points) -> tuple[Tensor, Tensor, Tensor]:
-        """For some points of the source the nearest anchor, the sign that it is so near with, and whether it is proven nearest."""
+        """For some points of the source the nearest anchor, the sign that it is so near with, and whether it is
+        proven nearest."""
         best, other = self.two_nearest(some)
         exact, sign = exact_distances(
             anchor, source.take(some) if len(some) < len(self.squares[1]) else source, best
@@ -156,7 +160,8 @@ class Sketch:
         return best, sign, other > exact + margin
 
     def two_nearest(self, some: Tensor) -> tuple[Tensor, Tensor]:
-        """For some points of the source the number of the nearest anchor in the sketch, and its squared distance to the next."""
+        """For some points of the source the number of the nearest anchor in the sketch, and its squared distance to
+        the next."""
         import torch
 
         best, other = [], []
@@ -189,8 +194,8 @@ class Sketch:
 def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> int | None:
     """How many directions will tell all neighbours, as some points of the source say; None where too many.
 
-    A sketch in k of D dimensions has k / D of a squared distance on average. That of two neurons that do not belong together
-    must be longer in the sketch than that of two that do is in all dimensions.
+    A sketch in k of D dimensions has k / D of a squared distance on average. That of two neurons that do not belong
+    together must be longer in the sketch than that of two that do is in all dimensions.
     """
     import torch
 
@@ -206,7 +211,8 @@ def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> i
 
 
 def directions_for(cost: Tensor, apart: Tensor, width: int) -> int | None:
-    """How many directions of ``width`` will tell pairs of these costs from others that lie ``apart``, squared; None where too many."""
+    """How many directions of ``width`` will tell pairs of these costs from others that lie ``apart``, squared; None
+    where too many."""
     import torch
 
     ratio = float((cost / apart.clamp_min(torch.finfo(apart.dtype).tiny)).max())
@@ -217,7 +223,8 @@ def directions_for(cost: Tensor, apart: Tensor, width: int) -> int | None:
 
 
 def _mapped(points: Points, directions: int) -> Points:
-    """The sketch of all points: one tensor [n, about ``directions``] for the fixed parts, one for the signed ones."""
+    """The sketch of all points: one tensor [n, about ``directions``] for the fixed parts, one for the signed
+    ones."""
     import torch
 
     width = sum(x.shape[1] for x in points.parts)

@@ -2,13 +2,14 @@
 
 Every continuous space starts at the identity, from a solution that was found without gradients:
 
-* rotations (O, OFixingOnes): a matrix kept on the group; its gradient is pulled to the Lie algebra, Adam works there,
-  and the step is taken along the geodesic, ``R <- exp(-step) R`` (Riemannian Adam with the exponential map);
+* rotations (O, OFixingOnes): a matrix kept on the group; its gradient is pulled to the Lie algebra, Adam works
+  there, and the step is taken along the geodesic, ``R <- exp(-step) R`` (Riemannian Adam with the exponential map);
 * GL: ``exp(X)`` with the symmetric part of X bounded, so that the condition number never exceeds ``CONDITION``;
 * Complex: ``exp(s + i t)``; Scale, PositiveScale: ``exp(s)`` (signs are settled before).
 
-Log-scales are centred in every layer: a factor common to a whole layer would move the barrier along the path instead
-of lowering it (docs/lab/experiments.md). Permutations are frozen, or learned by a straight-through assignment.
+Log-scales are centred in every layer: a factor common to a whole layer would move the barrier along the path
+instead of lowering it (docs/lab/experiments.md). Permutations are frozen, or learned by a straight-through
+assignment.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class SmoothElements:
 
     Args:
         spec: the spec in which the spaces act.
-        keys: the element keys that are learned; what is not continuous is left out, but for permutations if asked for.
+        keys: the element keys that are learned; what is not continuous is left out, but for permutations if asked
+            for.
         device: of the parameters, which are float32.
         permutations: learn permutations as well; ``acting`` then has them as matrices.
     """

@@ -1,4 +1,5 @@
-"""Which group acts on a residual stream: the largest that the architecture and the config allow, or a chosen one."""
+"""Which group acts on a residual stream: the largest that the architecture and the config allow, or a chosen
+one."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def _unfolded(spec: Spec, name: str) -> str:
     if others:  # untying would not help
         return f"the gain {others[0]} stands where nothing that reads the stream can take it in, and {folded} needs that"
     return (
-        f"the final norm's gain cannot be folded into a head that is tied to the embeddings, and {folded} needs that; "
+        f"the final norm's gain cannot be folded into a head that is tied to the embeddings, and {folded} needs "
+        f"that; "
         "--untie gives the head weights of its own"
     )
 
@@ -106,8 +108,9 @@ def headless(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: 
 
 
 def returned_streams(spec: Spec, names: Sequence[str], config: Mapping[str, Any], tied: bool) -> frozenset[str]:
-    """The residual streams that a model's class returns by default: what the spec says of it, all of a model without a head
-    otherwise, and all where ``config.json`` asks for hidden states. Turning one would change an output.
+    """The residual streams that a model's class returns by default: what the spec says of it, all of a model
+    without a head otherwise, and all where ``config.json`` asks for hidden states. Turning one would change an
+    output.
 
     Args: see `headless`.
     """

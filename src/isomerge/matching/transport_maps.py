@@ -1,8 +1,8 @@
 """Transport maps: optimal transport between the neurons of two models, nested as their axes are.
 
-A map ``T`` [n of the source, n of the anchor] says of which of the source's neurons the anchor's n-th one is made. It
-is an optimal coupling of two uniform measures times n (Singh & Jaggi 2020, Alg. 1): rows and columns sum to one, so
-that an aligned neuron is a weighted mean, ``T_out^T W T_in``. A hard coupling (earth mover's distance) of equal
+A map ``T`` [n of the source, n of the anchor] says of which of the source's neurons the anchor's n-th one is made.
+It is an optimal coupling of two uniform measures times n (Singh & Jaggi 2020, Alg. 1): rows and columns sum to one,
+so that an aligned neuron is a weighted mean, ``T_out^T W T_in``. A hard coupling (earth mover's distance) of equal
 numbers is a permutation; a soft one (Sinkhorn) is none and does not preserve a function.
 
 What a cost needs of weights or activations is a cross-Gram and the two squared norms (`Likeness`). Spaces are
@@ -107,8 +107,8 @@ def _coupled(cost: Tensor, how: Coupling) -> Tensor:
 class Likeness:
     """What distances between neurons are made of, float64: ``<x_i, y_j>``, ``|x_i|^2`` and ``|y_j|^2``.
 
-    ``cross`` has dims batch, then ``s+`` (the anchor's) and ``s-`` (the source's) of every space; ``anchor`` has the
-    batch and ``s+``, ``source`` the batch and ``s-``.
+    ``cross`` has dims batch, then ``s+`` (the anchor's) and ``s-`` (the source's) of every space; ``anchor`` has
+    the batch and ``s+``, ``source`` the batch and ``s-``.
     """
 
     cross: Cross
@@ -173,9 +173,9 @@ def nested_maps(
 ) -> dict[str, Cross]:
     """A map for every space: heads to heads, and for every pair of heads their dimensions.
 
-    A map has dims batch, ``b-`` and ``b+`` of its bases, ``s-``, ``s+``: rows are the source's. A base pays for every
-    pair what the couplings over it cost. Where two fibres number the same neurons (query heads of a group, and
-    their dimensions), the one that is found alone somewhere is solved first, and the other one given it.
+    A map has dims batch, ``b-`` and ``b+`` of its bases, ``s-``, ``s+``: rows are the source's. A base pays for
+    every pair what the couplings over it cost. Where two fibres number the same neurons (query heads of a group,
+    and their dimensions), the one that is found alone somewhere is solved first, and the other one given it.
 
     Args:
         spec: the active spaces.
@@ -212,7 +212,8 @@ def nested_maps(
 
 
 def _unknown(spec: Spec, name: str, sig: Spaces, found: Mapping[str, Cross]) -> bool:
-    """Whether a likeness cannot yet decide a space: it lacks it, or another fibre that is not solved acts as well."""
+    """Whether a likeness cannot yet decide a space: it lacks it, or another fibre that is not solved acts as
+    well."""
     if name not in sig:
         return True
     return any(n not in found and n != name and n not in spec.spaces[name].index for n in sig)
@@ -234,7 +235,8 @@ def _reduced(each: Likeness, sig: Spaces, kept: set[str], found: Mapping[str, Cr
 def joint_map(sig: Spaces, each: Likeness, how: Coupling) -> Cross:
     """One map between all neurons of several axes at once, whatever heads they belong to (cross-head alignment).
 
-    Its dims are batch, then ``s-`` and ``s+`` of every space. Such a map mixes heads: it is no symmetry of attention.
+    Its dims are batch, then ``s-`` and ``s+`` of every space. Such a map mixes heads: it is no symmetry of
+    attention.
     """
     cost = each.cost(how)
     batch = [d for d in cost.dims if d[-1] not in "+-"]
@@ -246,7 +248,8 @@ def joint_map(sig: Spaces, each: Likeness, how: Coupling) -> Cross:
 
 
 def product(factors: Sequence[Cross], names: Sequence[str], batch: Sequence[str]) -> Tensor:
-    """The map along several axes as one tensor [*batch, *source, *anchor] from the maps of bases and of their fibres."""
+    """The map along several axes as one tensor [*batch, *source, *anchor] from the maps of bases and of their
+    fibres."""
     dims = (*batch, *(f"{n}-" for n in names), *(f"{n}+" for n in names))
     parts = [f.arrange(dims) for f in factors]
     found = parts[0]

@@ -1,8 +1,10 @@
-"""The models of a merge, aligned, for what must run them: regression, soups, REPAIR, statistics gathered on the spot.
+"""The models of a merge, aligned, for what must run them: regression, soups, REPAIR, statistics gathered on the
+spot.
 
-They are written to the folder of the unfinished output as checkpoints of their own, unit by unit, so that alignment needs no
-more memory than in any other run; a killed run goes on with those that are complete. They are written in the working dtype:
-what is rounded to half precision after a rotation is rounded twice by the time the merge is written.
+They are written to the folder of the unfinished output as checkpoints of their own, unit by unit, so that alignment
+needs no more memory than in any other run; a killed run goes on with those that are complete. They are written in
+the working dtype: what is rounded to half precision after a rotation is rounded twice by the time the merge is
+written.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 def write_endpoints(
     stream: StreamWriter, solvers: Sequence[PairSolver], key: str
 ) -> tuple[list[Model], list[list[UnitResult]]]:
-    """Write every source where its solver moves it; returns the aligned models, the anchor first, and what was found.
+    """Write every source where its solver moves it; returns the aligned models, the anchor first, and what was
+    found.
 
     Every solver has its alignment as ``given`` from then on.
     """
@@ -57,8 +60,8 @@ def write_endpoints(
 
 
 def intermediate_output(output: Output, folder: Path, dtype: torch.dtype) -> Output:
-    """Where a checkpoint on the way to an output is written: in ``dtype``, the run's working dtype, whatever the models are stored
-    in and the output is written in; by the same engine, with the same jobs."""
+    """Where a checkpoint on the way to an output is written: in ``dtype``, the run's working dtype, whatever the
+    models are stored in and the output is written in; by the same engine, with the same jobs."""
     return Output(
         folder,
         dtype=str(dtype).removeprefix("torch."),
@@ -71,7 +74,8 @@ def intermediate_output(output: Output, folder: Path, dtype: torch.dtype) -> Out
 
 
 def _write_one(solver: PairSolver, anchor: Model, output: Output, settings: Any) -> list[UnitResult]:
-    """Write a source, all of its tensors and no others: of the plan's only those that it stores, and those that the donor lacks."""
+    """Write a source, all of its tensors and no others: of the plan's only those that it stores, and those that the
+    donor lacks."""
     source, plan = solver.source, solver.plan
     key = run_key("aligned", [anchor, source], *settings)
     shared = {block.key for unit in plan.units for block in unit.blocks}
@@ -87,7 +91,8 @@ def _write_one(solver: PairSolver, anchor: Model, output: Output, settings: Any)
 def _stored_by(
     source: Model, unit: Unit, blocks: list[Blocks], by: list[Alignment | None], first: FirstReadings
 ) -> Blocks:
-    """The moved blocks of a unit that the source has tensors for: a head that is tied to the embeddings may have none."""
+    """The moved blocks of a unit that the source has tensors for: a head that is tied to the embeddings may have
+    none."""
     return {block: x for block, x in blocks[1].items() if all(name in source.names for name in block.canonical)}
 
 

@@ -1,4 +1,5 @@
-"""Fusing by running the aligned models: regression, soups, statistics gathered on the spot, and REPAIR after any method."""
+"""Fusing by running the aligned models: regression, soups, statistics gathered on the spot, and REPAIR after any
+method."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ def fuse_forward(
 ) -> list[list[UnitResult]]:
     """Fuse by running the aligned models, and write the result; returns what moved the sources.
 
-    Methods of statistics gather them on the aligned models; others give the merged parameters themselves. ``repair`` are
-    the data of REPAIR, which then has the last word.
+    Methods of statistics gather them on the aligned models; others give the merged parameters themselves.
+    ``repair`` are the data of REPAIR, which then has the last word.
     """
     fusion, donor = fuser.fusion, stream.donor
     device = matching.settings.device if matching.settings else "cpu"
@@ -95,7 +96,8 @@ def _write_module(
     *,
     repaired: bool,
 ) -> None:
-    """The blocks of the merge as a live module has them, unit by unit; what it has no weight for is the first model's.
+    """The blocks of the merge as a live module has them, unit by unit; what it has no weight for is the first
+    model's.
 
     Raises:
         IsomergeError: a tensor that ``models``, those that are merged, do not explain.

@@ -40,7 +40,8 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Way:
-    """What a block's pieces pass through: where they go, and the first reading that they come from (None: read already)."""
+    """What a block's pieces pass through: where they go, and the first reading that they come from (None: read
+    already)."""
 
     form: StoredForm | None
     reading: FirstReading | None
@@ -66,8 +67,8 @@ class Fuser:
         self.places: list[int] = []
         """Where the run's models are in what solvers give, the anchor first; empty: in the same order."""
         self.moved_by: Sequence[Alignment | None] | None = None
-        """What has moved the run's models, in order, before their units are read: statistics of the models as they are stored
-        must follow. None: units come with what moves them."""
+        """What has moved the run's models, in order, before their units are read: statistics of the models as they
+        are stored must follow. None: units come with what moves them."""
         self.gains: CommonGains | None = None
         """The gains that all models take on, where streams were turned; blocks come with the anchor's."""
         self.report: dict[str, Any] = {}
@@ -88,12 +89,14 @@ class Fuser:
         *,
         form: StoredForm | None = None,
     ) -> Fused:
-        """The blocks that are written of one unit, from those of every model in the run's order and what moved them.
+        """The blocks that are written of one unit, from those of every model in the run's order and what moved
+        them.
 
-        Those of ``first`` are read here, piece by piece as they are fused where that can be. A block comes in one of three forms: as
-        the `PlacedTensor` of what was written already (a method that is fused piece by piece, where ``form`` knows a place for the
-        block); in the output dtype, rounded once (such a method without a place); or in the working dtype, to be converted by the
-        caller (all other methods, and what does not fit into the output dtype).
+        Those of ``first`` are read here, piece by piece as they are fused where that can be. A block comes in one
+        of three forms: as the `PlacedTensor` of what was written already (a method that is fused piece by piece,
+        where ``form`` knows a place for the block); in the output dtype, rounded once (such a method without a
+        place); or in the working dtype, to be converted by the caller (all other methods, and what does not fit
+        into the output dtype).
         """
         if self.places:
             blocks, by = [blocks[k] for k in self.places], [by[k] for k in self.places]
@@ -195,7 +198,8 @@ class Fuser:
         way: Way,
         number: int = 0,
     ) -> Any:
-        """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was written."""
+        """One stored tensor of every model, the ``number``-th of a block, or a whole block; its place where it was
+        written."""
         fusion = self.fusion
         here = tensors[fusion.start :][: self.count(block, number)]
         base = tensors[0] if fusion.first == "base" else None
@@ -223,7 +227,8 @@ class Fuser:
         name: str,
         notes: list[str] | None = None,
     ) -> Tensor:
-        """The method's result for one tensor of every model, in the working dtype; ``name`` seeds a random method."""
+        """The method's result for one tensor of every model, in the working dtype; ``name`` seeds a random
+        method."""
         method = self.fusion.method
         if method.unit:  # what a method of units leaves is averaged
             from isomerge.fusion.linear import linear
@@ -269,7 +274,8 @@ class Fuser:
         name: str | None,
         out: Any,
     ) -> Any:
-        """The method's result, in a tensor or at its place in a file; where there is a ``name``, it must be explained."""
+        """The method's result, in a tensor or at its place in a file; where there is a ``name``, it must be
+        explained."""
         method = self.fusion.method
         if method.widening:
             return self._widened(given, tensors, base, name, out)
@@ -306,7 +312,8 @@ class Fuser:
         return found
 
     def options(self, block: Block | None) -> list[tuple[Option, Any]]:
-        """The method's options and their values, for a block or for a whole model, whose tensors all have the same."""
+        """The method's options and their values, for a block or for a whole model, whose tensors all have the
+        same."""
         given = self.parameters(self.plan.units[0].blocks[0] if block is None else block)
         return [(option, given[name]) for name, option in self.fusion.method.options.items()]
 
@@ -322,8 +329,8 @@ class Fuser:
         *,
         repaired: bool = False,
     ) -> None:
-        """Hold what is fused of a layer as a whole to what the method can explain, from the tensors of the models and its
-        options; with ``repaired``, what REPAIR can.
+        """Hold what is fused of a layer as a whole to what the method can explain, from the tensors of the models
+        and its options; with ``repaired``, what REPAIR can.
 
         Raises:
             IsomergeError: naming the tensor and the method.

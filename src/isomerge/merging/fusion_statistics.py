@@ -1,7 +1,8 @@
 """Statistics for merging: of every model, from its file, moved with its alignment, one tensor at a time.
 
-A merge method asks for ``fishers``, ``grams`` or ``factors`` (`isomerge.fusion.registry`); `FusionStatistics` gives them for
-one block of all models. Nothing is held but the file's header and the last Gram, which several layers share.
+A merge method asks for ``fishers``, ``grams`` or ``factors`` (`isomerge.fusion.registry`); `FusionStatistics` gives
+them for one block of all models. Nothing is held but the file's header and the last Gram, which several layers
+share.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class FusionStatistics:
 
     Args:
         files: one per model.
-        normalize: divide the diagonal Fisher of every model by its norm over all parameters, as Matena & Raffel's code
-            does: a model that was trained on a harder loss would outweigh the others.
+        normalize: divide the diagonal Fisher of every model by its norm over all parameters, as Matena & Raffel's
+            code does: a model that was trained on a harder loss would outweigh the others.
     """
 
     def __init__(self, files: Sequence[StatisticsFile], *, normalize: bool = True) -> None:
@@ -118,9 +119,15 @@ class FusionStatistics:
         paths = [folder / f"{number}.safetensors" for number in range(len(models))]
         for number, (path, model) in enumerate(zip(paths, models, strict=True)):
             options = StatsOptions(
-                path, batch_size=batch_size, device=device, overwrite=True, observer=observer, kinds=parse_kinds(kinds),
-                labels=labels, seed=seed,
-            )  # fmt: skip
+                path,
+                batch_size=batch_size,
+                device=device,
+                overwrite=True,
+                observer=observer,
+                kinds=parse_kinds(kinds),
+                labels=labels,
+                seed=seed,
+            )
             options.check()
             run_stats(model, data[number if len(data) > 1 else 0], options)
         return cls.open(paths, models, kinds, normalize=normalize)
@@ -148,10 +155,12 @@ class FusionStatistics:
                     check_closed(alignment, block, file.model.ref)
 
     def fishers(self, block: Block, alignments: Alignments | None = None) -> list[Tensor | None]:
-        """The diagonal Fisher of a block of every model, float64 in the shape of the block; None where there is none.
+        """The diagonal Fisher of a block of every model, float64 in the shape of the block; None where there is
+        none.
 
         Raises:
-            IsomergeError: an alignment that mixes coordinates (`isomerge.observe.stats.moved_statistics.moved_fisher`).
+            IsomergeError: an alignment that mixes coordinates
+                (`isomerge.observe.stats.moved_statistics.moved_fisher`).
         """
         return [self._fisher(f, block, g) for f, g in zip(self.files, self._each(alignments), strict=True)]
 

@@ -25,7 +25,8 @@ FILE = "model-head.safetensors"
 
 
 def apart_names(heads: Heads, donor: Model) -> frozenset[str]:
-    """The donor's tensors that need weights files of their own, for the body's files to be shared by other heads."""
+    """The donor's tensors that need weights files of their own, for the body's files to be shared by other
+    heads."""
     if heads.how != "separate":
         return frozenset()
     return frozenset(donor.names[c] for block in head_blocks(donor) for c in block.canonical)

@@ -1,9 +1,9 @@
 """Classifier heads in merges: fused like all else, one model's, or all of them beside one merged body.
 
 A head is what has the axis ``labels`` outside the layers, with what stands before it in the same module (RoBERTa's
-``classifier.dense``). Merging papers leave heads per task (task arithmetic, Ilharco et al. 2023): labels of two tasks have
-nothing to do with each other. A head reads the residual stream, so it moves with its model's alignment. Language-model
-heads are none: their axis is the vocabulary, which all models of a merge share.
+``classifier.dense``). Merging papers leave heads per task (task arithmetic, Ilharco et al. 2023): labels of two
+tasks have nothing to do with each other. A head reads the residual stream, so it moves with its model's alignment.
+Language-model heads are none: their axis is the vocabulary, which all models of a merge share.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def heads_of(asked: str, models: Sequence[Model]) -> Heads:
     """What ``--heads`` asks for.
 
     Args:
-        asked: one of `WAYS`; a model is named by its number, from 1 in the run's order (the base first, where there is
-            one), or by its reference.
+        asked: one of `WAYS`; a model is named by its number, from 1 in the run's order (the base first, where there
+            is one), or by its reference.
         models: in the run's order.
 
     Raises:
@@ -124,7 +124,8 @@ def head_blocks(model: Model) -> list[Block]:
 
 
 def own_blocks(model: Model, donor: Model) -> list[Block]:
-    """What a model needs beside the donor's body: its head, and what the donor lacks (a pooler); empty without a head."""
+    """What a model needs beside the donor's body: its head, and what the donor lacks (a pooler); empty without a
+    head."""
     names, matches = head_lines(model.spec), {m.canonical: m for m in model.matches.values()}
     found = head_blocks(model)
     lacking = [
@@ -136,7 +137,8 @@ def own_blocks(model: Model, donor: Model) -> list[Block]:
 
 
 def unlike_heads(models: Sequence[Model]) -> str | None:
-    """What is said where classifier heads are averaged whose outputs mean different things; None where they may be alike.
+    """What is said where classifier heads are averaged whose outputs mean different things; None where they may be
+    alike.
 
     Classes that nobody has named (``LABEL_0``) may be any.
     """
@@ -146,7 +148,8 @@ def unlike_heads(models: Sequence[Model]) -> str | None:
         named = not any(name.startswith("LABEL_") for every in names for name in every)
         if mine.task != theirs.task or (named and mine.class_ids != theirs.class_ids):
             return (
-                f"the classifier heads of {one.ref} and {two.ref} are averaged, though their labels are not the same ones: "
+                f"the classifier heads of {one.ref} and {two.ref} are averaged, though their labels are not the "
+                f"same ones: "
                 "--heads copy keeps the first model's, keep:MODEL another one's"
             )
     return None

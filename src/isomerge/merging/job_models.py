@@ -16,8 +16,8 @@ from isomerge.options.unused import note
 
 
 def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> list[Any]:
-    """What a job merges, in the run's order, as `isomerge.models.recognised.recognise` takes it: with slices, stacks of layers;
-    with a tokenizer, views of one vocabulary.
+    """What a job merges, in the run's order, as `isomerge.models.recognised.recognise` takes it: with slices,
+    stacks of layers; with a tokenizer, views of one vocabulary.
 
     Raises:
         IsomergeError: a model that cannot be opened, layers that it does not have, or vocabularies that do not fit.
@@ -66,7 +66,8 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
         note("tokenizer_source", "the models have one vocabulary")
     if moved is not None and any(origin is not None for origin in job.source_bases):
         raise IsomergeError(
-            f"{moved.ref}: another vocabulary moves the rows of its tokens, and not those of the models that --source-base "
+            f"{moved.ref}: another vocabulary moves the rows of its tokens, and not those of the models that "
+            f"--source-base "
             "names: give models of one vocabulary, or leave --source-base out"
         )
     return list(views)

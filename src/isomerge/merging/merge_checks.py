@@ -63,7 +63,8 @@ def learned_apart(align: bool, matching: Matching, fusion: Fusion, count: int, a
     if not align or matching.learn is None or anchor == "none" or count < 3 or fusion.first == "base":
         return []
     return [
-        "each model is learned onto the first one alone, which brings the others no nearer to each other: with --anchor none "
+        "each model is learned onto the first one alone, which brings the others no nearer to each other: with "
+        "--anchor none "
         "they are learned towards a common point"
     ]
 
@@ -93,7 +94,8 @@ def check_described(donor: Model, fusion: Fusion, repair: Any) -> None:
         what = f"the method {method.name}" if inside else "--repair"
         raise IsomergeError(
             f"{donor.ref}: {what} needs to know what the layers are made of, and there is no spec for model_type "
-            f"{donor.spec.model_type!r}; derive one (isomerge discover), or choose a method that needs none, such as linear"
+            f"{donor.spec.model_type!r}; derive one (isomerge discover), or choose a method that needs none, "
+            f"such as linear"
         )
 
 
@@ -112,7 +114,8 @@ def check_runs(models: Sequence[Model], plan: Plan, fusion: Fusion, repair: Any)
         if lacking is not None and info.dtype in STORED_FLOATS:
             what = f"the method {fusion.method.name}" if fusion.method.forward else "--repair"
             raise IsomergeError(
-                f"{lacking}: tensor {name} is missing, but {donor.ref} has it, and {what} runs both: name {lacking} first"
+                f"{lacking}: tensor {name} is missing, but {donor.ref} has it, and {what} runs both: name "
+                f"{lacking} first"
             )
 
 
@@ -124,7 +127,8 @@ def check_soft(match: str, fusion: Fusion, repair: Any) -> None:
     """
     if match in SOFT and (fusion.method.forward or fusion.method.statistics or repair is not None):
         raise IsomergeError(
-            f"--match {match} does not preserve functions, which the method {fusion.method.name} needs: choose another"
+            f"--match {match} does not preserve functions, which the method {fusion.method.name} needs: choose "
+            f"another"
         )
 
 
@@ -136,7 +140,8 @@ def check_framed(source_bases: Sequence[Model | None], plan: Plan, spaces: str) 
     """
     if any(source_bases) and plan.selection.frame is not None:
         raise IsomergeError(
-            f"--spaces {spaces} folds the gains of the base that --source-base names, which are not the fine-tune's: choose "
+            f"--spaces {spaces} folds the gains of the base that --source-base names, which are not the "
+            f"fine-tune's: choose "
             "spaces inside the layers, such as --spaces default"
         )
 
@@ -160,12 +165,14 @@ def check_transplant(
         return
     if fusion.first != "base" or fusion.method.statistics is not None:
         raise IsomergeError(
-            f"--source-base moves task vectors to another base, and the method {fusion.method.name} has none: choose one "
+            f"--source-base moves task vectors to another base, and the method {fusion.method.name} has none: "
+            f"choose one "
             "that takes --base-model, such as task_arithmetic"
         )
     if repair is not None or match in SOFT:
         raise IsomergeError(
-            "--source-base moves task vectors by an exact alignment, and nothing is run: leave --repair and soft --match out"
+            "--source-base moves task vectors by an exact alignment, and nothing is run: leave --repair and "
+            "soft --match out"
         )
     if onto or anchor != "first" or not align:
         raise IsomergeError(
@@ -176,8 +183,8 @@ def check_transplant(
 def statistics_of(
     fusion: Fusion, files: Sequence[str], models: Sequence[Model], matching: Matching
 ) -> FusionStatistics | None:
-    """The statistics that a method asks for, from files, one per model that is fused; None for other methods, and where they
-    are to be gathered on the match's data.
+    """The statistics that a method asks for, from files, one per model that is fused; None for other methods, and
+    where they are to be gathered on the match's data.
 
     Raises:
         IsomergeError: neither files nor data are given, or files lack a kind or belong to other models.
@@ -192,6 +199,7 @@ def statistics_of(
     if matching.data is not None:
         return None
     raise IsomergeError(
-        f"the method {fusion.method.name} needs statistics: give --stats FILE for every model, made by isomerge stats MODEL "
+        f"the method {fusion.method.name} needs statistics: give --stats FILE for every model, made by isomerge "
+        f"stats MODEL "
         f"--kinds {kind} --data DATA, or --data DATA to gather them now"
     )

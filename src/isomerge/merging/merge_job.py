@@ -1,7 +1,7 @@
 """What a merge is asked for, whoever asks: models in the run's order, and the fusion.
 
-A run's first model gives config and tokenizer, and is what the others are aligned onto: the base where one is named, else
-the first model listed, always.
+A run's first model gives config and tokenizer, and is what the others are aligned onto: the base where one is
+named, else the first model listed, always.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class MergeJob:
     stats: tuple[str, ...] = ()
     """Statistics files for the method, one per model that is fused, in the run's order."""
     source_bases: tuple[Any, ...] = ()
-    """What the models that are fused were tuned from, in the run's order; None where it is the base. Empty: all of them."""
+    """What the models that are fused were tuned from, in the run's order; None where it is the base. Empty: all of
+    them."""
     tokenizer: Mapping[str, Any] | None = None
     """The output's vocabulary; None: all models have one."""
     chat_template: tuple[str, str] | None = None
-    """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first model's
-    own."""
+    """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first
+    model's own."""
     files: tuple[str, ...] = ()
     """What is read beside models, data and statistics: the recipe, and its chat template."""
     merge_base: bool = True
@@ -74,10 +75,11 @@ def job_of_models(
         weights: one per model.
         parameters: of the method; a list has one number per model.
         base_model: the base, named as among the models or another one.
-        merge_base: whether methods that know no base merge one that is not among the models with them, as mergekit does; else
-            it gives config and tokenizer alone.
+        merge_base: whether methods that know no base merge one that is not among the models with them, as mergekit
+            does; else it gives config and tokenizer alone.
         stats: statistics files for the method, one per model.
-        source_bases: what the models were tuned from, one for all or one per model, where that is not ``base_model``.
+        source_bases: what the models were tuned from, one for all or one per model, where that is not
+            ``base_model``.
         tokenizer_source: the vocabulary of the output, where the models' differ: ``base``, ``union`` or a model.
         seed: of random methods.
 
@@ -129,7 +131,8 @@ def job_of_models(
 
 
 def joins(method: Method) -> bool:
-    """Whether a base that is not among the models is merged with them by a method, as mergekit does: by those that know no base."""
+    """Whether a base that is not among the models is merged with them by a method, as mergekit does: by those that
+    know no base."""
     return method.base == "none" and method.models[1] != 1
 
 
@@ -142,7 +145,8 @@ def joined(base: Any, said: str, instead: str) -> str:
         instead: what takes its config and tokenizer alone, up to the verb.
     """
     return (
-        f"{base}, the {said}, is merged as one of the models, as mergekit does where they lack it ({instead} its config and "
+        f"{base}, the {said}, is merged as one of the models, as mergekit does where they lack it ({instead} "
+        f"its config and "
         "tokenizer alone)"
     )
 
@@ -162,8 +166,10 @@ def _check_joining(
     own = [*(["--weights"] if weights is not None else []), *(f"--parameter {n}" for n in own)]
     if own := [*own, *(["--stats"] if stats else [])]:
         raise IsomergeError(
-            f"--base-model {base}: the method {method.name} knows no base and merges it as one of the models, as mergekit does, but "
-            f"{own[0]} has nothing for it: name it among the models as well, with a value of its own, or give --no-merge-base, with "
+            f"--base-model {base}: the method {method.name} knows no base and merges it as one of the models, "
+            f"as mergekit does, but "
+            f"{own[0]} has nothing for it: name it among the models as well, with a value of its own, or give "
+            f"--no-merge-base, with "
             "which it gives config and tokenizer alone"
         )
 

@@ -22,20 +22,21 @@ class MergeOptions:
     layers: str | None = None
     matching: Matching = WEIGHTS
     anchor: str = "first"
-    """With ``none`` all models are matched onto their common mean (`isomerge.solve.many.mean_solver`), which is written in the first
-    model's coordinates."""
+    """With ``none`` all models are matched onto their common mean (`isomerge.solve.many.mean_solver`), which is
+    written in the first model's coordinates."""
     onto: int = 0
     """The number of the model that the others are aligned onto."""
     source_bases: Sequence[Model | None] = ()
     """What the models that are fused were tuned from, where that is not the base (`TransplantSolver`)."""
     stats: Sequence[str] = ()
-    """Files of `isomerge stats` for methods that ask for statistics, one per model that is fused; without them those of the
-    match are taken, or the statistics are gathered on its data."""
+    """Files of `isomerge stats` for methods that ask for statistics, one per model that is fused; without them
+    those of the match are taken, or the statistics are gathered on its data."""
     repair: Any = None
     """Data for REPAIR (`isomerge.fusion.forward.repair`), which re-normalises the merged model's activations."""
     heads: str = "average"
     """Whose classifier heads are written (`isomerge.merging.heads`)."""
     recipe: Callable[[str, bool], str] | None = None
-    """The YAML that is kept with the output, from the spaces that were matched and whether they must stand in it."""
+    """The YAML that is kept with the output, from the spaces that were matched and whether they must stand in
+    it."""
     kinship: Kinship | None = None
     """Asked whether models that are in other coordinates have a common base."""

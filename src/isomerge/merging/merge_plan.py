@@ -1,4 +1,5 @@
-"""A merge, checked and planned before a byte is written: spaces, heads, solvers, the fusion of every unit, the key of the run."""
+"""A merge, checked and planned before a byte is written: spaces, heads, solvers, the fusion of every unit, the key
+of the run."""
 
 from __future__ import annotations
 
@@ -90,8 +91,13 @@ class MergePlan:
         """What decides how much memory the run takes: for `isomerge.run.cost`."""
         options, matching = self.options, self.options.matching
         fusing = fusing_memory(
-            self.models, self.fusion, matching, repair=options.repair is not None, gathers=self.gathers, aligned=self.matches
-        )  # fmt: skip
+            self.models,
+            self.fusion,
+            matching,
+            repair=options.repair is not None,
+            gathers=self.gathers,
+            aligned=self.matches,
+        )
         found = {"guard": False, "piecewise": self.fusion.method.piecewise, "fusing": fusing}
         return {**found, "anchor": options.anchor, "matching": matching} if self.matches else found
 
@@ -117,7 +123,8 @@ class MergePlan:
         check_compatible(self.donor, [base for base in options.source_bases if base is not None])
 
     def _look(self) -> list[str]:
-        """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell of the choice."""
+        """See how the models stand, choose the spaces, and which models are left as they are; returns what to tell
+        of the choice."""
         options, matching, given = self.options, self.options.matching, self.options.source_bases
         self.target = self.models[options.onto]
         self.sources = [model for k, model in enumerate(self.models) if k != options.onto]
@@ -148,8 +155,8 @@ class MergePlan:
         return notes
 
     def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:
-        """Every model with what it is brought to, with the distances of a report; and fine-tunes that are none of what they are said
-        to be tuned from."""
+        """Every model with what it is brought to, with the distances of a report; and fine-tunes that are none of
+        what they are said to be tuned from."""
         how = {"align": self.aligns, "left": self.left, "helps": self.helps}
         base = self.fusion.first == "base" and not self.options.onto
         found = pairs_of(self.standings, self.models, base=base, **how)

@@ -1,4 +1,5 @@
-"""Merging: align every model onto one (or onto their common mean), fuse unit by unit, write an ordinary checkpoint."""
+"""Merging: align every model onto one (or onto their common mean), fuse unit by unit, write an ordinary
+checkpoint."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ from isomerge.symmetry.alignment import Alignment
 def run_merge(
     models: Sequence[Model], output: Output, *, fusion: Fusion | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Align every model onto the first (or another), fuse them, and write the result in the first model's names, with its
-    config; returns the report.
+    """Align every model onto the first (or another), fuse them, and write the result in the first model's names,
+    with its config; returns the report.
 
     Args:
         models: in the run's order: the base first where there is one.
@@ -97,7 +98,8 @@ def run_plan(plan: MergePlan) -> dict[str, Any]:
 
 
 def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver], dict[str, Any]]:
-    """What brings the units together, once all passes over whole models are done, and what the report says of it."""
+    """What brings the units together, once all passes over whole models are done, and what the report says of
+    it."""
     options, matching, solvers = plan.options, plan.options.matching, plan.solvers
     used: Sequence[UnitSolver] = solvers
     streams: list[dict[str, Any]] = []

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def check_parameters(fuser: Fuser) -> None:
-    """Refuse parameters that filters and gradients leave out for a tensor, that a method does not take together, or that
-    differ among tensors which it merges at once.
+    """Refuse parameters that filters and gradients leave out for a tensor, that a method does not take together, or
+    that differ among tensors which it merges at once.
 
     Raises:
         IsomergeError: naming the tensor.
@@ -28,7 +28,8 @@ def check_parameters(fuser: Fuser) -> None:
         first, theirs = together.setdefault(key, (name, repr(given)))
         if theirs != repr(given):
             raise IsomergeError(
-                f"tensor {name}: the method {method.name} merges {what} at once, but parameters differ from those of "
+                f"tensor {name}: the method {method.name} merges {what} at once, but parameters differ from "
+                f"those of "
                 f"{first}: give one value for both"
             )
         if method.built_in and not method.forward and repr((given, count)) not in tried:
@@ -41,7 +42,8 @@ def check_parameters(fuser: Fuser) -> None:
                 if not is_overflow_error(error):
                     raise
                 raise IsomergeError(
-                    f"tensor {name}: parameters of {method.name} leave the range of numbers of its dtype; give smaller ones"
+                    f"tensor {name}: parameters of {method.name} leave the range of numbers of its dtype; give "
+                    f"smaller ones"
                 ) from None
 
 
@@ -65,7 +67,8 @@ def _merged_at_once(fuser: Fuser, unit: Unit, block: Block, number: int) -> tupl
 
 
 def _try(fuser: Fuser, given: dict[str, Any], count: int) -> None:
-    """Merge a few random numbers by one of isomerge's own methods: it says so where it does not take its parameters."""
+    """Merge a few random numbers by one of isomerge's own methods: it says so where it does not take its
+    parameters."""
     import torch
 
     first = fuser.fusion.first

@@ -1,4 +1,5 @@
-"""What every input of a merge gave to the output: weights that were fused, and with which weight, a base, a config, coordinates."""
+"""What every input of a merge gave to the output: weights that were fused, and with which weight, a base, a config,
+coordinates."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ IN_WEIGHTS = (MERGED, BASE, SOURCE_BASE, REST)
 def roles_of(plan: MergePlan, report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row per model in the run's order, the source bases last: ``{model, roles, weight}``.
 
-    ``weight`` is that of the method, None where the model or the method has none; of weights that change from layer to layer
-    (``varies`` is then true) the one in the middle of the stack.
+    ``weight`` is that of the method, None where the model or the method has none; of weights that change from layer
+    to layer (``varies`` is then true) the one in the middle of the stack.
 
     Args:
         plan: of the merge.
@@ -46,7 +47,8 @@ def roles_of(plan: MergePlan, report: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def weights_of(fusion: Fusion, count: int) -> list[float | None]:
-    """The method's weights of a run's models, in its order; None for those that are not fused, and by methods without."""
+    """The method's weights of a run's models, in its order; None for those that are not fused, and by methods
+    without."""
     if "weight" not in fusion.method.options:
         return [None] * count
     return [w if number >= fusion.start else None for number, w in enumerate(fusion.weights(count))]

@@ -1,8 +1,9 @@
-"""Task vectors on a new base: what a fine-tune learned on one base, moved to where another base has the same neurons.
+"""Task vectors on a new base: what a fine-tune learned on one base, moved to where another base has the same
+neurons.
 
-The source base is aligned onto the target base; its alignment g moves the fine-tune as well, and the method is given
-``target + g fine-tune - g source base`` in place of the fine-tune. (Re-basin of task vectors: Rinaldi et al. 2025, "Update
-your transformer to the latest release: re-basin of task vectors".)
+The source base is aligned onto the target base; its alignment g moves the fine-tune as well, and the method is
+given ``target + g fine-tune - g source base`` in place of the fine-tune. (Re-basin of task vectors: Rinaldi et al.
+2025, "Update your transformer to the latest release: re-basin of task vectors".)
 """
 
 from __future__ import annotations

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class AdapterNames:
-    """From the names of an adapter's modules to those of the base: equal, or with another prefix for the whole body.
+    """From the names of an adapter's modules to those of the base: equal, or with another prefix for the whole
+    body.
 
-    A checkpoint of a body lacks the prefix that the class with a head gives it (``model.``, ``transformer.``). A spec
-    knows such prefixes, and other names that versions of transformers have for one tensor.
+    A checkpoint of a body lacks the prefix that the class with a head gives it (``model.``, ``transformer.``). A
+    spec knows such prefixes, and other names that versions of transformers have for one tensor.
     """
 
     def __init__(self, base: Checkpoint, adapter: Adapter, spec: Spec | None) -> None:
@@ -34,7 +35,8 @@ class AdapterNames:
             best = sorted(ranks, key=lambda swap: (ranks[swap], swap))[:2]
             if len(best) == 2 and ranks[best[0]] == ranks[best[1]]:
                 raise IsomergeError(
-                    f"{adapter.file}: module {absent[0].removesuffix('.weight')} fits several tensors of {base.ref} "
+                    f"{adapter.file}: module {absent[0].removesuffix('.weight')} fits several tensors of "
+                    f"{base.ref} "
                     f"({best[0][1]!r} or {best[1][1]!r} before its name); train it on the class of the base"
                 )
             self.swap = best[0] if best else self.swap
@@ -99,7 +101,8 @@ def line_of(spec: Spec | None, name: str) -> Line | None:
 
 
 def stand_in(base: Checkpoint, spec: Spec | None, name: str) -> str | None:
-    """The base's tensor that serves as ``name``, which it does not store, while its config ties the two; or None."""
+    """The base's tensor that serves as ``name``, which it does not store, while its config ties the two; or
+    None."""
     line = line_of(spec, name)
     if line is None or not line.tied or not is_tied(base.config, stored=False):
         return None

@@ -58,7 +58,8 @@ def check_compatible(
             said = f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}"
             if not (stored and found.retuned):
                 raise IsomergeError(
-                    f"{said}; models that compute different functions of equal weights cannot be averaged{_way_out(found)}"
+                    f"{said}; models that compute different functions of equal weights cannot be "
+                    f"averaged{_way_out(found)}"
                 )
             notes.append(f"{said}: what is written has that of {anchor.ref}")
         _check_tensors(anchor, other, apart)
@@ -66,7 +67,8 @@ def check_compatible(
 
 
 def _differently_described(one: Model, two: Model) -> bool:
-    """Whether the texts of two model types of a family give some tensor other axes, as halves and neighbours of rotary pairs."""
+    """Whether the texts of two model types of a family give some tensor other axes, as halves and neighbours of
+    rotary pairs."""
     if one.spec.origin == two.spec.origin:
         return False
     mine, theirs = ({m.canonical: m.line.axes for m in model.matches.values()} for model in (one, two))
@@ -74,13 +76,14 @@ def _differently_described(one: Model, two: Model) -> bool:
 
 
 def compared_keys(model: Model) -> tuple[str, ...]:
-    """The keys of config.json in which models must agree: those that the spec declares, and those of any architecture."""
+    """The keys of config.json in which models must agree: those that the spec declares, and those of any
+    architecture."""
     return (*model.spec.config_keys, *MODEL_KINDS)
 
 
 def _check_tie(model: Model) -> None:
-    """Refuse a head that the config ties to the embeddings and that is stored with other values: transformers reads it from version 5
-    on, and reads the embeddings before that."""
+    """Refuse a head that the config ties to the embeddings and that is stored with other values: transformers reads
+    it from version 5 on, and reads the embeddings before that."""
     import torch
 
     stored = {
@@ -95,8 +98,10 @@ def _check_tie(model: Model) -> None:
             continue
         if not torch.equal(model.read(name, None, mapped=True), model.read(home, None, mapped=True)):
             raise IsomergeError(
-                f"{model.ref}: config.json ties {name} to {home}, but it is stored with other values, which some versions of "
-                "transformers read and others do not: set tie_word_embeddings to false, or save the model without this tensor"
+                f"{model.ref}: config.json ties {name} to {home}, but it is stored with other values, which "
+                f"some versions of "
+                "transformers read and others do not: set tie_word_embeddings to false, or save the model "
+                "without this tensor"
             )
 
 
@@ -115,7 +120,8 @@ def _lacking(one: Model, two: Model, canonical: str) -> str:
     for stack, depth in mine.items():
         if theirs.get(stack, depth) < depth:
             return (
-                f"{one.ref} and {two.ref} have different numbers of layers ({stack.rstrip('.')}: {depth} and {theirs[stack]}): is a shard lost? "
+                f"{one.ref} and {two.ref} have different numbers of layers ({stack.rstrip('.')}: {depth} and "
+                f"{theirs[stack]}): is a shard lost? "
                 "Models of different depth are merged with the `slices` of a recipe"
             )
     return f"{two.ref}: tensor {canonical} is missing, but {one.ref} has it: is a shard lost?"
@@ -143,9 +149,11 @@ def _check_tensors(anchor: Model, other: Model, apart: Collection[str]) -> None:
 
 
 def _check_infinities(one: Model, name: str, two: Model, theirs: str) -> None:
-    """Refuses infinities of one model where the other has none, or those of the other sign: there is nothing between them."""
+    """Refuses infinities of one model where the other has none, or those of the other sign: there is nothing
+    between them."""
     a, b = one.read(name, None).double(), two.read(theirs, None).double()
     if not bool((a == b)[a.isinf() | b.isinf()].all()):
         raise IsomergeError(
-            f"tensor {name} has other infinities in {one.ref} than in {two.ref}, and nothing lies between: give both the same"
+            f"tensor {name} has other infinities in {one.ref} than in {two.ref}, and nothing lies between: give "
+            f"both the same"
         )

@@ -1,8 +1,8 @@
 """What transformers makes of a checkpoint's tensors on loading, read off its own conversions.
 
-Transformers 5 renames tensors, and fuses what files store one by one: experts are stacked, gates and ups concatenated,
-some are transposed. The conversion that it would run on the weights is run on the numbers of their elements instead: where
-a number comes out is where the element lies, whatever operations were in between.
+Transformers 5 renames tensors, and fuses what files store one by one: experts are stacked, gates and ups
+concatenated, some are transposed. The conversion that it would run on the weights is run on the numbers of their
+elements instead: where a number comes out is where the element lies, whatever operations were in between.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def conversion_of(module: nn.Module, shapes: Shapes) -> Conversion:
         shapes: of the stored tensors, by name.
 
     Raises:
-        IsomergeError: a conversion that does more than move elements, or one that this version of transformers hides.
+        IsomergeError: a conversion that does more than move elements, or one that this version of transformers
+            hides.
     """
     known = _KNOWN.get(module)
     if known is None or known[0] != shapes:
@@ -59,7 +60,8 @@ class LiveNames:
     """What a stored tensor is called in a live module."""
 
     names: tuple[str, ...]
-    """Its own name there, or those of all tensors that a conversion makes of it and others; the module may have none of them."""
+    """Its own name there, or those of all tensors that a conversion makes of it and others; the module may have
+    none of them."""
     pattern: str | None = None
     """The pattern of the conversion; None where the tensor is taken as it is."""
 
@@ -110,7 +112,8 @@ def _conversions(module: nn.Module) -> tuple[list[Any], list[Any]]:
 
 def _hidden(module: nn.Module, error: ImportError) -> IsomergeError:
     return IsomergeError(
-        f"this version of transformers does not say how it loads {type(module).__name__} ({error}): update it, or match "
+        f"this version of transformers does not say how it loads {type(module).__name__} ({error}): update it, "
+        f"or match "
         "without running models"
     )
 
@@ -168,7 +171,8 @@ class _Follower:
         yield from found
 
     def _numbers(self, name: str, members: list[tuple[str, str]]) -> tuple[dict[str, Tensor], list[int]]:
-        """The numbers of stored elements where they are in live tensors, and where each stored tensor's numbers begin."""
+        """The numbers of stored elements where they are in live tensors, and where each stored tensor's numbers
+        begin."""
         import torch
 
         converter, starts = deepcopy(self.of_pattern[members[0][0]]), [0]
@@ -204,7 +208,8 @@ class _Follower:
         import transformers
 
         return IsomergeError(
-            f"transformers {transformers.__version__} makes {name} of {type(self.module).__name__} from {stored} in a way that "
+            f"transformers {transformers.__version__} makes {name} of {type(self.module).__name__} from "
+            f"{stored} in a way that "
             "cannot be followed: match by weights alone, without running the models"
         )
 

@@ -1,7 +1,8 @@
-"""Which residual streams may be turned: those that no model gives out, by groups that leave alone what nothing reads.
+"""Which residual streams may be turned: those that no model gives out, by groups that leave alone what nothing
+reads.
 
-What a class of models returns by default are its outputs, every tensor of it (`isomerge.symmetry.returned`): hidden states too.
-A stream among them keeps its basis, and so does what a norm outside the layers makes of it.
+What a class of models returns by default are its outputs, every tensor of it (`isomerge.symmetry.returned`): hidden
+states too. A stream among them keeps its basis, and so does what a norm outside the layers makes of it.
 """
 
 from __future__ import annotations
@@ -57,19 +58,21 @@ def turned_outputs(model: Model, stream: str) -> str:
     """A sentence: what it means that a stream is turned which a model returns."""
     kind = class_of(model.config) or "this model"
     return (
-        f"{kind} returns hidden states of the stream {stream}, which is turned: what it predicts stays, the hidden states that it "
+        f"{kind} returns hidden states of the stream {stream}, which is turned: what it predicts stays, the "
+        f"hidden states that it "
         "returns are in another basis"
     )
 
 
 def unread_gains(models: Sequence[Model]) -> frozenset[str]:
-    """The elements of gains that no tensor of some model reads (a last norm that its class does not use): they are left as they are."""
+    """The elements of gains that no tensor of some model reads (a last norm that its class does not use): they are
+    left as they are."""
     return frozenset(key for model in models for key in lonely_gains(model.spec, model.blocks))
 
 
 def with_free_streams(selection: Selection, models: Sequence[Model], spaces: str) -> Selection:
-    """The selection without the streams that some model gives out, unless they were named and are not all that it gives out. The gains
-    that only their own layer reads are no outputs, and stay in the frame.
+    """The selection without the streams that some model gives out, unless they were named and are not all that it
+    gives out. The gains that only their own layer reads are no outputs, and stay in the frame.
 
     Raises:
         IsomergeError: a stream was named that is all that a model gives out.
@@ -98,7 +101,8 @@ def with_free_streams(selection: Selection, models: Sequence[Model], spaces: str
 
 
 def free_frame(spec: Spec, models: Sequence[Model]) -> Spec | None:
-    """The largest frame in which models are the same functions: every stream that none gives out, and all gains that may be folded.
+    """The largest frame in which models are the same functions: every stream that none gives out, and all gains
+    that may be folded.
 
     None where there is no such stream.
     """
@@ -110,8 +114,8 @@ def free_frame(spec: Spec, models: Sequence[Model]) -> Spec | None:
 
 
 def without_streams(frame: Spec, streams: Collection[str]) -> Spec:
-    """The frame in which some streams keep their bases, and so do the gains over them outside of layers. Those inside stay free: what
-    reads them is theirs alone, and no output."""
+    """The frame in which some streams keep their bases, and so do the gains over them outside of layers. Those
+    inside stay free: what reads them is theirs alone, and no output."""
     kept = [
         name
         for name, space in frame.spaces.items()

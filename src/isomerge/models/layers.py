@@ -1,9 +1,9 @@
 """Checkpoints with another stack of layers: slices of one or of several models, one after the other.
 
-A checkpoint is taken apart into its stack of layers and the tensors around it, by the lines of its spec. As in mergekit's
-``slices``, layers are renumbered in their order, what comes before the layers (embeddings) is the first slice's and what
-comes after (last norm, head) the last slice's; which is which is the order of the spec's lines. A head that is tied to the
-embeddings goes with them. A layer may occur several times. No weights are read."""
+A checkpoint is taken apart into its stack of layers and the tensors around it, by the lines of its spec. As in
+mergekit's ``slices``, layers are renumbered in their order, what comes before the layers (embeddings) is the first
+slice's and what comes after (last norm, head) the last slice's; which is which is the order of the spec's lines. A
+head that is tied to the embeddings goes with them. A layer may occur several times. No weights are read."""
 
 from __future__ import annotations
 
@@ -49,18 +49,21 @@ class Stack:
                 "no layers" if not found else f"several stacks of layers ({', '.join(sorted(p for _, p in found))})"
             )
             raise IsomergeError(
-                f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes {what}, so its layers cannot be "
+                f"{self.checkpoint.ref}: the spec for {self.spec.model_type} describes {what}, so its layers "
+                f"cannot be "
                 "sliced; slices are for models with one stack"
             )
         if any(number.sign or number.axis for line in self.spec.lines for number in line.numbers):
             raise IsomergeError(
-                f"{self.checkpoint.ref}: what a layer of {self.spec.model_type} is depends on its number, so its layers cannot "
+                f"{self.checkpoint.ref}: what a layer of {self.spec.model_type} is depends on its number, so "
+                f"its layers cannot "
                 "be sliced"
             )
         return found.pop()[0]
 
     def _check_further(self) -> None:
-        """Refuse layers that predict further tokens: they belong behind the last layer, and slices change which that is."""
+        """Refuse layers that predict further tokens: they belong behind the last layer, and slices change which
+        that is."""
         # parts that a file may lack whole; a tower or a head that is fixed, it has
         extra = [p for p in self.spec.fixed if all(line.optional for line in self.spec.lines if p.has(line.name))]
         for name, match in self.matches.items():
@@ -69,8 +72,10 @@ class Stack:
             behind = range(*self.spec.depths.get(line.stack, (0, 0)))
             if aside or any(match.binding[i] in behind for i in self.indices(line)[:1]):
                 raise IsomergeError(
-                    f"{self.checkpoint.ref}: tensor {name} is of a layer that predicts further tokens from the last of all "
-                    "layers, which slices change: load the model with transformers and save it again, which leaves such "
+                    f"{self.checkpoint.ref}: tensor {name} is of a layer that predicts further tokens from the "
+                    f"last of all "
+                    "layers, which slices change: load the model with transformers and save it again, which "
+                    "leaves such "
                     "layers out, and slice the result"
                 )
 
@@ -129,7 +134,8 @@ class Stack:
 
     @cached_property
     def forms(self) -> set[str]:
-        """Its names but for their numbers: layers of one model may call the same tensor otherwise (hybrid layers)."""
+        """Its names but for their numbers: layers of one model may call the same tensor otherwise (hybrid
+        layers)."""
         return {_form(name) for name in self.matches}
 
     def own(self, stack: Stack, name: str) -> str:
@@ -177,9 +183,9 @@ def stack_layers(
         spec_file: a spec text of the user's own, for architectures without a built-in one.
 
     Raises:
-        IsomergeError: no parts or layers, layers that a model does not have, models of different architectures, sizes
-            or functions, an encoder and a decoder that both have layers, a config that does not state its depth, or layers
-            whose kind would change with their index.
+        IsomergeError: no parts or layers, layers that a model does not have, models of different architectures,
+            sizes or functions, an encoder and a decoder that both have layers, a config that does not state its
+            depth, or layers whose kind would change with their index.
     """
     if not parts or not any(layers for _, layers in parts):
         raise IsomergeError("a stack needs slices with layers: give at least one model with a layer_range [a, b)")
@@ -200,7 +206,8 @@ def stack_layers(
         whole = Stack(view, spec_file).layered
     except IsomergeError as error:
         raise IsomergeError(
-            f"{error}; tensors around the layers fit only as many layers as their model has: choose slices of {giver.depth} layers"
+            f"{error}; tensors around the layers fit only as many layers as their model has: choose slices of "
+            f"{giver.depth} layers"
         ) from None
     check_numbered(whole, [(stack.layered, layer) for stack, layers in slices for layer in layers])
     return view
@@ -217,14 +224,16 @@ def _check_alike(one: Stack, two: Stack) -> None:
     for size, value in one.spec.sizes.items():
         if size != "vocab" and two.spec.sizes[size] != value:
             raise IsomergeError(
-                f"{pair} have different shapes ({size} is {value} and {two.spec.sizes[size]}): their layers cannot be "
+                f"{pair} have different shapes ({size} is {value} and {two.spec.sizes[size]}): their layers "
+                f"cannot be "
                 "stacked"
             )
     # lists over layers are cut and joined: they may differ
     keys = [key for key in (*one.spec.config_keys, "tie_word_embeddings") if key not in FORMS]
     if (found := disagreement(one.checkpoint.config, two.checkpoint.config, keys)) is not None:
         raise IsomergeError(
-            f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; layers of the two compute "
+            f"{pair} differ in config.json: {found.key} is {found.mine!r} and {found.theirs!r}; layers of the "
+            f"two compute "
             "different functions of equal weights and cannot be stacked"
         )
 
@@ -237,7 +246,8 @@ def _check_tokens(giver: Stack, stack: Stack, names: list[str]) -> None:
     table = next((n for n in names if any(x.name == TOKENS for x in atoms(stack.matches[n].line.axes or ()))), None)
     if mine != theirs and table is not None:
         raise IsomergeError(
-            f"{stack.checkpoint.ref}: tensor {table} is for {theirs} tokens, but {giver.checkpoint.ref}, whose tokenizer the "
+            f"{stack.checkpoint.ref}: tensor {table} is for {theirs} tokens, but {giver.checkpoint.ref}, whose "
+            f"tokenizer the "
             f"slices have, has {mine}: give the recipe a tokenizer source, such as union"
         )
 

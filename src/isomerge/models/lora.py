@@ -1,7 +1,7 @@
 """Checkpoints with a LoRA adapter merged in: ``W + s B A``, computed when a tensor is read.
 
-The result is what peft's ``merge_and_unload`` gives. Products and sums are float32 (float64 for float64 bases) and the
-result is rounded once, to the base tensor's dtype, as peft does for the float32 halves that it loads (its
+The result is what peft's ``merge_and_unload`` gives. Products and sums are float32 (float64 for float64 bases) and
+the result is rounded once, to the base tensor's dtype, as peft does for the float32 halves that it loads (its
 ``safe_merge`` rounds the product before the sum as well).
 
 LoRA: Hu et al. 2021. DoRA: Liu et al. 2024, eq. 5, ``m (W + s B A) / ||W + s B A||`` with a norm for every output.
@@ -39,14 +39,14 @@ def with_adapter(base: Checkpoint, ref: str | Path, *, allow_pickle: bool = Fals
     """The checkpoint ``base`` with the adapter ``ref`` (a folder or hub id) merged in; nothing is read yet.
 
     A tensor of ``modules_to_save`` or a trained bias replaces the base's, in the base's dtype; a head that the base
-    does not have is added. A head that is tied to the embeddings and that the adapter changes becomes a tensor of its
-    own, and ``tie_word_embeddings`` false. Where the adapter changes the embeddings of a tied model, their stored
-    tensor changes, so the head does too. Saved embeddings may have another number of rows: ``vocab_size`` and the
-    tokenizer are then the adapter's.
+    does not have is added. A head that is tied to the embeddings and that the adapter changes becomes a tensor of
+    its own, and ``tie_word_embeddings`` false. Where the adapter changes the embeddings of a tied model, their
+    stored tensor changes, so the head does too. Saved embeddings may have another number of rows: ``vocab_size``
+    and the tokenizer are then the adapter's.
 
     Raises:
-        IsomergeError: the adapter cannot be opened (see `open_adapter`), changes modules that the base does not have,
-            or has tensors of shapes that do not fit; nothing of the weights is read for this.
+        IsomergeError: the adapter cannot be opened (see `open_adapter`), changes modules that the base does not
+            have, or has tensors of shapes that do not fit; nothing of the weights is read for this.
     """
     adapter = open_adapter(ref, allow_pickle=allow_pickle)
     return _Merger(base, adapter).view()
@@ -167,7 +167,8 @@ class _Merger:
         self.found[target] = Derived(info, moved)
 
     def layout(self, update: Update, target: str, stored: TensorInfo) -> Layout:
-        """How the base stores the weight, from the shapes; for square ones from the spec, else the adapter's config.
+        """How the base stores the weight, from the shapes; for square ones from the spec, else the adapter's
+        config.
 
         The file's ``fan_in_fan_out`` is that of the module which peft saw last, so it is asked last.
         """
@@ -187,7 +188,8 @@ class _Merger:
         fits: list[Layout] = [kind for kind in kinds if stored.shape == shapes[kind]]
         if not fits:
             raise IsomergeError(
-                f"{self.adapter.file}: tensors {key!r} {list(a)} and {other!r} {list(b)} do not fit tensor {target!r} "
+                f"{self.adapter.file}: tensors {key!r} {list(a)} and {other!r} {list(b)} do not fit tensor "
+                f"{target!r} "
                 f"of {self.base.ref}, whose shape is {list(stored.shape)}; check that the adapter is for this model"
             )
         if "magnitude" in update.parts:
@@ -214,7 +216,8 @@ class _Merger:
         self.config |= found.config
 
     def copied(self) -> Checkpoint:
-        """The base, with what else is no longer tied; where the adapter changes what that was tied to, as it is then."""
+        """The base, with what else is no longer tied; where the adapter changes what that was tied to, as it is
+        then."""
         plain = {}
         for name, stored in self.copies.items():
             if stored in self.found:
@@ -234,7 +237,8 @@ class _Merger:
 
     def misfit(self, key: str, given: TensorInfo, target: str, stored: TensorInfo) -> IsomergeError:
         return IsomergeError(
-            f"{given.file}: tensor {key!r} has shape {list(given.shape)}, but tensor {target!r} of {self.base.ref} has "
+            f"{given.file}: tensor {key!r} has shape {list(given.shape)}, but tensor {target!r} of "
+            f"{self.base.ref} has "
             f"{list(stored.shape)}; check that the adapter is for this model"
         )
 
@@ -264,7 +268,8 @@ def _cast(tensor: Tensor, info: TensorInfo, adapter: Adapter) -> Tensor:
     found = tensor.to(torch_dtype(info.dtype))
     if found.is_floating_point() and not bool(found.isfinite().all()):
         raise IsomergeError(
-            f"{adapter.file}: merged with this adapter, tensor {info.name} has values that {info.dtype} cannot hold; "
+            f"{adapter.file}: merged with this adapter, tensor {info.name} has values that {info.dtype} cannot "
+            f"hold; "
             "check the adapter, or give the base in float32"
         )
     return found

@@ -16,7 +16,8 @@ from isomerge.checkpoint.writer import CheckpointWriter, OutTensor
 def materialise(
     checkpoint: Checkpoint, out: str | Path, *, out_shard_size: int = 5_000_000_000, overwrite: bool = False
 ) -> Path:
-    """Writes every tensor of ``checkpoint``, its config and its companion files to the folder ``out``, which is returned.
+    """Writes every tensor of ``checkpoint``, its config and its companion files to the folder ``out``, which is
+    returned.
 
     Tensors are read and written one by one; a killed run goes on where it stopped. ``out_shard_size`` is in bytes.
     Raises IsomergeError when ``out`` exists (unless ``overwrite``), the disk is full, or a tensor cannot be read.

@@ -39,8 +39,8 @@ class Inputs:
 
     @cached_property
     def task(self) -> Task:
-        """What is predicted: one class per example (also where no head is known), a class or a token per position, or
-        for every token whether it was replaced.
+        """What is predicted: one class per example (also where no head is known), a class or a token per position,
+        or for every token whether it was replaced.
 
         Decided by the ending of the class in ``architectures`` and ``is_encoder_decoder``.
         """
@@ -63,8 +63,8 @@ class Inputs:
         return any(isinstance(self.config.get(part), Mapping) for part in ("text_config", "vision_config"))
 
     def _part(self, name: str, key: str) -> Mapping[str, Any]:
-        """The config of one of the models that it is made of, with the defaults that config.json leaves out; where there is
-        none, the whole config."""
+        """The config of one of the models that it is made of, with the defaults that config.json leaves out; where
+        there is none, the whole config."""
         part = self.config.get(name)
         if not isinstance(part, Mapping) or part.get(key):
             return part if isinstance(part, Mapping) else self.config
@@ -83,7 +83,8 @@ class Inputs:
 
     @cached_property
     def image_token(self) -> int | None:
-        """The token that stands for an image, or a piece of one, in a text; None where images are read beside texts."""
+        """The token that stands for an image, or a piece of one, in a text; None where images are read beside
+        texts."""
         found = (self.config.get(key) for key in ("image_token_id", "image_token_index"))
         return next((int(token) for token in found if isinstance(token, int)), None)
 
@@ -106,7 +107,8 @@ class Inputs:
         size = config.get("image_size")
         if not size:
             raise IsomergeError(
-                "config.json tells no image_size, so images cannot be brought to one: give texts alone, or pixel_values"
+                "config.json tells no image_size, so images cannot be brought to one: give texts alone, or "
+                "pixel_values"
             )
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
         return int(config.get("num_channels", 3)), int(height), int(width)
@@ -127,9 +129,9 @@ class Inputs:
     def kind(self, labels: Tensor | None = None) -> Kind:
         """What the outputs are: one class of several, several labels that may hold at once, or values.
 
-        As the heads of transformers choose: by ``problem_type``; where it is missing, one output is a value, and labels
-        that are floating point are several at once. A single output is never one class of several, as its probability
-        would be 1 whatever the model.
+        As the heads of transformers choose: by ``problem_type``; where it is missing, one output is a value, and
+        labels that are floating point are several at once. A single output is never one class of several, as its
+        probability would be 1 whatever the model.
 
         Args:
             labels: of the data, where there are some.

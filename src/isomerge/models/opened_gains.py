@@ -1,4 +1,5 @@
-"""A model read without gains of zero: the same function with gains of one there (`isomerge.models.zero_gains` finds it)."""
+"""A model read without gains of zero: the same function with gains of one there (`isomerge.models.zero_gains` finds
+it)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 CACHE = 2_000_000_000
-"""Bytes of units that passes over whole models keep from one pass to the next, where nothing sets a limit; others are read again."""
+"""Bytes of units that passes over whole models keep from one pass to the next, where nothing sets a limit; others
+are read again."""
 M_MMAP_THRESHOLD = -3
 """glibc's mallopt parameter: blocks at least this large are mapped, and unmapped when freed."""
 LARGE = 1 << 21
@@ -31,8 +32,9 @@ def map_large_blocks() -> bool:
     a heap that units of changing shapes leave full of holes: measured on a Llama-shaped pair, the peak was 24 %
     higher and rose by 8 to 19 % from 4 layers to 16; with a fixed threshold it rises by 1 %.
 
-    Blocks that are mapped afresh cost a page fault for every 4 kB, which was a third of the time of an unaligned merge; in
-    huge pages (where torch has not allocated anything yet, and the user has not said otherwise) they cost a quarter of that.
+    Blocks that are mapped afresh cost a page fault for every 4 kB, which was a third of the time of an unaligned
+    merge; in huge pages (where torch has not allocated anything yet, and the user has not said otherwise) they cost
+    a quarter of that.
     """
     os.environ.setdefault(HUGE_PAGES, "1")
     try:

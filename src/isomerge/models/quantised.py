@@ -1,8 +1,9 @@
 """Checkpoints whose weights are stored quantised, read as the weights that they stand for, one tensor at a time.
 
-Scaled: 8-bit floats or integers times a factor for the tensor, for each row, or for each block (DeepSeek-V3, fbgemm,
-compressed-tensors, ModelOpt). MXFP4: pairs of 4-bit floats in blocks of 32 with a power of two each (OCP Microscaling
-Formats v1.0; gpt-oss). Other packings (GPTQ, AWQ, bitsandbytes) need their own kernels and are refused.
+Scaled: 8-bit floats or integers times a factor for the tensor, for each row, or for each block (DeepSeek-V3,
+fbgemm, compressed-tensors, ModelOpt). MXFP4: pairs of 4-bit floats in blocks of 32 with a power of two each (OCP
+Microscaling Formats v1.0; gpt-oss). Other packings (GPTQ, AWQ, bitsandbytes) need their own kernels and are
+refused.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ SCALES = ("_scale_inv", "_scale")
 PACKERS = (
     "gptq", "awq", "auto-round", "aqlm", "vptq", "spqr", "higgs", "eetq", "fp8", "mxfp8", "fbgemm_fp8", "nvfp4",
 )  # fmt: skip
-"""Methods whose modules in transformers have no place for plain weights; others (bitsandbytes, quanto) round what they load, and of what
-it does not know transformers takes no notice."""
+"""Methods whose modules in transformers have no place for plain weights; others (bitsandbytes, quanto) round what
+they load, and of what it does not know transformers takes no notice."""
 UNNAMED = "an unnamed method"
 PACKED = ("U8", "I8", "I32", "F4")
 """Left over, these are weights that are packed in another way."""
@@ -49,8 +50,8 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
     Products are float32 and rounded once. The view's config does not speak of quantisation. Nothing is read yet.
 
     Raises:
-        IsomergeError: weights that are packed in a way that is not known, factors that do not fit, or a config that says that weights
-            are packed, which are plain numbers.
+        IsomergeError: weights that are packed in a way that is not known, factors that do not fit, or a config that
+            says that weights are packed, which are plain numbers.
     """
     key = next((key for key in KEYS if isinstance(checkpoint.config.get(key), Mapping)), None)
     if key is None:
@@ -64,8 +65,10 @@ def dequantised(checkpoint: Checkpoint) -> Checkpoint:
     for name, info in checkpoint.tensors.items():
         if name not in used and name not in found and info.dtype in PACKED:
             raise IsomergeError(
-                f"{info.file}: tensor {name} is packed ({info.dtype}) by {method}, which cannot be read as weights here: use the "
-                "model that this one was made from, or unpack it first (from_pretrained(...).dequantize().save_pretrained(...) "
+                f"{info.file}: tensor {name} is packed ({info.dtype}) by {method}, which cannot be read as "
+                f"weights here: use the "
+                "model that this one was made from, or unpack it first "
+                "(from_pretrained(...).dequantize().save_pretrained(...) "
                 "of transformers)"
             )
     if not found:
@@ -93,8 +96,10 @@ def _check_plain(checkpoint: Checkpoint, key: str, method: str) -> None:
     refused = method in PACKERS or (key == KEYS[0] and method == UNNAMED and not online)
     if refused and len(plain) == sum(len(info.shape) > 1 for info in checkpoint.tensors.values()) > 0:
         raise IsomergeError(
-            f"{checkpoint.ref}: config.json says {key} (quant_method={method}), but {plain[0].name} and all other weights are plain "
-            f"numbers ({plain[0].dtype}), for which transformers then has no place: take {key} out of config.json, or name the model "
+            f"{checkpoint.ref}: config.json says {key} (quant_method={method}), but {plain[0].name} and all "
+            f"other weights are plain "
+            f"numbers ({plain[0].dtype}), for which transformers then has no place: take {key} out of "
+            f"config.json, or name the model "
             "that it belongs to"
         )
 
@@ -118,7 +123,8 @@ def _described(info: TensorInfo, name: str, code: str, shape: tuple[int, ...]) -
 
 def _misfit(info: TensorInfo, factors: TensorInfo, more: str = "") -> IsomergeError:
     return IsomergeError(
-        f"{info.file}: tensor {factors.name} of shape {list(factors.shape)} has no factors for {info.name} of shape "
+        f"{info.file}: tensor {factors.name} of shape {list(factors.shape)} has no factors for {info.name} of "
+        f"shape "
         f"{list(info.shape)}{more}: save this model again"
     )
 
@@ -197,7 +203,8 @@ def _unscaled(
 
 
 def _microscaled(checkpoint: Checkpoint, code: str) -> tuple[dict[str, Derived], set[str]]:
-    """All weights in blocks ``[*lead, rows, blocks, 16]``, as the transposed ``[*lead, columns, rows]`` that modules have."""
+    """All weights in blocks ``[*lead, rows, blocks, 16]``, as the transposed ``[*lead, columns, rows]`` that
+    modules have."""
     found: dict[str, Derived] = {}
     used: set[str] = set()
     for key, info in checkpoint.tensors.items():

@@ -85,11 +85,12 @@ class Model:
         return None
 
     def read(self, name: str, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
-        """One stored tensor; floating point is converted to ``dtype`` (None: in its stored dtype) and must be finite. With
-        ``mapped``, or without a dtype, in pages of its file where that can be (see `Checkpoint.read`).
+        """One stored tensor; floating point is converted to ``dtype`` (None: in its stored dtype) and must be
+        finite. With ``mapped``, or without a dtype, in pages of its file where that can be (see `Checkpoint.read`).
 
         Raises:
-            IsomergeError: NaN or infinite values (but for infinities that the spec says are meant), naming file and tensor.
+            IsomergeError: NaN or infinite values (but for infinities that the spec says are meant), naming file and
+                tensor.
         """
         tensor = self.checkpoint.read(name, mapped=mapped or dtype is None)
         if not tensor.is_floating_point():
@@ -121,9 +122,9 @@ class Model:
     def assemble(self, block: Block, dtype: torch.dtype | None, *, mapped: bool = False) -> Tensor:
         """A block as one contiguous tensor in the working dtype; see `read`.
 
-        Infinities that are meant are zero in it, for nothing can be computed with them: they are equal in all models of a run
-        (`check_compatible`), and are there again in what is written (`with_infinities`). Of a model whose gains of zero are opened
-        it is a block of the same function without them.
+        Infinities that are meant are zero in it, for nothing can be computed with them: they are equal in all
+        models of a run (`check_compatible`), and are there again in what is written (`with_infinities`). Of a model
+        whose gains of zero are opened it is a block of the same function without them.
         """
 
         def read(canonical: str) -> Tensor:
@@ -160,12 +161,13 @@ def recognise(
     """Open a checkpoint and match all of its tensors, names and shapes, to its spec; no weights are read.
 
     With ``untie``, a head whose tie to the embeddings stands in the way of a symmetry becomes a tensor of its own
-    (equal until it is moved), and the config says so. With ``unmoved``, where nothing will be moved, an architecture without a
-    spec is taken as it is stored (`spec_as_stored`).
+    (equal until it is moved), and the config says so. With ``unmoved``, where nothing will be moved, an
+    architecture without a spec is taken as it is stored (`spec_as_stored`).
 
     Raises:
-        IsomergeError: an unreadable checkpoint, one without tensors, an unknown architecture, a tensor that no line describes, one that is
-            missing, or one that config.json makes transformers leave out (see `isomerge.models.transformers_reading`).
+        IsomergeError: an unreadable checkpoint, one without tensors, an unknown architecture, a tensor that no line
+            describes, one that is missing, or one that config.json makes transformers leave out (see
+            `isomerge.models.transformers_reading`).
     """
     map_large_blocks()  # every run that reads weights begins here
     checkpoint = (
@@ -199,7 +201,8 @@ def recognise(
 
 
 def _check_numbers(checkpoint: Checkpoint, spec: Spec, matches: Mapping[str, Match]) -> None:
-    """Refuse weights that symmetries move and that are no floating-point numbers: nothing could be computed with them.
+    """Refuse weights that symmetries move and that are no floating-point numbers: nothing could be computed with
+    them.
 
     Raises:
         IsomergeError: naming the tensor and its dtype.
@@ -209,15 +212,18 @@ def _check_numbers(checkpoint: Checkpoint, spec: Spec, matches: Mapping[str, Mat
         code = checkpoint.tensors[name].dtype
         if not code.startswith(("F", "BF")) and moved.intersection(a.name for a in atoms(match.line.axes or ())):
             raise IsomergeError(
-                f"{checkpoint.ref}: tensor {name} is stored as {code}, and weights are floating-point numbers: name the checkpoint "
+                f"{checkpoint.ref}: tensor {name} is stored as {code}, and weights are floating-point numbers: "
+                f"name the checkpoint "
                 "that it was made from, or store it as float16, bfloat16 or float32"
             )
 
 
 def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: bool) -> tuple[Spec, dict[str, Match]]:
-    """The spec of a checkpoint and its tensors' lines; where the config as it stands does not fit, by what transformers reads in it.
+    """The spec of a checkpoint and its tensors' lines; where the config as it stands does not fit, by what
+    transformers reads in it.
 
-    Parts of composites were saved without what is a default of their classes, which a spec knows of the most common alone.
+    Parts of composites were saved without what is a default of their classes, which a spec knows of the most common
+    alone.
     """
 
     def bound(config: Mapping[str, Any]) -> tuple[Spec, dict[str, Match]]:

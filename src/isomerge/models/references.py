@@ -23,7 +23,8 @@ _WHOLE = (SAFETENSORS, SAFETENSORS_INDEX, PICKLE, PICKLE_INDEX)
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model and the adapters that are merged into it, in their order; each a path or a hub id with its revision."""
+    """A model and the adapters that are merged into it, in their order; each a path or a hub id with its
+    revision."""
 
     model: str
     adapters: tuple[str, ...] = ()
@@ -36,7 +37,8 @@ class ModelRef:
 def parse_model_ref(text: str) -> ModelRef:
     """``model+adapter+...`` taken apart: ``org/name@rev+org/lora@rev2`` are two parts, each with its revision.
 
-    A path that exists wins: of ``a+b/c+d``, the longest beginning that is a file or folder is the first part, and so on.
+    A path that exists wins: of ``a+b/c+d``, the longest beginning that is a file or folder is the first part, and
+    so on.
 
     Raises:
         IsomergeError: a part is empty.
@@ -73,7 +75,8 @@ def open_model_ref(ref: str | Path | ModelRef, *, allow_pickle: bool = False) ->
 
 
 def with_base(ref: ModelRef) -> ModelRef:
-    """An adapter alone with the base that it names, where both are on this machine; every other reference as it is."""
+    """An adapter alone with the base that it names, where both are on this machine; every other reference as it
+    is."""
     folder = Path(os.path.expanduser(ref.model))
     if not folder.is_dir() or not is_adapter(folder) or any(map(Path.is_file, map(folder.joinpath, _WHOLE))):
         return ref
@@ -86,7 +89,8 @@ def _is_alone(folder: Path, ref: str | Path) -> bool:
     """Whether a folder holds an adapter and no model, though perhaps its config.
 
     Raises:
-        IsomergeError: it holds both: transformers reads the adapter over the base that it names, and not the weights beside it.
+        IsomergeError: it holds both: transformers reads the adapter over the base that it names, and not the
+            weights beside it.
     """
     with disk_errors(folder, "looking into"):
         if not is_adapter(folder):
@@ -94,7 +98,8 @@ def _is_alone(folder: Path, ref: str | Path) -> bool:
         beside = next((name for name in _WHOLE if (folder / name).is_file()), None)
         if beside is not None and (folder / CONFIG).is_file():
             raise IsomergeError(
-                f"{ref} holds a model ({beside}) and an adapter ({ADAPTER_CONFIG}): put the adapter into a folder of its own, and "
+                f"{ref} holds a model ({beside}) and an adapter ({ADAPTER_CONFIG}): put the adapter into a "
+                f"folder of its own, and "
                 "name the model alone, or MODEL+ADAPTER for both"
             )
         return beside is None
@@ -117,7 +122,8 @@ def _open_model(ref: str | Path, allow_pickle: bool) -> Checkpoint:
         opened = open_checkpoint(base, allow_pickle=allow_pickle)
     except IsomergeError as error:
         raise IsomergeError(
-            f"{path} names a base_model_name_or_path that cannot be opened: write model+{ref} to say what it is merged into "
+            f"{path} names a base_model_name_or_path that cannot be opened: write model+{ref} to say what it is "
+            f"merged into "
             f"({error.sentence})"
         ) from error
     return with_adapter(dequantised(opened), ref, allow_pickle=allow_pickle)

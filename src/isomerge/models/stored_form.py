@@ -51,7 +51,8 @@ class StoredForm:
         return torch_dtype(first) if not others and first in FLOATS.values() else None
 
     def place(self, block: Block, *, finite: bool) -> TensorPlace | None:
-        """Where a block of the donor goes, to be filled piece by piece, where it is one tensor of the output as it is."""
+        """Where a block of the donor goes, to be filled piece by piece, where it is one tensor of the output as it
+        is."""
         if self.writer is None or block.lead or block.line.infinite or self.written_dtype(block) is None:
             return None
         return self.writer.place(self.donor.names[block.canonical[0]], finite=finite)
@@ -68,7 +69,8 @@ class StoredForm:
                     found[name] = with_infinities(model, name, found[name])
                 elif part.dtype == found[name].dtype and part.is_floating_point() and not all_finite(part):
                     raise IsomergeError(
-                        f"tensor {name} has NaN or infinite values once it is computed: the weights or the parameters of this merge "
+                        f"tensor {name} has NaN or infinite values once it is computed: the weights or the "
+                        f"parameters of this merge "
                         "are too large; choose smaller ones"
                     )
         return found
@@ -81,6 +83,7 @@ def cast(tensor: Tensor, code: str, name: str) -> Tensor:
     found = tensor.to(torch_dtype(code))
     if not all_finite(found):
         raise IsomergeError(
-            f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use --dtype float32"
+            f"tensor {name} does not fit into {code}: its largest value is {float(tensor.abs().max()):.3g}; use "
+            f"--dtype float32"
         )
     return found

@@ -1,8 +1,8 @@
 """Tied tensors: one storage in two places of the model, which must be moved alike.
 
-A head that is tied to the embeddings reads the stream through the weights that write it. What acts on one place must
-act on the other: a permutation or a rotation of the stream does (it is its own dual), the final norm's gain folded
-into the head does not.
+A head that is tied to the embeddings reads the stream through the weights that write it. What acts on one place
+must act on the other: a permutation or a rotation of the stream does (it is its own dual), the final norm's gain
+folded into the head does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LANGUAGE_HEADS = ("LM", "ConditionalGeneration", "PreTraining", "CausalImageMode
 
 
 def has_language_head(config: Mapping[str, Any]) -> bool:
-    """Whether the model's class has a head that a config may tie to the embeddings; True when the config is silent."""
+    """Whether the model's class has a head that a config may tie to the embeddings; True when the config is
+    silent."""
     names = config.get("architectures") or [""]
     name = str(names[0])
     return "For" not in name or any(mark in name for mark in LANGUAGE_HEADS)
@@ -53,7 +54,8 @@ def _declared_ties(spec: Spec, stored: set[str], config: Mapping[str, Any]) -> l
 
 
 def broken_ties(spec: Spec, present: Iterable[str], config: Mapping[str, Any]) -> dict[Line, tuple[Line, set[str]]]:
-    """The tied lines that some space would move in one place only: with the line that stands in, and these spaces."""
+    """The tied lines that some space would move in one place only: with the line that stands in, and these
+    spaces."""
     found = {}
     for line, stand_in in _declared_ties(spec, set(present), config):
         here, there = ({a.name for a in atoms(x.axes or ())} & spec.spaces.keys() for x in (line, stand_in))

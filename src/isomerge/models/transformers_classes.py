@@ -22,7 +22,8 @@ AUTO_BY_HEAD = {
 
 
 def class_of(config: Mapping[str, Any], names: Sequence[str], folder: str | Path) -> Any:
-    """The class that ``architectures`` in config.json names; where there is none, the auto class for the head that is stored.
+    """The class that ``architectures`` in config.json names; where there is none, the auto class for the head that
+    is stored.
 
     Args:
         config: the parsed ``config.json``.

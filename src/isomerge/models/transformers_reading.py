@@ -1,8 +1,10 @@
-"""What transformers reads of a checkpoint: its class built without values, and the stored tensors that have a place in it.
+"""What transformers reads of a checkpoint: its class built without values, and the stored tensors that have a place
+in it.
 
-`from_pretrained` leaves out what it has no place for, and draws at random what is not stored. Both are decided by ``config.json``
-(``attention_bias``, ``qkv_bias``, ``use_conv_bias``, ...), in as many ways as there are classes. So the class itself is asked: it is
-built on torch's device ``meta``, which takes no memory and some hundredths of a second, and its list of tensors decides.
+`from_pretrained` leaves out what it has no place for, and draws at random what is not stored. Both are decided by
+``config.json`` (``attention_bias``, ``qkv_bias``, ``use_conv_bias``, ...), in as many ways as there are classes. So
+the class itself is asked: it is built on torch's device ``meta``, which takes no memory and some hundredths of a
+second, and its list of tensors decides.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Reading:
 
 
 def reading_of(config: Config, shapes: Shapes) -> Reading | None:
-    """What transformers reads of a checkpoint; None where it does not know the architecture or cannot build its class.
+    """What transformers reads of a checkpoint; None where it does not know the architecture or cannot build its
+    class.
 
     Args:
         config: the parsed ``config.json``.
@@ -67,7 +70,8 @@ def reading_of(config: Config, shapes: Shapes) -> Reading | None:
 
 
 def refusal_of(config: Config, shapes: Shapes) -> str | None:
-    """Why transformers, which knows the architecture of a config, does not make a model of it; None where it does, or is not known to."""
+    """Why transformers, which knows the architecture of a config, does not make a model of it; None where it does,
+    or is not known to."""
     made = _asked(json.dumps(config, sort_keys=True, default=str), tuple(sorted(shapes.items())))
     return made if isinstance(made, str) else None
 
@@ -114,8 +118,8 @@ def skeleton(config: Config, shapes: Shapes) -> nn.Module | str | None:
     """The module that transformers would load, on the device ``meta``.
 
     Returns:
-        What transformers says where it refuses the config; None where it does not know the architecture, or the class cannot be built
-        here (it needs another package, or numbers that ``meta`` does not have).
+        What transformers says where it refuses the config; None where it does not know the architecture, or the
+        class cannot be built here (it needs another package, or numbers that ``meta`` does not have).
 
     Raises:
         IsomergeError: the config names a class that transformers does not have.
@@ -148,7 +152,8 @@ def _in_one_line(error: Exception) -> str:
 
 
 def configuration(kind: Any, config: dict[str, Any]) -> Any:
-    """The configuration object of a class: that of a part, where the class is one of a part and the config of a whole."""
+    """The configuration object of a class: that of a part, where the class is one of a part and the config of a
+    whole."""
     made = read_by_transformers(config)
     wanted = getattr(kind, "config_class", None)
     if wanted is None or isinstance(made, wanted):
@@ -255,11 +260,13 @@ def turned(config: Config, path: tuple[str, ...], value: bool) -> dict[str, Any]
 
 
 def check_read(ref: str, config: Config, shapes: Shapes, spec: Spec, matches: Mapping[str, Match]) -> None:
-    """Refuse a checkpoint whose config.json makes transformers leave stored weights out, or draw weights that are not stored.
+    """Refuse a checkpoint whose config.json makes transformers leave stored weights out, or draw weights that are
+    not stored.
 
-    A tensor that the spec demands, or whose other half (the weight of a bias) is read, is refused where its part of the class is there.
-    Any other (a head of another class, a buffer) is refused where a switch of the config decides that it is not read. What the class
-    has no place for whatever the config says is let pass, and so are layers behind the last that runs, where the spec knows of them.
+    A tensor that the spec demands, or whose other half (the weight of a bias) is read, is refused where its part of
+    the class is there. Any other (a head of another class, a buffer) is refused where a switch of the config
+    decides that it is not read. What the class has no place for whatever the config says is let pass, and so are
+    layers behind the last that runs, where the spec knows of them.
 
     Args:
         ref: what the user called the checkpoint.
@@ -269,8 +276,8 @@ def check_read(ref: str, config: Config, shapes: Shapes, spec: Spec, matches: Ma
         matches: the line of every stored tensor.
 
     Raises:
-        IsomergeError: naming the tensor and, where a switch of the config decides it, the switch; or the key of which transformers
-            makes no model.
+        IsomergeError: naming the tensor and, where a switch of the config decides it, the switch; or the key of
+            which transformers makes no model.
     """
     reading = reading_of(config, shapes)
     if reading is None:
@@ -278,7 +285,8 @@ def check_read(ref: str, config: Config, shapes: Shapes, spec: Spec, matches: Ma
         return
     for stored, shape in reading.reshaped.items():
         raise IsomergeError(
-            f"{ref}: config.json makes {stored} of {reading.kind} {list(shape)}, but the file holds {list(shapes[stored])}: correct "
+            f"{ref}: config.json makes {stored} of {reading.kind} {list(shape)}, but the file holds "
+            f"{list(shapes[stored])}: correct "
             "config.json, or name the weights that it belongs to"
         )
     ignored = [stored for stored in reading.ignored if not _is_ahead(spec, matches[stored])]
@@ -297,8 +305,8 @@ def check_read(ref: str, config: Config, shapes: Shapes, spec: Spec, matches: Ma
 def _check_made(ref: str, config: Config, shapes: Shapes) -> None:
     """Refuse a config of which transformers makes no model.
 
-    Without ``architectures`` no class is meant. Code of its own (``auto_map``), and what a newer version of transformers wrote, is not
-    for the installed one to judge.
+    Without ``architectures`` no class is meant. Code of its own (``auto_map``), and what a newer version of
+    transformers wrote, is not for the installed one to judge.
 
     Raises:
         IsomergeError: naming the key that stands in the way, where it is one.
@@ -309,7 +317,8 @@ def _check_made(ref: str, config: Config, shapes: Shapes) -> None:
     key = next((key for key in config if key not in NAMING and _is_made(config, key, shapes)), None)
     said = "" if key is None else f" says {key}={json.dumps(config[key], default=str)[:80]}, and"
     raise IsomergeError(
-        f"{ref}: config.json{said}{' is such that' if key is None else ''} transformers makes no model of it ({refusal[:300]}): correct "
+        f"{ref}: config.json{said}{' is such that' if key is None else ''} transformers makes no model of it "
+        f"({refusal[:300]}): correct "
         f"{'it' if key is None else key}, or name the config.json that these weights belong to"
     )
 
@@ -353,7 +362,8 @@ def _other_half(live: str) -> str:
 
 
 def _part(reading: Reading, live: str) -> str:
-    """The part of a class that a tensor belongs to: its first module, or the second, where the first is the body of a head."""
+    """The part of a class that a tensor belongs to: its first module, or the second, where the first is the body of
+    a head."""
     first, _, rest = live.partition(".")
     return f"{first}.{rest.partition('.')[0]}" if first == reading.body and "." in rest else first
 
@@ -368,11 +378,13 @@ def _denied(ref: str, reading: Reading, names: Sequence[str], decision: Decision
     held = _named(names, decision)
     if decision is None:
         return IsomergeError(
-            f"{ref}: the file holds {held}, for which {reading.kind} of transformers has no place: correct config.json, or take "
+            f"{ref}: the file holds {held}, for which {reading.kind} of transformers has no place: correct "
+            f"config.json, or take "
             "out of the file what is not meant"
         )
     return IsomergeError(
-        f"{ref}: config.json says {decision}, but the file holds {held}, which {reading.kind} of transformers then ignores; which is "
+        f"{ref}: config.json says {decision}, but the file holds {held}, which {reading.kind} of transformers "
+        f"then ignores; which is "
         "it? Correct config.json, or take out of the file what is not meant"
     )
 
@@ -381,11 +393,13 @@ def _demanded(ref: str, reading: Reading, names: Sequence[str], decision: Decisi
     lost = _named(names, decision)
     if decision is None:
         return IsomergeError(
-            f"{ref}: {reading.kind} of transformers needs {lost}, and would draw it at random, for the file does not hold it: is a "
+            f"{ref}: {reading.kind} of transformers needs {lost}, and would draw it at random, for the file "
+            f"does not hold it: is a "
             "shard lost?"
         )
     return IsomergeError(
-        f"{ref}: config.json says {decision}, but the file does not hold {lost}, which {reading.kind} of transformers would draw at "
+        f"{ref}: config.json says {decision}, but the file does not hold {lost}, which {reading.kind} of "
+        f"transformers would draw at "
         "random; which is it? Correct config.json, or find the tensor"
     )
 

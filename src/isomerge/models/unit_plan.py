@@ -35,7 +35,8 @@ class Plan:
 
     @property
     def framed(self) -> tuple[Unit, ...]:
-        """The units whose gains are folded: all where a stream is turned, which belongs to all layers, else those of the chosen layers."""
+        """The units whose gains are folded: all where a stream is turned, which belongs to all layers, else those
+        of the chosen layers."""
         return self.units if self.selection.streams else tuple(u for u in self.units if u.key not in self.skipped)
 
 

@@ -1,4 +1,5 @@
-"""Giving a head weights of its own: the tensors that are stored then, under which names, and what the config says."""
+"""Giving a head weights of its own: the tensors that are stored then, under which names, and what the config
+says."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ class Untied:
 def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads: Collection[Line]) -> Untied:
     """What to store so that these heads are no longer the embeddings.
 
-    A config ties all or nothing: what else is absent and tied (an encoder's embeddings) is stored as well, but in the classes
-    that tie whatever their config says. T5's read from the tie whether outputs are scaled, where no key says it.
+    A config ties all or nothing: what else is absent and tied (an encoder's embeddings) is stored as well, but in
+    the classes that tie whatever their config says. T5's read from the tie whether outputs are scaled, where no key
+    says it.
 
     Args:
         spec: the bound spec.
@@ -47,7 +49,8 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
 
     if spec.tied:
         raise IsomergeError(
-            f"a head of its own would change the function of {spec.model_type}: transformers reads from tie_word_embeddings "
+            f"a head of its own would change the function of {spec.model_type}: transformers reads from "
+            f"tie_word_embeddings "
             f"{spec.tied}, too; leave the head tied"
         )
     read = as_transformers_reads({**config, TIE: False})
@@ -71,8 +74,8 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
 def _stored_name(spec: Spec, line: Line, stand_in: Line, names: Mapping[str, str]) -> str:
     """What a checkpoint calls a tensor that it does not store, by what it calls the one that stands in.
 
-    A table of the body has the body's prefix. The head of a composite is called after its part only where that part is not
-    within the body: ``language_model.model.embed_tokens`` goes with ``language_model.lm_head``, and
+    A table of the body has the body's prefix. The head of a composite is called after its part only where that part
+    is not within the body: ``language_model.model.embed_tokens`` goes with ``language_model.lm_head``, and
     ``model.language_model.embed_tokens`` with ``lm_head``.
     """
     canonical, there = line.canonical({}), stand_in.canonical({})

@@ -1,4 +1,5 @@
-"""Checkpoints whose embeddings, heads and output biases are in the order of another vocabulary, gathered when read."""
+"""Checkpoints whose embeddings, heads and output biases are in the order of another vocabulary, gathered when
+read."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ def with_vocabulary(
 ) -> tuple[list[Checkpoint], Vocabulary]:
     """Views of all models with one vocabulary, whose tokenizer is among their companion files; reads no weights.
 
-    A model that needs no change is returned as it is. For the arguments see `decide_vocabulary`; ``spec_file`` is a spec
-    text of the user's own.
+    A model that needs no change is returned as it is. For the arguments see `decide_vocabulary`; ``spec_file`` is a
+    spec text of the user's own.
 
     Raises:
         IsomergeError: see `decide_vocabulary`; or models whose tables of tokens are not alike but for their rows.
@@ -105,12 +106,14 @@ class _Tables:
             hashed = axes is None and tuple(info.shape[:1]) == (self.size,) and info.dtype.startswith(("I", "U"))
             if second or hashed:
                 raise IsomergeError(
-                    f"{self.checkpoint.ref}: tensor {name} is a second table of tokens, which cannot be changed together with "
+                    f"{self.checkpoint.ref}: tensor {name} is a second table of tokens, which cannot be changed "
+                    f"together with "
                     "the first: give models of one vocabulary"
                 )
         if not read:
             raise IsomergeError(
-                f"{self.checkpoint.ref}: the embeddings of {self.spec.model_type} have other rows than one for every token, so "
+                f"{self.checkpoint.ref}: the embeddings of {self.spec.model_type} have other rows than one for "
+                f"every token, so "
                 "its vocabulary cannot be changed: give models of one vocabulary"
             )
 
@@ -180,7 +183,8 @@ def _view(model: int, every: Sequence[_Tables], vocabulary: Vocabulary, own_file
 
 
 def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:
-    """The output's ids of a model's tokens, by their own: that a rule gives a token another row does not move its id.
+    """The output's ids of a model's tokens, by their own: that a rule gives a token another row does not move its
+    id.
 
     Of a model's rows without a token in the output, the first place that has the row.
     """
@@ -193,7 +197,8 @@ def _places(model: int, vocabulary: Vocabulary) -> dict[int, int]:
 
 
 def _derived(model: int, table: _Table, every: Sequence[_Tables], rows: list[list[Row]]) -> Derived:
-    """The recipe of one table; the shapes of all tables that it reads from are compared here, before any is read."""
+    """The recipe of one table; the shapes of all tables that it reads from are compared here, before any is
+    read."""
     checkpoint = every[model].checkpoint
     stored = checkpoint.tensors[table.name]
     sources: dict[int, _Table] = {}
@@ -201,7 +206,8 @@ def _derived(model: int, table: _Table, every: Sequence[_Tables], rows: list[lis
         theirs = every[other].find(table.canonical)
         if theirs is None:
             raise IsomergeError(
-                f"{every[other].checkpoint.ref} has no tensor {table.canonical}, but tokens of {checkpoint.ref} would get "
+                f"{every[other].checkpoint.ref} has no tensor {table.canonical}, but tokens of {checkpoint.ref} "
+                f"would get "
                 "rows of it; choose a vocabulary whose tokens both have"
             )
         shape = every[other].checkpoint.tensors[theirs.name].shape

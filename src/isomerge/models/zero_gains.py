@@ -1,9 +1,11 @@
-"""Gains of zero, which nothing can divide by: the same function has a gain of one there, and what read the channel reads nothing.
+"""Gains of zero, which nothing can divide by: the same function has a gain of one there, and what read the channel
+reads nothing.
 
-A norm multiplies channel j by g_j and a linear map W reads it: W (g x). Where g_j is zero, column j of W tells nothing. So with g_j = 1 and
-column j zero the model is the same function, on the edge of its symmetry orbit, and its gains can be folded. A layer scale, which
-multiplies what a map writes, has rows in place of columns. Where a norm adds a bias behind a gain of zero, the column tells how the
-bias is read: such a gain stays, and what needs it folded is refused (`isomerge.matching.frame.check_folded`).
+A norm multiplies channel j by g_j and a linear map W reads it: W (g x). Where g_j is zero, column j of W tells
+nothing. So with g_j = 1 and column j zero the model is the same function, on the edge of its symmetry orbit, and
+its gains can be folded. A layer scale, which multiplies what a map writes, has rows in place of columns. Where a
+norm adds a bias behind a gain of zero, the column tells how the bias is read: such a gain stays, and what needs it
+folded is refused (`isomerge.matching.frame.check_folded`).
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ def open_zero_gains(models: Iterable[Model], scales: Collection[str]) -> None:
 
     Args:
         models: those of a run, all that will be moved or compared with their gains folded.
-        scales: the spaces of the gains that are folded (``gains`` of the spec of a frame); no others are opened, for what they norm may
-            be what a model gives out.
+        scales: the spaces of the gains that are folded (``gains`` of the spec of a frame); no others are opened,
+            for what they norm may be what a model gives out.
     """
     for model in models:
         known = frozenset() if model.opened is None else model.opened.scales

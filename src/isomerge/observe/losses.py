@@ -1,7 +1,7 @@
 """Losses of a module on examples: classes, labels, values, next tokens, masked tokens, what a decoder writes.
 
-What the outputs mean is decided by `isomerge.observe.predictions.prediction_of`; what they shall be, by the keys of the
-batch and the shape of the logits, never by the architecture.
+What the outputs mean is decided by `isomerge.observe.predictions.prediction_of`; what they shall be, by the keys of
+the batch and the shape of the logits, never by the architecture.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ class Measure:
     """How well a module predicts."""
 
     loss: float
-    """Mean negative log-likelihood in nats, per example, label or predicted token; of values the mean squared error."""
+    """Mean negative log-likelihood in nats, per example, label or predicted token; of values the mean squared
+    error."""
     accuracy: float | None
     """The share of classes, labels or predicted tokens that are the likeliest one; None for values."""
     perplexity: float | None
     """The exponential of the loss of a language model; None for others. Infinite when it is beyond floats."""
     examples: int
     unit: str = "nats"
-    """Of the loss: ``nats``, ``nats per token``, ``nats per label``, ``squared units``, ``squared units per token``."""
+    """Of the loss: ``nats``, ``nats per token``, ``nats per label``, ``squared units``, ``squared units per
+    token``."""
 
 
 def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """The logits of a batch: [n, classes] or [n, length, vocabulary], at least float32, on the module's device.
 
-    Of a head with one logit per token they are [n, length, 1]. ``labels`` are not given to the module. Gradients are kept when they are on.
+    Of a head with one logit per token they are [n, length, 1]. ``labels`` are not given to the module. Gradients
+    are kept when they are on.
 
     Raises:
         IsomergeError: the module cannot read this batch, or has no head that predicts.
@@ -53,7 +56,8 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     logits = getattr(found, "prediction_logits", None) if logits is None else logits
     if logits is None and getattr(found, "start_logits", None) is not None:
         raise IsomergeError(
-            f"{type(module).__name__} tells where an answer starts and ends, and its head has no loss here: match it by its "
+            f"{type(module).__name__} tells where an answer starts and ends, and its head has no loss here: "
+            f"match it by its "
             "weights, or by activations with --data"
         )
     if logits is None:
@@ -102,7 +106,8 @@ def _check_reads(module: nn.Module, batch: Mapping[str, Tensor]) -> None:
     if needed and needed not in batch and needed in signature(module.forward).parameters:
         names = ", ".join(name for name in batch if name != "labels")
         raise IsomergeError(
-            f"{type(module).__name__} reads {needed}, and the examples have {names}: give data that are made for this checkpoint"
+            f"{type(module).__name__} reads {needed}, and the examples have {names}: give data that are made "
+            f"for this checkpoint"
         )
 
 
@@ -111,8 +116,8 @@ def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = C
 
     Of several labels and of values: floats of the shape of the logits, with -100 where a token is padding.
 
-    Logits [n, length, vocabulary] without labels are those of a causal model: position i predicts token i + 1, where
-    both are tokens and no padding.
+    Logits [n, length, vocabulary] without labels are those of a causal model: position i predicts token i + 1,
+    where both are tokens and no padding.
 
     Raises:
         IsomergeError: there are no targets, or they do not fit the logits.
@@ -134,7 +139,8 @@ def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = C
     outside = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
     if bool(outside.any()):
         raise IsomergeError(
-            f"label {int(labels[outside][0])} is none of the {logits.shape[-1]} classes that the model predicts (0 to "
+            f"label {int(labels[outside][0])} is none of the {logits.shape[-1]} classes that the model predicts "
+            f"(0 to "
             f"{logits.shape[-1] - 1}): check that the data are made for this checkpoint"
         )
     return labels.to(logits.device)
@@ -214,8 +220,8 @@ def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Mea
 def divergence(
     ends: Sequence[Tensor], logits: Tensor, kept: Tensor | None = None, kind: Prediction = CLASSES
 ) -> Tensor:
-    """How far a model is from its parents, without labels: KL(mean of the ends' distributions || the model's) in nats, or
-    the squared difference of values.
+    """How far a model is from its parents, without labels: KL(mean of the ends' distributions || the model's) in
+    nats, or the squared difference of values.
 
     Args:
         ends: logits of the parents on a batch, each of the shape of ``logits``.

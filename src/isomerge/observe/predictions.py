@@ -1,10 +1,11 @@
 """What a model's outputs mean: their loss, their mean over models, and how far two of them are apart.
 
-`CLASSES` (or tokens): one of several, by softmax and cross-entropy. `LABELS`: several that may hold at once, by binary
-cross-entropy per label. `VALUES`: numbers, by the squared error. Which of them is decided once, by `prediction_of`, from
-the config of a module and the labels of the data, as the heads of transformers decide it.
+`CLASSES` (or tokens): one of several, by softmax and cross-entropy. `LABELS`: several that may hold at once, by
+binary cross-entropy per label. `VALUES`: numbers, by the squared error. Which of them is decided once, by
+`prediction_of`, from the config of a module and the labels of the data, as the heads of transformers decide it.
 
-Logits are [n, k], or [n, length, k] where every token has an answer; a *position* is what all but the last axis count.
+Logits are [n, k], or [n, length, k] where every token has an answer; a *position* is what all but the last axis
+count.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Prediction(ABC):
             targets: as `isomerge.observe.losses.targets_of` gives them; -100 where nothing is predicted.
 
         Returns:
-            Its sum (a scalar with gradients), how many predictions it is summed over, and how many of them are right;
-            None where no prediction is right or wrong.
+            Its sum (a scalar with gradients), how many predictions it is summed over, and how many of them are
+            right; None where no prediction is right or wrong.
         """
 
     @abstractmethod
@@ -50,7 +51,8 @@ class Prediction(ABC):
 
     @abstractmethod
     def outcome(self, logits: Tensor) -> Tensor:
-        """The predictions themselves, whose weighted sums are predictions: probabilities, or values; of the same shape."""
+        """The predictions themselves, whose weighted sums are predictions: probabilities, or values; of the same
+        shape."""
 
     @abstractmethod
     def gap(self, logits: Tensor, wanted: Tensor) -> Tensor:
@@ -58,11 +60,12 @@ class Prediction(ABC):
 
     @abstractmethod
     def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
-        """How far logits are from those of a target (of `mean`), per position: [n] or [n, length]; 0 where they are equal."""
+        """How far logits are from those of a target (of `mean`), per position: [n] or [n, length]; 0 where they are
+        equal."""
 
     def rounding(self, target: Tensor) -> float:
-        """What a float32 `divergence` from a target may be, of either sign, where there is none: the terms of a KL cancel, and
-        each is as large as a probability."""
+        """What a float32 `divergence` from a target may be, of either sign, where there is none: the terms of a KL
+        cancel, and each is as large as a probability."""
         import torch
 
         return torch.finfo(torch.float32).eps
@@ -107,7 +110,8 @@ class Labels(Prediction):
         return "nats per token" if tokens else "nats per label"
 
     def loss(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, int, int | None]:
-        """See `Prediction`; targets are floats of the shape of the logits, and every label counts as a prediction."""
+        """See `Prediction`; targets are floats of the shape of the logits, and every label counts as a
+        prediction."""
         import torch
 
         kept = targets != IGNORED
@@ -187,8 +191,8 @@ def prediction_of(module: nn.Module, labels: Tensor | None = None) -> Prediction
 
     Args:
         module: a Hugging Face module; one without a config predicts classes.
-        labels: those of the data, [n] or more axes, where there are some: floating-point labels of several outputs are
-            several at once.
+        labels: those of the data, [n] or more axes, where there are some: floating-point labels of several outputs
+            are several at once.
     """
     config = getattr(module, "config", None)
     if not hasattr(config, "to_dict"):

@@ -16,10 +16,11 @@ from isomerge.observe.data.examples import Examples
 
 
 def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None = None) -> list[Any]:
-    """What tells data from others: their name, the files that they are read from, and those that travel with the model.
+    """What tells data from others: their name, the files that they are read from, and those that travel with the
+    model.
 
-    A data set of the package ``datasets`` is told by its name, a Python function by its module's file, and examples in
-    memory by their fingerprint alone.
+    A data set of the package ``datasets`` is told by its name, a Python function by its module's file, and examples
+    in memory by their fingerprint alone.
 
     Args:
         ref: the data; None gives an empty key.
@@ -40,13 +41,15 @@ def shown(ref: str | Path | Examples | None) -> str | None:
 
 
 def paths_read(*refs: Any) -> tuple[Path, ...]:
-    """The files and folders that some references name (data, statistics, alignments, specs); others are passed over."""
+    """The files and folders that some references name (data, statistics, alignments, specs); others are passed
+    over."""
     found = (_path_of(str(ref)) for ref in refs if isinstance(ref, (str, Path)))
     return tuple(path for path in found if path is not None)
 
 
 def files_read(models: Sequence[Model], *refs: Any) -> list[Path]:
-    """What must stay as it is while models are read, and what some references name: files, and folders of which all is read."""
+    """What must stay as it is while models are read, and what some references name: files, and folders of which all
+    is read."""
     folders = [file for model in models for file in files_of_model(model.checkpoint.folder)]
     return [*(file for model in models for file in model.checkpoint.files), *folders, *paths_read(*refs)]
 

@@ -46,13 +46,15 @@ class FusingOptions(Options):
     )
     base_model: Any = option(
         None,
-        "What task vectors are taken from; it gives config and tokenizer. All align onto it. Methods that know no base merge it "
+        "What task vectors are taken from; it gives config and tokenizer. All align onto it. Methods that know "
+        "no base merge it "
         "with the models, as mergekit does.",
         "--base-model", kind=str | None, panel=FIRST,
     )  # fmt: skip
     merge_base: bool = option(
         True,
-        "Whether methods that know no base merge a --base-model that is not among the models; else it gives config and "
+        "Whether methods that know no base merge a --base-model that is not among the models; else it gives "
+        "config and "
         "tokenizer alone.",
         "--merge-base/--no-merge-base", panel=MODELS,
     )  # fmt: skip
@@ -73,12 +75,14 @@ class FusingOptions(Options):
     )  # fmt: skip
     heads: str = option(
         "average",
-        "Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of their own).",
+        "Classifier heads: average, copy (the first model's), keep:MODEL, or separate (all, in folders of "
+        "their own).",
         panel=MODELS,
     )
     align: bool | str = option(
         AUTO,
-        "Align all before fusing, or none; by default those that are not aligned already, as fine-tunes of one base are.",
+        "Align all before fusing, or none; by default those that are not aligned already, as fine-tunes of one "
+        "base are.",
         "--align/--no-align", kind=bool | None, read=_switch, default=None, panel=FIRST,
     )  # fmt: skip
     anchor: str = option(

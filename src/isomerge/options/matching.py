@@ -48,13 +48,15 @@ class MatchingOptions(Options):
     )
     functional: bool = option(
         True,
-        "With --data or --learn, which run the models, match neurons once more by what averaging a pair would cost; files of "
+        "With --data or --learn, which run the models, match neurons once more by what averaging a pair would "
+        "cost; files of "
         "statistics do not tell that.",
         "--functional/--no-functional", panel=BY_DATA, recipe=True,
     )  # fmt: skip
     input_metric: bool = option(
         False,
-        "With data or statistics, match inside layers by the change of their outputs: weights count by the covariance of what "
+        "With data or statistics, match inside layers by the change of their outputs: weights count by the "
+        "covariance of what "
         "they read.",
         "--input-metric", panel=BY_DATA, recipe=True,
     )  # fmt: skip
@@ -74,7 +76,8 @@ class MatchingOptions(Options):
     )
     learn_target: str = option(
         "auto",
-        "labels, or distill (the models' own predictions, no labels needed); auto: the next token for text, else distill.",
+        "labels, or distill (the models' own predictions, no labels needed); auto: the next token for text, "
+        "else distill.",
         panel=LEARNING, recipe=True,
     )  # fmt: skip
     steps: int | None = option(None, "Learning steps, instead of --learn-effort.", panel=LEARNING, recipe=True)
@@ -97,7 +100,8 @@ class MatchingOptions(Options):
     seed: int = option(0, "The start of everything that is drawn.", panel=RUNNING_MODELS, recipe=True)
     match: str = option(
         "isomerge",
-        "isomerge, or a published baseline: git-rebasin, otfusion; for merges also ot-wts, ot-acts, ot-acts-emd, which do not "
+        "isomerge, or a published baseline: git-rebasin, otfusion; for merges also ot-wts, ot-acts, "
+        "ot-acts-emd, which do not "
         "preserve functions.",
         panel="Matching", recipe=True,
     )  # fmt: skip

@@ -19,7 +19,8 @@ class RunningOptions(Options):
     )  # fmt: skip
     max_memory: str | int | None = option(
         None,
-        "What the run (with ray: one worker) may take, such as 8GB: fewer units at once, by the estimate of --dry-run.",
+        "What the run (with ray: one worker) may take, such as 8GB: fewer units at once, by the estimate of "
+        "--dry-run.",
         kind=str | None, panel=RUN,
     )  # fmt: skip
     engine: str = option(

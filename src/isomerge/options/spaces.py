@@ -16,8 +16,10 @@ class LayersOptions(Options):
 
     spaces: str | None = option(
         None,
-        "What may move: default (inside the layers), all (the residual stream as well), paper, paper-no-rescale, paper-joint, "
-        "attention, ffn, none, or a list of roles and spaces such as qk,ov,ff or default,res:Perm (isomerge inspect shows them). "
+        "What may move: default (inside the layers), all (the residual stream as well), paper, "
+        "paper-no-rescale, paper-joint, "
+        "attention, ffn, none, or a list of roles and spaces such as qk,ov,ff or default,res:Perm (isomerge "
+        "inspect shows them). "
         "Without it: default, and all when data are given.",
         shown=False, panel=FIRST,
     )  # fmt: skip

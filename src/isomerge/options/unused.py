@@ -1,7 +1,8 @@
-"""Options that a run does not use: one table says of every option of every command when it acts, and what does not is noted.
+"""Options that a run does not use: one table says of every option of every command when it acts, and what does not
+is noted.
 
-Notes go to the report (``notes``) and, on the command line, to stderr. A new option needs an entry here: a test compares the
-table with the signatures of both doors, and tries every entry where it cannot act.
+Notes go to the report (``notes``) and, on the command line, to stderr. A new option needs an entry here: a test
+compares the table with the signatures of both doors, and tries every entry where it cannot act.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def note_idle(command: str, given: Mapping[str, Any], defaults: Mapping[str, Any
 
 
 def with_notes(result: Any, *, outermost: bool) -> Any:
-    """What a function of the API returns, with the notes in its report; where it has none, they are Python's warnings, unless another
-    door tells them."""
+    """What a function of the API returns, with the notes in its report; where it has none, they are Python's
+    warnings, unless another door tells them."""
     found = notes()
     report = next(
         (part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, dict)), None
@@ -257,10 +258,23 @@ _LEARNING = dict.fromkeys(
     ("steps", "learn_permutations", "batch_size", "precision", "gradient_checkpointing", "learn_target"), REFUSED
 )
 MATCHING: dict[str, Any] = {
-    "data": _data, "stats_src": REFUSED, "stats_anchor": REFUSED, "evidence": _evidence, "search": REFUSED, "learn": REFUSED,
-    "learn_effort": LATE, "functional": _functional, "input_metric": REFUSED, "match": REFUSED, "device": _device,
-    "limit": _examples, "length": _examples, "rows": _rows, "seed": _seed, **_LEARNING,
-}  # fmt: skip
+    "data": _data,
+    "stats_src": REFUSED,
+    "stats_anchor": REFUSED,
+    "evidence": _evidence,
+    "search": REFUSED,
+    "learn": REFUSED,
+    "learn_effort": LATE,
+    "functional": _functional,
+    "input_metric": REFUSED,
+    "match": REFUSED,
+    "device": _device,
+    "limit": _examples,
+    "length": _examples,
+    "rows": _rows,
+    "seed": _seed,
+    **_LEARNING,
+}
 _SHOWN: dict[str, Any] = {"json": ALWAYS, "quiet": ALWAYS, "verbose": ALWAYS, "dry_run": ALWAYS}
 COMMAND_LINE: dict[str, dict[str, Any]] = {
     "align": {"save_alignment": ALWAYS}, "merge": {"report": ALWAYS}, "inspect": {"print_spec": ALWAYS},
@@ -269,15 +283,42 @@ COMMAND_LINE: dict[str, dict[str, Any]] = {
 """What only the command line has, beside what tells of a run (`_SHOWN`)."""
 TABLE: dict[str, dict[str, Any]] = {
     "align": {
-        "source": ALWAYS, "onto": ALWAYS, **_OPENING, **_OUTPUT, **_RUNNING, "align": ALWAYS, "spaces": ALWAYS,
-        "layers": _layers, "untie": LATE,
-        **MATCHING, "match": ALWAYS, "learn": ALWAYS, "device": ALWAYS,
+        "source": ALWAYS,
+        "onto": ALWAYS,
+        **_OPENING,
+        **_OUTPUT,
+        **_RUNNING,
+        "align": ALWAYS,
+        "spaces": ALWAYS,
+        "layers": _layers,
+        "untie": LATE,
+        **MATCHING,
+        "match": ALWAYS,
+        "learn": ALWAYS,
+        "device": ALWAYS,
     },
     "merge": {
-        "models": ALWAYS, **_OPENING, **_OUTPUT, **_RUNNING, "method": ALWAYS, "weights": REFUSED, "parameters": REFUSED,
-        "base_model": ALWAYS, "merge_base": _merge_base, "stats": _statistics, "repair": ALWAYS, "heads": LATE,
-        "tokenizer_source": LATE, "source_bases": REFUSED, "align": ALWAYS, "anchor": REFUSED, "onto": _aligned,
-        "spaces": _aligned, "layers": _layers, "untie": LATE, **MATCHING,
+        "models": ALWAYS,
+        **_OPENING,
+        **_OUTPUT,
+        **_RUNNING,
+        "method": ALWAYS,
+        "weights": REFUSED,
+        "parameters": REFUSED,
+        "base_model": ALWAYS,
+        "merge_base": _merge_base,
+        "stats": _statistics,
+        "repair": ALWAYS,
+        "heads": LATE,
+        "tokenizer_source": LATE,
+        "source_bases": REFUSED,
+        "align": ALWAYS,
+        "anchor": REFUSED,
+        "onto": _aligned,
+        "spaces": _aligned,
+        "layers": _layers,
+        "untie": LATE,
+        **MATCHING,
     },
     "apply": {"alignment": ALWAYS, "model": ALWAYS, "inverse": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
     "canon": {"model": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
@@ -287,29 +328,79 @@ TABLE: dict[str, dict[str, Any]] = {
     "similarity": {"one": ALWAYS, "two": ALWAYS, "salt": ALWAYS, **_OPENING},
     "fingerprint": {"model": ALWAYS, "out": ALWAYS, "salt": ALWAYS, **_OPENING},
     "prove": {
-        "model": ALWAYS, "spec": ALWAYS, "module": ALWAYS, "inputs": _of_module, "forward": _of_module, "seed": ALWAYS,
+        "model": ALWAYS,
+        "spec": ALWAYS,
+        "module": ALWAYS,
+        "inputs": _of_module,
+        "forward": _of_module,
+        "seed": ALWAYS,
         "observer": ALWAYS,
     },
     "inspect": {"model": ALWAYS, **_OPENING},
     "open": {"model": ALWAYS, "allow_pickle": ALWAYS},
     "fsck": {"out": ALWAYS, **_OPENING},
     "discover": {"model": ALWAYS, "out": ALWAYS, "seed": ALWAYS, "overwrite": _file, "observer": ALWAYS},
-    "generate": {"models": ALWAYS, "out": ALWAYS, "overwrite": ALWAYS, "seed": ALWAYS, **_OPENING, **_EXAMPLES, "batch_size": LATE},
+    "generate": {
+        "models": ALWAYS,
+        "out": ALWAYS,
+        "overwrite": ALWAYS,
+        "seed": ALWAYS,
+        **_OPENING,
+        **_EXAMPLES,
+        "batch_size": LATE,
+    },
     "stats": {
-        "model": ALWAYS, "data": ALWAYS, "out": ALWAYS, "overwrite": ALWAYS, **_OPENING, **_EXAMPLES, "kinds": ALWAYS,
-        "rows": _with_activations, "dtype": _with_activations, "fisher_labels": _with_fisher, "seed": _sampled,
+        "model": ALWAYS,
+        "data": ALWAYS,
+        "out": ALWAYS,
+        "overwrite": ALWAYS,
+        **_OPENING,
+        **_EXAMPLES,
+        "kinds": ALWAYS,
+        "rows": _with_activations,
+        "dtype": _with_activations,
+        "fisher_labels": _with_fisher,
+        "seed": _sampled,
     },
     "barrier": {
-        "one": ALWAYS, "two": ALWAYS, "third": ALWAYS, "data": ALWAYS, "points": REFUSED, "grid": REFUSED, "spaces": ALWAYS,
-        "aligned": REFUSED, "png": ALWAYS, **_OPENING, **_EXAMPLES,
+        "one": ALWAYS,
+        "two": ALWAYS,
+        "third": ALWAYS,
+        "data": ALWAYS,
+        "points": REFUSED,
+        "grid": REFUSED,
+        "spaces": ALWAYS,
+        "aligned": REFUSED,
+        "png": ALWAYS,
+        **_OPENING,
+        **_EXAMPLES,
     },
     "report": {
-        "out": ALWAYS, "barrier": ALWAYS, "data": ALWAYS, "points": _measured, "limit": _measured, "length": _measured,
-        "batch_size": _measured, "device": _measured, **_OPENING, "allow_pickle": _measured,
+        "out": ALWAYS,
+        "barrier": ALWAYS,
+        "data": ALWAYS,
+        "points": _measured,
+        "limit": _measured,
+        "length": _measured,
+        "batch_size": _measured,
+        "device": _measured,
+        **_OPENING,
+        "allow_pickle": _measured,
     },
     "extract_lora": {
-        "finetuned": ALWAYS, "base": ALWAYS, "out": ALWAYS, "overwrite": ALWAYS, "rank": ALWAYS, "energy": ALWAYS, "sv_epsilon": ALWAYS,
-        "include": ALWAYS, "exclude": ALWAYS, "embeddings": ALWAYS, "save_modules": ALWAYS, "seed": ALWAYS, **_OPENING,
+        "finetuned": ALWAYS,
+        "base": ALWAYS,
+        "out": ALWAYS,
+        "overwrite": ALWAYS,
+        "rank": ALWAYS,
+        "energy": ALWAYS,
+        "sv_epsilon": ALWAYS,
+        "include": ALWAYS,
+        "exclude": ALWAYS,
+        "embeddings": ALWAYS,
+        "save_modules": ALWAYS,
+        "seed": ALWAYS,
+        **_OPENING,
     },
-}  # fmt: skip
+}
 """By the function of Python's door and its arguments: when each acts."""

@@ -1,10 +1,12 @@
-"""The canonical representative of a model's orbit: the same function, and the same weights whatever disguise it wore.
+"""The canonical representative of a model's orbit: the same function, and the same weights whatever disguise it
+wore.
 
-A dressing field in the sense of Francois and Ravera (2026): an element u of the symmetry group that depends on the weights
-with ``u(g theta) = u(theta) g^-1``, so that ``u(theta) theta`` is the same on the whole orbit. Here ``u`` is built in this
-order, each step by what the steps before have fixed and the later ones leave alone: fold the norms' gains, move biases that
-are free, balance every pair of maps, turn the residual streams to the eigenbasis of what reads and writes them, then
-eigenbases, signs and phases inside the layers, and orders. Everything comes from the spec; passes hold one unit at a time.
+A dressing field in the sense of Francois and Ravera (2026): an element u of the symmetry group that depends on the
+weights with ``u(g theta) = u(theta) g^-1``, so that ``u(theta) theta`` is the same on the whole orbit. Here ``u``
+is built in this order, each step by what the steps before have fixed and the later ones leave alone: fold the
+norms' gains, move biases that are free, balance every pair of maps, turn the residual streams to the eigenbasis of
+what reads and writes them, then eigenbases, signs and phases inside the layers, and orders. Everything comes from
+the spec; passes hold one unit at a time.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ Basis = tuple["Tensor | None", "Tensor"]
 Only = Callable[[tuple[Atom, ...]], bool] | None
 """Which leaves count, by their atoms; None: all of them."""
 SETTLED = {"F64": 1e-11, "F32": 2e-5}
-"""A model that its own element moves by less is its representative already: what is left is the rounding of the stored dtype over
-the gaps, and a second run gives the same bytes. (Gaps of halves are wider than their forms are apart.)"""
+"""A model that its own element moves by less is its representative already: what is left is the rounding of the
+stored dtype over the gaps, and a second run gives the same bytes. (Gaps of halves are wider than their forms are
+apart.)"""
 
 
 class Canonicaliser:
@@ -100,8 +103,9 @@ class Canonicaliser:
         return Canonical(moved, self.gaps, self.dead, self.norm**0.5, self.notes)
 
     def _turn_streams(self, bases: dict[str, Basis]) -> None:
-        """Decide the elements of the residual streams: first of those that have tensors to themselves, then of those that begin as
-        maps of the others. Third moments along one stream do not know the signs and rotations of another."""
+        """Decide the elements of the residual streams: first of those that have tensors to themselves, then of
+        those that begin as maps of the others. Third moments along one stream do not know the signs and rotations
+        of another."""
         shared = [unit for unit in self.plan.units if any(self._is_seen(b) for b in unit.blocks)]
         blocks = [b for unit in shared for b in unit.blocks if self._is_seen(b)]
         seen = [{a.name for a in leaf} for b in blocks for leaf in leaf_atoms(b.axes or ())]
@@ -121,8 +125,9 @@ class Canonicaliser:
             left = [s for s in left if ready and s not in ready]
 
     def _inside(self, bases: dict[str, Basis]) -> dict[str, Tensor]:
-        """The elements inside layers. Where bases or signs meet in one tensor (heads and latents, a norm between neurons' scales),
-        signs that a space can read from tensors of its own come first: third moments along the others' axes know them."""
+        """The elements inside layers. Where bases or signs meet in one tensor (heads and latents, a norm between
+        neurons' scales), signs that a space can read from tensors of its own come first: third moments along the
+        others' axes know them."""
         local, units = self.local, self.plan.units
         met = _joined(tree for unit in units for tree in trees(local, unit.blocks).values())
         seen = {leaf for block in self.blocks for leaf in leaf_atoms(block.axes or ())}
@@ -153,8 +158,8 @@ class Canonicaliser:
         return found
 
     def _counts(self, leaf: tuple[Atom, ...]) -> bool:
-        """Whether a leaf has a say in bases and signs: a norm's bias, divided by the gain that is folded, has none. Near a gain of
-        zero it would be all that they see, and rounding would decide the rest."""
+        """Whether a leaf has a say in bases and signs: a norm's bias, divided by the gain that is folded, has none.
+        Near a gain of zero it would be all that they see, and rounding would decide the rest."""
         return not is_folded_bias(self.model.spec, leaf)
 
     def _shared(self, tensors: Blocks) -> Blocks:
@@ -162,8 +167,8 @@ class Canonicaliser:
         return {block: t for block, t in tensors.items() if self._is_seen(block)}
 
     def _is_seen(self, block: Block) -> bool:
-        """Whether a block's third moments tell signs of streams: embeddings and heads, and of streams that have none, all that nothing
-        inside layers acts on (biases, and maps of other streams in layers)."""
+        """Whether a block's third moments tell signs of streams: embeddings and heads, and of streams that have
+        none, all that nothing inside layers acts on (biases, and maps of other streams in layers)."""
         acting = {space.name for space in elements_of(self.frame, block).values()}
         said = any(self._counts(leaf) and not any(a.diag for a in leaf) for leaf in leaf_atoms(block.axes or ()))
         alone = said and acting & self.alone and acting <= self.frame.residual_names
@@ -206,7 +211,8 @@ class Canonicaliser:
         seen: Callable[[Blocks], Blocks],
         only: Only = None,
     ) -> dict[str, Tensor]:
-        """The element of every key of a spec, from third moments of what is ``seen`` of units, in the eigenbases."""
+        """The element of every key of a spec, from third moments of what is ``seen`` of units, in the
+        eigenbases."""
 
         def counts(leaf: tuple[Atom, ...]) -> bool:
             return self._counts(leaf) and (only is None or only(leaf))
@@ -253,8 +259,8 @@ def is_settled(g: Alignment, tolerance: float) -> bool:
 def _axes(
     spec: Spec, tensors: Blocks, kinds: Sequence[str], only: Only = None
 ) -> Iterator[tuple[str, Space, Tensor]]:
-    """The leaves along every axis whose compact group is one of these, with element keys and spaces; gains, which stand
-    for two sides at once, are left out."""
+    """The leaves along every axis whose compact group is one of these, with element keys and spaces; gains, which
+    stand for two sides at once, are left out."""
     for name, key in unit_keys(spec, tensors).items():
         space = spec.spaces[name]
         if space.group.compact in kinds:
@@ -263,7 +269,8 @@ def _axes(
 
 CARD = (
     "Canonical form",
-    "The same function as the model below, in the one set of weights that stands for all of its disguises: norms' gains "
+    "The same function as the model below, in the one set of weights that stands for all of its disguises: "
+    "norms' gains "
     "folded, maps balanced, axes in their eigenbases, signs and orders fixed. Made by isomerge.",
 )
 

@@ -1,4 +1,5 @@
-"""What was done to a model that another was made from, as far as two fingerprints tell, and which of the two was there first."""
+"""What was done to a model that another was made from, as far as two fingerprints tell, and which of the two was
+there first."""
 
 from __future__ import annotations
 
@@ -220,7 +221,8 @@ def _same_lengths(one: Fingerprint, two: Fingerprint, key: str) -> bool:
 
 
 def exchanged(tables: Mapping[str, Mapping[str, float]], done: Sequence[Change]) -> str:
-    """A sentence where draws from one table of equal size see different things: some of its rows were exchanged for just these eyes.
+    """A sentence where draws from one table of equal size see different things: some of its rows were exchanged for
+    just these eyes.
 
     Args:
         tables: what every draw says from each table alone.

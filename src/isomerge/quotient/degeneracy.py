@@ -27,8 +27,8 @@ class Canonical:
     notes: tuple[str, ...] = ()
 
     def report(self) -> dict[str, Any]:
-        """The degeneracy report, in JSON: per space and kind the smallest gap, and by how much the other choice moves the
-        weights, as a share of their norm; ``ambiguous`` are the choices that rounding may make."""
+        """The degeneracy report, in JSON: per space and kind the smallest gap, and by how much the other choice
+        moves the weights, as a share of their norm; ``ambiguous`` are the choices that rounding may make."""
         worst: dict[tuple[str, str], Gap] = {}
         for gap in sorted(self.gaps, key=lambda gap: gap.value):
             worst.setdefault((gap.element.partition("[")[0], gap.kind), gap)

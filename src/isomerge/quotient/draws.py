@@ -1,6 +1,8 @@
-"""Draws: what is chosen at random, and comes out the same on every machine, in every release of torch and for every larger table.
+"""Draws: what is chosen at random, and comes out the same on every machine, in every release of torch and for every
+larger table.
 
-Numbers come from a name and a salt. Without a salt they are public: whoever changes a model may know which of its rows count.
+Numbers come from a name and a salt. Without a salt they are public: whoever changes a model may know which of its
+rows count.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def chosen(name: str, count: int, draw: int = 0, salt: str = "") -> list[int]:
 
 
 def sketch(name: str, rows: Tensor, dtype: torch.dtype, salt: str = "") -> Tensor:
-    """All rows in at most `ROWS` sums with random signs, [sums, *]: every row counts in one, and its place is told. Few are as they are.
+    """All rows in at most `ROWS` sums with random signs, [sums, *]: every row counts in one, and its place is told.
+    Few are as they are.
 
     Args:
         name: what signs and sums are drawn by.
@@ -77,8 +80,8 @@ def sketch(name: str, rows: Tensor, dtype: torch.dtype, salt: str = "") -> Tenso
 
 
 def by_norm(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All rows in at most `ROWS` sums of neighbours by length, [sums, width], whatever order they are stored in; and the lengths,
-    falling."""
+    """All rows in at most `ROWS` sums of neighbours by length, [sums, width], whatever order they are stored in;
+    and the lengths, falling."""
     import torch
 
     lengths = torch.cat([piece.to(dtype).norm(dim=-1) for piece in rows.split(PIECE)])

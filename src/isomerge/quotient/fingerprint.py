@@ -1,9 +1,10 @@
 """A fingerprint of a checkpoint modulo symmetry: small, and the same for every disguise of a model.
 
-It holds relations between vectors that have names (`isomerge.quotient.stream_anchors`, `isomerge.quotient.relations`), spectra of circuits,
-which no vocabulary touches (`isomerge.quotient.spectra`), and what the config says of the function, made in one pass over the weights,
-a unit at a time. Two fingerprints tell whether two models are the same function, derived from one base, or independent
-(`isomerge.quotient.similarity`); the hash is a name for the function.
+It holds relations between vectors that have names (`isomerge.quotient.stream_anchors`,
+`isomerge.quotient.relations`), spectra of circuits, which no vocabulary touches (`isomerge.quotient.spectra`), and
+what the config says of the function, made in one pass over the weights, a unit at a time. Two fingerprints tell
+whether two models are the same function, derived from one base, or independent (`isomerge.quotient.similarity`);
+the hash is a name for the function.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ Found = dict[tuple[str, str, str], tuple[Block, Related]]
 def fingerprint(model: Model, observer: Observer = quiet, *, salt: str = "") -> Fingerprint:
     """The fingerprint of a model, in one pass over its weights and one more over its embeddings and gains.
 
-    Memory: one unit (the tensors of a layer's attention, or of its MLP), or the table of embeddings, in float32 (in float64 for
-    checkpoints of full precision).
+    Memory: one unit (the tensors of a layer's attention, or of its MLP), or the table of embeddings, in float32 (in
+    float64 for checkpoints of full precision).
 
     Args:
         model: what is read.
         observer: told of every unit.
-        salt: what anchors are drawn with: nobody who does not know it can tell which rows count. Fingerprints of one salt compare.
+        salt: what anchors are drawn with: nobody who does not know it can tell which rows count. Fingerprints of
+            one salt compare.
 
     Raises:
         IsomergeError: there are no tensors, or numbers so large that their products overflow.
@@ -84,12 +86,14 @@ def fingerprint(model: Model, observer: Observer = quiet, *, salt: str = "") -> 
 
 def _too_large(model: Model, error: OverflowError) -> IsomergeError:
     return IsomergeError(
-        f"{model.ref}: products of tensor {error} overflow even in float64, so that nothing can be told of them: is the checkpoint damaged?"
+        f"{model.ref}: products of tensor {error} overflow even in float64, so that nothing can be told of "
+        f"them: is the checkpoint damaged?"
     )
 
 
 def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fingerprint:
-    """The fingerprint, computed in one dtype. Raises OverflowError with the name of the block whose numbers are too large."""
+    """The fingerprint, computed in one dtype. Raises OverflowError with the name of the block whose numbers are too
+    large."""
     local = make_plan(model, [], "default")
     shifts, spec = local.selection.spec, model.spec
     fold = free_folding(model, dtype)
@@ -152,8 +156,8 @@ def _place(block: Block) -> tuple[str, str, int | None]:
 
 
 def _counts(model: Model, block: Block) -> bool:
-    """Whether a block is told of: a head that is the embeddings is not, stored or not, nor is what a model can do without and no
-    symmetry knows (masks, frequencies)."""
+    """Whether a block is told of: a head that is the embeddings is not, stored or not, nor is what a model can do
+    without and no symmetry knows (masks, frequencies)."""
     return not (block.line.tied and not model.has_own_head) and not (block.axes is None and block.line.optional)
 
 
@@ -167,8 +171,8 @@ def _moved(model: Model, block: Block, dtype: torch.dtype, fold: Alignment, look
 
 
 def _related(spec: Spec, floats: dict[Block, Tensor], draws: Draws, salt: str) -> Found:
-    """The relations of one unit from every draw: all of them from the draw that sees every row, or where there is none; circuits from
-    the others."""
+    """The relations of one unit from every draw: all of them from the draw that sees every row, or where there is
+    none; circuits from the others."""
     first = {block.key: block for block in floats}
     found: Found = {}
     for draw, anchors in (draws or {EVERY: {}}).items():
@@ -182,8 +186,8 @@ def _related(spec: Spec, floats: dict[Block, Tensor], draws: Draws, salt: str) -
 
 
 def _bases(model: Model, draws: Draws, salt: str) -> Found:
-    """Where the coordinates of every stream lie that the model gives out, by a few sums of them with random signs: there another basis is
-    another function, which no relation shows."""
+    """Where the coordinates of every stream lie that the model gives out, by a few sums of them with random signs:
+    there another basis is another function, which no relation shows."""
     found: Found = {}
     for stream, anchors in draws.get(EVERY, {}).items():
         if stream in given_out(model):
@@ -204,8 +208,8 @@ def _check_finite(found: Found, told: dict[str, Spectrum]) -> None:
 
 
 def _chained(spec: Spec, blocks: Iterable[Block]) -> bool:
-    """Whether factors, or bases, meet over one axis of a tensor: in front of a convolution and behind it, say. The spectrum of each then
-    depends on the gauge of the other."""
+    """Whether factors, or bases, meet over one axis of a tensor: in front of a convolution and behind it, say. The
+    spectrum of each then depends on the gauge of the other."""
     loose = {name for name, space in spec.spaces.items() if not space.keeps_lengths}
     return any(len(loose & {a.name for a in leaf}) > 1 for block in blocks for leaf in leaf_atoms(block.axes or ()))
 
@@ -220,8 +224,8 @@ def _halves(model: Model) -> bool:
 
 
 def _hash(model: Model, found: Found, salt: str) -> str:
-    """A name for the function: what the config says of it, and `SUMS` sums with random signs over all relations, each kind as a share
-    of its norm, rounded to `STEP`."""
+    """A name for the function: what the config says of it, and `SUMS` sums with random signs over all relations,
+    each kind as a share of its norm, rounded to `STEP`."""
     kinds: dict[str, list[tuple[str, Related]]] = {}
     for (draw, key, kind), (_, x) in sorted(found.items(), key=lambda r: r[0]):
         if draw != LENGTHS:  # rows of nearly one length may change places under rounding
@@ -249,8 +253,8 @@ def _summed(parts: Sequence[tuple[str, Related]], salt: str) -> list[float]:
 
 
 def _function(model: Model) -> list[Any]:
-    """What changes the function beside the weights: the sizes of the spec, and the keys of the config that it names, as transformers
-    reads them."""
+    """What changes the function beside the weights: the sizes of the spec, and the keys of the config that it
+    names, as transformers reads them."""
     config = as_transformers_reads(model.config) or model.config
     asked = {key: _plain(config_value(config, key)) for key in sorted(set(model.spec.config_keys))}
     return [dict(sorted(model.spec.sizes.items())), asked]

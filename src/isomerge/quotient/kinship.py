@@ -1,4 +1,5 @@
-"""Whether two models have a common base, from a few of their layers: what fingerprints score, at a fraction of their cost.
+"""Whether two models have a common base, from a few of their layers: what fingerprints score, at a fraction of
+their cost.
 
 A merge asks before it matches, and may not spend on the question what matching takes.
 """
@@ -25,10 +26,11 @@ SAMPLE = 3
 
 
 def kinship(one: Model, two: Model) -> bool | None:
-    """Whether two models of one architecture have a common base, whatever basis they are in; None where nothing compares.
+    """Whether two models of one architecture have a common base, whatever basis they are in; None where nothing
+    compares.
 
-    Reads some units of both, their embeddings, and all gains. The score is the mean cosine of circuits, seen from tokens, with what the
-    tokens themselves share taken out (`isomerge.quotient.witnesses`).
+    Reads some units of both, their embeddings, and all gains. The score is the mean cosine of circuits, seen from
+    tokens, with what the tokens themselves share taken out (`isomerge.quotient.witnesses`).
     """
     units = _units(one)
     (mine, left), (theirs, right) = (_circuits(model, units) for model in (one, two))

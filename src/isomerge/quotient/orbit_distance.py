@@ -1,10 +1,11 @@
 """The distance between the orbits of two models: a metric on models modulo their block-local symmetries.
 
-Both are moved to the balanced points of their orbits (``isomerge.matching.balance``), which are unique up to elements that keep
-lengths. The smallest distance between two orbits of a group of isometries is a metric: symmetric, zero on one orbit only, and
-with the triangle inequality, for ``|a - gh c| <= |a - g b| + |g b - gh c|``. It is taken where the smallest distance is found
-exactly: per unit, heads and neurons by assignment, with polar factors inside; more than four query heads that share a key are
-solved locally, and with ``streams`` the residual basis is, so that these are upper bounds.
+Both are moved to the balanced points of their orbits (``isomerge.matching.balance``), which are unique up to
+elements that keep lengths. The smallest distance between two orbits of a group of isometries is a metric:
+symmetric, zero on one orbit only, and with the triangle inequality, for ``|a - gh c| <= |a - g b| + |g b - gh c|``.
+It is taken where the smallest distance is found exactly: per unit, heads and neurons by assignment, with polar
+factors inside; more than four query heads that share a key are solved locally, and with ``streams`` the residual
+basis is, so that these are upper bounds.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = Fa
         streams: fold norms' gains and match the residual streams first: an upper bound, no longer a metric.
 
     Returns:
-        ``distance`` and ``norm`` (Frobenius, of the balanced representatives), the same per space under ``spaces`` and per
-        layer under ``layers``, and ``dead`` (elements without a balanced point, which are compared in their own gauge).
+        ``distance`` and ``norm`` (Frobenius, of the balanced representatives), the same per space under ``spaces``
+        and per layer under ``layers``, and ``dead`` (elements without a balanced point, which are compared in their
+        own gauge).
     """
     if streams:
         frame_residual_stream(solver, observer)

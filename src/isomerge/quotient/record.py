@@ -97,7 +97,8 @@ class Fingerprint:
         write_whole(path, (json.dumps(self.document(), indent=1) + "\n").encode())
 
     def document(self) -> dict[str, Any]:
-        """The fingerprint as JSON; tensors are little-endian float32 (float64 where they are ``wide``) in base64, with their shapes."""
+        """The fingerprint as JSON; tensors are little-endian float32 (float64 where they are ``wide``) in base64,
+        with their shapes."""
         return {
             "format": FORMAT,
             "hash": self.hash,
@@ -140,7 +141,8 @@ class Fingerprint:
         """
         if found.get("format") in OLDER:
             raise IsomergeError(
-                f"{ref} is a fingerprint of an older format ({found['format']}), which saw a model from 32 rows alone and cannot be compared "
+                f"{ref} is a fingerprint of an older format ({found['format']}), which saw a model from 32 rows "
+                f"alone and cannot be compared "
                 f"with {FORMAT}: make it anew from the model with `isomerge fingerprint MODEL -o FILE`"
             )
         try:

@@ -1,10 +1,11 @@
 """Relations of a model: products of its weights in which no coordinate is left.
 
-A contraction of two tensors over an axis is invariant where the two ends are dual (``isomerge.symmetry.axes``), or where what
-acts keeps lengths. What contracts so are the circuits of a layer: ``W_Q^T W_K``, ``W_O W_V``, the products of an MLP. Their
-last axes lie in the residual stream; there the rows of the embeddings of fixed tokens, positions or patches stand (*anchors*,
-which turn as the stream does), so that ``Z W_Q^T W_K Z^T`` is the same number whatever the basis (Francois and Ravera 2026;
-Zeng et al. 2024, HuRef). Nothing is solved and nothing is balanced: it is as exact as products are.
+A contraction of two tensors over an axis is invariant where the two ends are dual (``isomerge.symmetry.axes``), or
+where what acts keeps lengths. What contracts so are the circuits of a layer: ``W_Q^T W_K``, ``W_O W_V``, the
+products of an MLP. Their last axes lie in the residual stream; there the rows of the embeddings of fixed tokens,
+positions or patches stand (*anchors*, which turn as the stream does), so that ``Z W_Q^T W_K Z^T`` is the same
+number whatever the basis (Francois and Ravera 2026; Zeng et al. 2024, HuRef). Nothing is solved and nothing is
+balanced: it is as exact as products are.
 """
 
 from __future__ import annotations
@@ -86,11 +87,12 @@ def relations(
         salt: what signs are drawn with.
 
     Returns:
-        (block key, kind) -> a tensor [anchors, anchors], [anchors] or [] with the streams of its ends. A kind is the role of the space that is contracted
-        and what stands at its two ends: ``r`` reads the stream, ``w`` writes it, ``b`` is a bias; ``qk:rr``, ``ov:rw``. The
-        product of a tensor with itself has one end and a square: ``ff:r2``. ``rows`` are the rows of a tensor that nothing acts on
-        but the stream, few or in sums. ``joint`` holds what two relations share head by head, or neuron by neuron: their sums alone would not
-        know which query belongs to which value.
+        (block key, kind) -> a tensor [anchors, anchors], [anchors] or [] with the streams of its ends. A kind is
+        the role of the space that is contracted and what stands at its two ends: ``r`` reads the stream, ``w``
+        writes it, ``b`` is a bias; ``qk:rr``, ``ov:rw``. The product of a tensor with itself has one end and a
+        square: ``ff:r2``. ``rows`` are the rows of a tensor that nothing acts on but the stream, few or in sums.
+        ``joint`` holds what two relations share head by head, or neuron by neuron: their sums alone would not know
+        which query belongs to which value.
     """
     found: Relations = {}
     parts: Parts = {}
@@ -144,7 +146,8 @@ def _rows(one: _Leaf, salt: str) -> Tensor:
 
 
 def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts:
-    """How much of a relation every head, neuron or expert holds; nothing where no axis is permuted, or one end is a bias.
+    """How much of a relation every head, neuron or expert holds; nothing where no axis is permuted, or one end is a
+    bias.
 
     (Biases may be nothing but rounding, which a share would show; what they meet tells them.)
     """
@@ -162,8 +165,9 @@ def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts
 
 
 def _alone(spec: Spec, number: int, leaf: _Leaf, salt: str) -> Parts:
-    """What a leaf by itself holds of every head, neuron or expert, where nothing but permutations acts on it, or factors that are
-    positive, which are divided out. Products see a stream twice, and not its sign; nor the sign of a table that meets none."""
+    """What a leaf by itself holds of every head, neuron or expert, where nothing but permutations acts on it, or
+    factors that are positive, which are divided out. Products see a stream twice, and not its sign; nor the sign of
+    a table that meets none."""
     acting = {n: spec.spaces[n].group_name for n in leaf.inner if n in spec.spaces}
     kept = tuple(n for n in spec.ordered if acting.get(n) == "Perm")
     if not kept or set(acting.values()) - {"Perm", "PositiveScale"}:
@@ -188,7 +192,8 @@ def _weighed(leaf: _Leaf, key: str, salt: str) -> Tensor:
 
 
 def _joint(parts: Parts, salt: str) -> Tensor:
-    """The sums over heads, neurons or experts of what relations hold of them, each alone and every two, as shares, all in one [`WAYS`]."""
+    """The sums over heads, neurons or experts of what relations hold of them, each alone and every two, as shares,
+    all in one [`WAYS`]."""
     import torch
 
     told = torch.zeros(WAYS, dtype=torch.float64)

@@ -1,9 +1,9 @@
 """The compact element that brings one axis to its canonical position: eigenbases, phases, signs and orders.
 
-Balancing has removed all that is not compact (`isomerge.matching.balance`). What is left of every group is decided by
-moments of the weights along its axis, which all other groups leave alone or which are fixed before: second moments give
-eigenbases and orders, third moments give signs and phases (their squares would not know them). Each choice has a gap; where
-it is small, rounding decides, and the representative may move by what the choice weighs.
+Balancing has removed all that is not compact (`isomerge.matching.balance`). What is left of every group is decided
+by moments of the weights along its axis, which all other groups leave alone or which are fixed before: second
+moments give eigenbases and orders, third moments give signs and phases (their squares would not know them). Each
+choice has a gap; where it is small, rounding decides, and the representative may move by what the choice weighs.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ class Gap:
     value: float
     """The smallest difference that decided, as a share of what it is a difference of; 0: rounding decides."""
     weight: float
-    """The squared norm of the weights that the other choice would move, times four: what a wrong sign does to them."""
+    """The squared norm of the weights that the other choice would move, times four: what a wrong sign does to
+    them."""
 
 
 def second_moment(space: Space, x: Tensor) -> Tensor:
-    """What bases and orders are read from: the Gram [*batch, n, n] of a rotated axis, else its diagonal [*batch, n]."""
+    """What bases and orders are read from: the Gram [*batch, n, n] of a rotated axis, else its diagonal [*batch,
+    n]."""
     return x @ x.mT if space.group.compact in ROTATED else x.square().sum(-1)
 
 
 def basis(space: Space, second: Tensor) -> tuple[Tensor | None, Tensor]:
-    """The rotation [*batch, n, n] to the eigenbasis of a second moment, largest first, signs open, and the eigenvalues
-    (both across the ones where these are kept); of axes that are not rotated, None and the moment."""
+    """The rotation [*batch, n, n] to the eigenbasis of a second moment, largest first, signs open, and the
+    eigenvalues (both across the ones where these are kept); of axes that are not rotated, None and the moment."""
     import torch
 
     if space.group.compact not in ROTATED:
@@ -87,7 +89,8 @@ def element(
         key: its name in the report.
         space: one whose compact group is rotated, sorted, signed or a phase.
         turn, second: see `basis`; of axes that are not rotated, None and the diagonal.
-        third, size: see `third_moment`, in the eigenbasis; None where nothing is there to read them from: signs are open.
+        third, size: see `third_moment`, in the eigenbasis; None where nothing is there to read them from: signs are
+            open.
     """
     import torch
 

@@ -1,8 +1,10 @@
-"""What two fingerprints say of two models: the same function, derived from one base, independent, or that witnesses disagree.
+"""What two fingerprints say of two models: the same function, derived from one base, independent, or that witnesses
+disagree.
 
-Same function: every relation agrees within the rounding of the stored dtypes, and the configs say the same of it. Derived: a witness
-(`isomerge.quotient.witnesses`) sees a common base, and what the others do not see is explained by what was done
-(`isomerge.quotient.changes`). Where nothing explains it, somebody may have changed just what a witness looks at.
+Same function: every relation agrees within the rounding of the stored dtypes, and the configs say the same of it.
+Derived: a witness (`isomerge.quotient.witnesses`) sees a common base, and what the others do not see is explained
+by what was done (`isomerge.quotient.changes`). Where nothing explains it, somebody may have changed just what a
+witness looks at.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKE
 from isomerge.quotient.witnesses import by_table, layers_seen, score, spectral, spectral_distance
 
 DERIVED = 0.2
-"""Scores of a draw of anchors above mean a common base: independent models reach 0.14 (docs/lab/measured-fingerprints.md)."""
+"""Scores of a draw of anchors above mean a common base: independent models reach 0.14
+(docs/lab/measured-fingerprints.md)."""
 FOREIGN = 0.15
 """Scores below mean none."""
 ALIKE = 0.8
 """Likeness of spectra above means a common base."""
 UNLIKE, CERTAIN = 0.2, 0.95
-"""Likeness of spectra that nobody expects of models whose circuits agree to this. (By itself it says nothing: pruning, noise and a
-stranger change spectra alike.)"""
+"""Likeness of spectra that nobody expects of models whose circuits agree to this. (By itself it says nothing:
+pruning, noise and a stranger change spectra alike.)"""
 BY_LENGTH = 0.5
-"""Scores of the draw by lengths above mean a common base: it knows shuffled rows, and little of any that changed."""
+"""Scores of the draw by lengths above mean a common base: it knows shuffled rows, and little of any that
+changed."""
 APART = 10.0
 """Times the tolerance: relations differ by less under the rounding of an ill-conditioned disguise."""
 SPECTRA = "spectra"
@@ -43,8 +47,8 @@ class Similarity:
     """How two models are related, as far as fingerprints tell."""
 
     score: float | None
-    """The highest mean cosine of their circuits from any draw of anchors that tells a common base: 1 for one function, near 0 for
-    independent models; None where nothing compares."""
+    """The highest mean cosine of their circuits from any draw of anchors that tells a common base: 1 for one
+    function, near 0 for independent models; None where nothing compares."""
     difference: float | None
     """The largest relative difference of any relation that both have; None where there are none."""
     typical: float | None
@@ -59,7 +63,8 @@ class Similarity:
     spread: float | None = None
     """The largest relative distance of any spectrum; None where there are none."""
     witnesses: Mapping[str, float | None] = field(default_factory=dict)
-    """What every witness says: scores by draw of anchors, and how alike spectra are; None of one that sees nothing."""
+    """What every witness says: scores by draw of anchors, and how alike spectra are; None of one that sees
+    nothing."""
     tables: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What every draw says from the anchors of each table alone."""
     changes: tuple[Change, ...] = ()
@@ -151,7 +156,8 @@ def similarity(one: Fingerprint, two: Fingerprint) -> Similarity:
     """
     if one.salt != two.salt:
         raise IsomergeError(
-            f"{one.ref} and {two.ref} were fingerprinted with different salts ({one.salt or 'none'}, {two.salt or 'none'}), so that nothing in them "
+            f"{one.ref} and {two.ref} were fingerprinted with different salts ({one.salt or 'none'}, "
+            f"{two.salt or 'none'}), so that nothing in them "
             "compares: make both with one --salt, from the models"
         )
     tolerance = max(SAME.get(f.dtype, SAME["F32"]) for f in (one, two))
@@ -179,8 +185,8 @@ def similarity(one: Fingerprint, two: Fingerprint) -> Similarity:
 
 
 def _differences(one: Fingerprint, two: Fingerprint) -> dict[str, float]:
-    """The relative difference of every relation that both have (heads may be in one only); what is tiny is measured against
-    its kind. None where anchors or layers differ."""
+    """The relative difference of every relation that both have (heads may be in one only); what is tiny is measured
+    against its kind. None where anchors or layers differ."""
     mine, theirs = (
         {(r.draw, r.block, r.kind): r.data.double() for r in f.relations if r.draw not in (LENGTHS, BASIS)}
         for f in (one, two)

@@ -1,9 +1,10 @@
-"""Spectra of a layer's circuits: what is left of ``W_Q^T W_K`` and ``W_O W_V`` where no direction is told, and no vocabulary either.
+"""Spectra of a layer's circuits: what is left of ``W_Q^T W_K`` and ``W_O W_V`` where no direction is told, and no
+vocabulary either.
 
-The singular values of a product of two maps do not know the basis between them: with the self-Grams A and B of the two sides,
-which a general linear g moves to ``g A g^T`` and ``g^-T B g^-1``, they are the roots of the eigenvalues of ``A B``. Scales and
-the complex numbers of rotary pairs are the same in dimension one and two; of axes that are only permuted, signed or rotated the
-second moments are told.
+The singular values of a product of two maps do not know the basis between them: with the self-Grams A and B of the
+two sides, which a general linear g moves to ``g A g^T`` and ``g^-T B g^-1``, they are the roots of the eigenvalues
+of ``A B``. Scales and the complex numbers of rotary pairs are the same in dimension one and two; of axes that are
+only permuted, signed or rotated the second moments are told.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Spectrum:
     stack: str
     layer: int | None
     data: Tensor
-    """float64 [heads, points], every row falling, and the rows by their sizes; [1, points] where there are no heads."""
+    """float64 [heads, points], every row falling, and the rows by their sizes; [1, points] where there are no
+    heads."""
 
 
 def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Spectrum]:
@@ -71,7 +73,8 @@ def _singular_values(plus: Tensor, minus: Tensor) -> Tensor:
 
 
 def _second_moments(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> Iterator[Tensor]:
-    """What the leaves that nothing loose acts on carry along an axis: eigenvalues where it is rotated, else squared norms."""
+    """What the leaves that nothing loose acts on carry along an axis: eigenvalues where it is rotated, else squared
+    norms."""
     import torch
 
     for block, tensor in tensors.items():

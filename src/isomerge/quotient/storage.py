@@ -1,7 +1,9 @@
-"""How a checkpoint's numbers are stored: how many are zero, whether they lie on a few levels, and how precise they are.
+"""How a checkpoint's numbers are stored: how many are zero, whether they lie on a few levels, and how precise they
+are.
 
-Symmetries that mix coordinates hide all of it; permutations and signs, and people who do not disguise what they make, do not. So it
-decides nothing but what was done to a model that other evidence calls derived, and which of two was there first.
+Symmetries that mix coordinates hide all of it; permutations and signs, and people who do not disguise what they
+make, do not. So it decides nothing but what was done to a model that other evidence calls derived, and which of two
+was there first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Anchors: vectors of a residual stream that have a name of their own, from which its circuits are seen.
 
-Where a stream can be turned they come from the rows of its embeddings, which turn with it: of tokens, positions or patches. Where
-nothing acts on a stream (sinusoids are added to it, or convolutions in groups of channels read it), its coordinates have names
-already. There are four draws of them, which fail in different ways: two lots of single rows, which a table that grew keeps; sums of
-all rows with random signs, which no few rows can move and in which every row has its place; and sums of rows that are alike in
-length, which do not know the order of the rows.
+Where a stream can be turned they come from the rows of its embeddings, which turn with it: of tokens, positions or
+patches. Where nothing acts on a stream (sinusoids are added to it, or convolutions in groups of channels read it),
+its coordinates have names already. There are four draws of them, which fail in different ways: two lots of single
+rows, which a table that grew keeps; sums of all rows with random signs, which no few rows can move and in which
+every row has its place; and sums of rows that are alike in length, which do not know the order of the rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 TOKENS, OTHERS, EVERY, LENGTHS = "tokens", "other tokens", "all rows", "lengths of rows"
 DRAWS = (TOKENS, OTHERS, EVERY, LENGTHS)
-"""The draws of anchors. Single rows, others, sums of all rows by their places, and sums of all rows by their lengths."""
+"""The draws of anchors. Single rows, others, sums of all rows by their places, and sums of all rows by their
+lengths."""
 POINTS = 33
 """Quantiles that the lengths of a table's rows are told by."""
 
@@ -62,7 +63,8 @@ Draws = dict[str, dict[str, Anchors]]
 
 
 def table_rows(spec: Spec, block: Block, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The streams that a block outside the layers feeds, each with its rows [rows, width]; none where it is no input of a stream."""
+    """The streams that a block outside the layers feeds, each with its rows [rows, width]; none where it is no
+    input of a stream."""
     for (view,), axes, _ in leaves(spec, block, tensor):
         here = [a for a in axes if a.name in spec.residual_names]
         if len(here) != 1 or here[0].name not in spec.streams or here[0].dual or here[0].diag:
@@ -96,7 +98,8 @@ def drawn(key: str, rows: Tensor, dtype: torch.dtype, salt: str) -> tuple[dict[s
 def mapped_rows(
     spec: Spec, block: Block, tensor: Tensor, anchors: Mapping[str, Anchors]
 ) -> Iterator[tuple[str, Anchors]]:
-    """The anchors of one stream in another that begins as a linear map of it, as where embeddings are narrower than layers.
+    """The anchors of one stream in another that begins as a linear map of it, as where embeddings are narrower than
+    layers.
 
     Args:
         tensor: a block outside the layers, with gains folded.
@@ -159,7 +162,8 @@ def _joined(parts: Sequence[Anchors]) -> Anchors:
 
 
 def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> tuple[str, ...]:
-    """The axes that no space acts on and that maps of the layers both read and write, where they have no other stream."""
+    """The axes that no space acts on and that maps of the layers both read and write, where they have no other
+    stream."""
     sides: dict[str, set[bool]] = {}
     for block in blocks:
         here = list(atoms(block.axes or ()))

@@ -1,9 +1,10 @@
 """Witnesses of kinship: what speaks for or against a common base, each blind to what deceives another.
 
-Every draw of anchors sees the circuits of the layers (query with key, value with output, gated up with down) from vectors that have
-names. Derived models agree there in direction, when what the anchors themselves share is taken out: they are centred and whitened
-by their own Gram, since the geometry of embeddings alone is alike in models that saw alike data (docs/lab/experiments.md). Spectra see no
-vocabulary at all: singular values head by head, against those of other layers.
+Every draw of anchors sees the circuits of the layers (query with key, value with output, gated up with down) from
+vectors that have names. Derived models agree there in direction, when what the anchors themselves share is taken
+out: they are centred and whitened by their own Gram, since the geometry of embeddings alone is alike in models that
+saw alike data (docs/lab/experiments.md). Spectra see no vocabulary at all: singular values head by head, against
+those of other layers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Places = dict[tuple[str, ...], list[tuple[int, "Tensor"]]]
 def layers_seen(
     one: Fingerprint, two: Fingerprint, draw: str, table: str | None = None
 ) -> dict[tuple[str, ...], Tensor]:
-    """The cosines [layers of one, layers of two] of the circuits that both have, seen from one draw, by kind, stack and streams.
+    """The cosines [layers of one, layers of two] of the circuits that both have, seen from one draw, by kind, stack
+    and streams.
 
     ``table``: from the anchors of one table alone.
     """
@@ -52,7 +54,8 @@ def layers_seen(
 
 
 def by_table(one: Fingerprint, two: Fingerprint) -> dict[str, dict[str, float]]:
-    """What each draw says from the anchors of one table alone, by table: one may have been exchanged, and the others not."""
+    """What each draw says from the anchors of one table alone, by table: one may have been exchanged, and the
+    others not."""
     names = [
         {table_of(n) for streams in f.anchors.values() for v in streams.values() for n in v.names}
         for f in (one, two)
@@ -75,7 +78,8 @@ def score(seen: Mapping[tuple[str, ...], Tensor]) -> float | None:
 
 
 def partners(table: Tensor) -> tuple[list[tuple[int, int]], list[float]]:
-    """The layers that belong together, and how much they agree: in order; of models that differ in depth the best partners."""
+    """The layers that belong together, and how much they agree: in order; of models that differ in depth the best
+    partners."""
     from scipy.optimize import linear_sum_assignment
 
     if table.shape[0] == table.shape[1]:
@@ -132,8 +136,8 @@ def whitening(gram: Tensor) -> Tensor:
 
 
 def spectral(one: Fingerprint, two: Fingerprint) -> float | None:
-    """How alike the spectra of two models are: 1 where they are equal, 0 where a layer is no nearer to its counterpart than layers of one
-    model are to each other; None where nothing compares.
+    """How alike the spectra of two models are: 1 where they are equal, 0 where a layer is no nearer to its
+    counterpart than layers of one model are to each other; None where nothing compares.
 
     Scales do not count: pruning and mixing make every circuit smaller.
     """
@@ -167,7 +171,8 @@ def _table(one: Sequence[Tensor], two: Sequence[Tensor]) -> Tensor:
 
 
 def _spectra(f: Fingerprint) -> Places:
-    """The spectra of every layer, by role, stack and which of a role they are; all of one kind divided by their size."""
+    """The spectra of every layer, by role, stack and which of a role they are; all of one kind divided by their
+    size."""
     found: Places = {}
     for key, x in f.spectra.items():
         if x.layer is not None:

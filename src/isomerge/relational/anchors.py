@@ -18,9 +18,9 @@ def choose_anchors(
     """Anchor vectors Z (m, d), float64, that span the tokens' space.
 
     Args:
-        how: ``identity``, the coordinate axes; ``random``, a basis at random with singular values within a ratio of 4;
-            ``tokens``, as many atoms as there are dimensions, chosen one after the other by the largest part outside the span
-            of those before (QR with pivoting); or the vectors themselves (m, d).
+        how: ``identity``, the coordinate axes; ``random``, a basis at random with singular values within a ratio of
+            4; ``tokens``, as many atoms as there are dimensions, chosen one after the other by the largest part
+            outside the span of those before (QR with pivoting); or the vectors themselves (m, d).
         width: d.
         atoms: the vectors to choose from (n, d).
         ones: whether the vector of ones is added as the last anchor, for LayerNorm.
@@ -45,7 +45,8 @@ def choose_anchors(
         raise IsomergeError(f"anchors of shape {list(found.shape)} do not fit: expected (m, {width})")
     if int(torch.linalg.matrix_rank(found)) < width:
         raise IsomergeError(
-            f"{len(found)} anchors of rank {int(torch.linalg.matrix_rank(found))} do not span the {width} dimensions: "
+            f"{len(found)} anchors of rank {int(torch.linalg.matrix_rank(found))} do not span the {width} "
+            f"dimensions: "
             "add anchors, or take anchors='identity'"
         )
     return torch.cat([found, torch.ones(1, width, dtype=torch.float64)]) if ones else found

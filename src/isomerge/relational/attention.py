@@ -1,7 +1,8 @@
 """Attention as a function of Gram matrices, exactly invariant to rotations of tokens and anchors together.
 
-Francois and Ravera, Toward Manifest Relationality in Transformers via Symmetry Reduction (arXiv:2602.18948), propose
-attention weights that depend on ``X X^T`` and ``X Z^T`` alone; here in the form ``softmax(R S_h R^T)`` with ``R = X Z^T``.
+Francois and Ravera, Toward Manifest Relationality in Transformers via Symmetry Reduction (arXiv:2602.18948),
+propose attention weights that depend on ``X X^T`` and ``X Z^T`` alone; here in the form ``softmax(R S_h R^T)`` with
+``R = X Z^T``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from isomerge.relational.softmax import attend
 class RelationalAttention(nn.Module):
     """Heads that read the Grams of tokens with anchors and write coefficients in the anchors.
 
-    With ``rank=None`` each head has two full forms (m, m) and no gauge; with a rank it has factors, as many numbers as an
-    ordinary head, and their gauge (see `FactorCircuits`).
+    With ``rank=None`` each head has two full forms (m, m) and no gauge; with a rank it has factors, as many numbers
+    as an ordinary head, and their gauge (see `FactorCircuits`).
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class RelationalAttention(nn.Module):
         super().__init__()
         if rank is None and (rotary is not None or kv_heads not in (None, heads)):
             raise IsomergeError(
-                "RelationalAttention: full forms (rank=None) have no rotary positions and no shared key-value heads: "
+                "RelationalAttention: full forms (rank=None) have no rotary positions and no shared key-value "
+                "heads: "
                 "give the rank of a head"
             )
         if heads % (kv_heads or heads):

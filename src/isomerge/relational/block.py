@@ -37,7 +37,8 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
 
 
 class RelationalMLP(nn.Module):
-    """Neurons with the vectors ``Z^T w`` as readers and writers: ``c = B a(W r)``, or gated ``B (a(W_g r) * W r)``."""
+    """Neurons with the vectors ``Z^T w`` as readers and writers: ``c = B a(W r)``, or gated ``B (a(W_g r) * W
+    r)``."""
 
     def __init__(
         self, anchors: int, neurons: int, *, norm: RelationalNorm, activation: str, gated: bool, biases: bool

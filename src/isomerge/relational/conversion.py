@@ -49,7 +49,8 @@ def _norm_of(spec: Spec) -> str:
     kind = spec.spaces[spec.streams[0]].folded if len(spec.streams) == 1 else None
     if kind not in NORMS:
         raise IsomergeError(
-            f"{spec.model_type}: its residual stream keeps no rotations when gains are folded (a post-norm model, or several "
+            f"{spec.model_type}: its residual stream keeps no rotations when gains are folded (a post-norm "
+            f"model, or several "
             "streams), so that it has no relational form: take a pre-norm model such as GPT-2, ViT or Llama"
         )
     return NORMS[kind]
@@ -87,7 +88,8 @@ def _config(
     first = ((0,), "query")
     if first not in parts or (((), "label") not in parts and ((), "logit") not in parts):
         raise IsomergeError(
-            f"{spec.model_type}: from_standard needs a model with layers and a head, such as AutoModelForCausalLM or "
+            f"{spec.model_type}: from_standard needs a model with layers and a head, such as "
+            f"AutoModelForCausalLM or "
             "AutoModelForImageClassification give"
         )
     groups, shared, rank, width = parts[first].weight.shape
@@ -190,21 +192,23 @@ def from_standard(
     """A model, or one attention module, that computes the same from Grams.
 
     Args:
-        model: a pre-norm transformer of Hugging Face whose architecture has a spec, with a language model's head or an image
-            classifier (GPT-2, ViT, Llama, ...); one of its attention modules; or torch.nn.MultiheadAttention.
+        model: a pre-norm transformer of Hugging Face whose architecture has a spec, with a language model's head or
+            an image classifier (GPT-2, ViT, Llama, ...); one of its attention modules; or
+            torch.nn.MultiheadAttention.
         anchors: ``identity``, ``random``, ``tokens`` (models only), or vectors (m, d); see `choose_anchors`.
-        full: whether heads become full forms S_h and T_h, free of gauge, instead of factors. Not with rotary positions.
+        full: whether heads become full forms S_h and T_h, free of gauge, instead of factors. Not with rotary
+            positions.
         chunk: tokens per chunk of the attention with memory linear in T; None for the plain one.
         seed: of a random basis.
 
     Returns:
-        For a model a `RelationalTransformer`, to be called with tokens (B, T) or, by `patches_of`, with patches. For an
-        attention module a `RelationalAttention` without norm: given the Grams ``x @ Z.T`` of its input it returns c with
-        ``c @ Z`` its output. Both in eval mode, on the CPU, in the dtype of the original.
+        For a model a `RelationalTransformer`, to be called with tokens (B, T) or, by `patches_of`, with patches.
+        For an attention module a `RelationalAttention` without norm: given the Grams ``x @ Z.T`` of its input it
+        returns c with ``c @ Z`` its output. Both in eval mode, on the CPU, in the dtype of the original.
 
     Raises:
-        IsomergeError: an architecture without a relational form here (post-norm, several streams, experts, ...), or anchors
-            that do not span the space.
+        IsomergeError: an architecture without a relational form here (post-norm, several streams, experts, ...), or
+            anchors that do not span the space.
     """
     if hasattr(model, "base_model_prefix") and hasattr(model, "config"):
         return convert_model(model, anchors=anchors, full=full, chunk=chunk, seed=seed)

@@ -1,9 +1,9 @@
 """Atoms: the vectors that tokens are made of, as coefficients in the anchors, and the anchors' Gram matrix.
 
-An atom is the vector of a token, a pixel, a class token or a position. A token's vector is a sum of atoms, ``x = Z^T a``
-with a the sum of their coefficients; its Grams are ``K a``. If anchors were free vectors, their choice would be a gauge again
-(Z -> A Z, and all forms with it): where the first atoms themselves are the anchors, their coefficients are unit vectors that
-nobody learns, and K takes their place.
+An atom is the vector of a token, a pixel, a class token or a position. A token's vector is a sum of atoms, ``x =
+Z^T a`` with a the sum of their coefficients; its Grams are ``K a``. If anchors were free vectors, their choice
+would be a gauge again (Z -> A Z, and all forms with it): where the first atoms themselves are the anchors, their
+coefficients are unit vectors that nobody learns, and K takes their place.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from isomerge.relational.head_circuits import normal
 class AnchorGram(nn.Module):
     """``K = L L^T`` (m, m) with L lower triangular and positive on its diagonal: one L for each positive K.
 
-    Where only normalised tokens are read, K is free by one factor (Z -> t Z, undone by the forms): without ``scaled`` it is
-    fixed by ``K[0, 0] = 1``.
+    Where only normalised tokens are read, K is free by one factor (Z -> t Z, undone by the forms): without
+    ``scaled`` it is fixed by ``K[0, 0] = 1``.
     """
 
     def __init__(self, anchors: int, *, scaled: bool) -> None:

@@ -1,8 +1,8 @@
 """The two circuits of attention heads, by their invariants: which token is read, and what is written of it.
 
 Scores are ``r_i S_h r_j^T`` and outputs ``Z^T T_h r_j``, where an ordinary head has ``W_Q^T W_K = Z^T S_h Z`` and
-``W_O W_V = Z^T T_h Z`` (Elhage et al., A Mathematical Framework for Transformer Circuits, 2021). `FormCircuits` stores the
-forms themselves. `FactorCircuits` stores ``S_h = U_h^T V_h`` and ``T_h = P_h^T Q_h`` of a given rank.
+``W_O W_V = Z^T T_h Z`` (Elhage et al., A Mathematical Framework for Transformer Circuits, 2021). `FormCircuits`
+stores the forms themselves. `FactorCircuits` stores ``S_h = U_h^T V_h`` and ``T_h = P_h^T Q_h`` of a given rank.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class FormCircuits(nn.Module):
 
 
 class FactorCircuits(nn.Module):
-    """Factorised forms, G key-value heads of g query heads each; float parameters that only a gauge g in GL(rank) per
-    key-value head leaves free: (U, V) -> (g U, g^-T V), and (Q, P) likewise. With rotary positions the gauge of (U, V)
-    shrinks to one complex number per frequency. `balance` removes its non-compact part.
+    """Factorised forms, G key-value heads of g query heads each; float parameters that only a gauge g in GL(rank)
+    per key-value head leaves free: (U, V) -> (g U, g^-T V), and (Q, P) likewise. With rotary positions the gauge of
+    (U, V) shrinks to one complex number per frequency. `balance` removes its non-compact part.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class FactorCircuits(nn.Module):
     def balance(self) -> None:
         """Move both pairs of factors to the least norm of their gauge orbit: the same function.
 
-        Gradient flow conserves ``U U^T - V V^T`` (Kunin et al., arXiv:2012.04728); steps of Adam do not. What stays free is
-        the compact part, O(rank), or a phase per frequency. A dead head keeps the gauge it has.
+        Gradient flow conserves ``U U^T - V V^T`` (Kunin et al., arXiv:2012.04728); steps of Adam do not. What stays
+        free is the compact part, O(rank), or a phase per frequency. A dead head keeps the gauge it has.
         """
         from isomerge.symmetry.groups import GROUPS
 

@@ -9,8 +9,8 @@ class RelationalNorm(nn.Module):
     """The Grams of normalised tokens with the anchors, without gain: a gain is folded into the readers.
 
     RMSNorm: ``r / sqrt(|x|^2 / d + eps)``. LayerNorm is RMSNorm across the vector of ones u, one of the anchors:
-    the mean is ``x.u / d`` with ``d = u.u``, the centred token ``x - mean u`` has the Grams ``r - mean K_u``, and its squared
-    norm is ``|x|^2 - d mean^2``.
+    the mean is ``x.u / d`` with ``d = u.u``, the centred token ``x - mean u`` has the Grams ``r - mean K_u``, and
+    its squared norm is ``|x|^2 - d mean^2``.
     """
 
     def __init__(self, width: int, eps: float, ones: int | None = None) -> None:

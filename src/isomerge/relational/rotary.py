@@ -1,8 +1,8 @@
 """Rotary positions on factorised forms (Su et al., arXiv:2104.09864).
 
 With rotary positions a head's score is ``r_i S(j - i) r_j^T`` with a form that depends on the distance t = j - i:
-``S(t) = sum_p cos(w_p t) S_even[p] + sin(w_p t) S_odd[p]``, one even and one odd form of rank 2 per frequency. These are
-the head's invariants. Its factors are free by one complex number per frequency, and no more.
+``S(t) = sum_p cos(w_p t) S_even[p] + sin(w_p t) S_odd[p]``, one even and one odd form of rank 2 per frequency.
+These are the head's invariants. Its factors are free by one complex number per frequency, and no more.
 """
 
 from __future__ import annotations

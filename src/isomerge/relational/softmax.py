@@ -1,11 +1,11 @@
 """Softmax attention of given queries, keys and values: plain, and in chunks with memory linear in the length.
 
-Query heads that share keys come as one more axis, so that nothing is repeated: queries are (B, G, g, T, e) against keys
-(B, G, T, e) and values (B, G, T, f). Scores are bare inner products: a scale belongs into the queries.
+Query heads that share keys come as one more axis, so that nothing is repeated: queries are (B, G, g, T, e) against
+keys (B, G, T, e) and values (B, G, T, f). Scores are bare inner products: a scale belongs into the queries.
 
-The chunked form is the online softmax of Milakov and Gimelshein (arXiv:1805.02867), its backward pass the recomputation of
-FlashAttention (Dao et al., arXiv:2205.14135, algorithm 4): beside the outputs only one number per query is kept, the
-logarithm of its softmax's denominator.
+The chunked form is the online softmax of Milakov and Gimelshein (arXiv:1805.02867), its backward pass the
+recomputation of FlashAttention (Dao et al., arXiv:2205.14135, algorithm 4): beside the outputs only one number per
+query is kept, the logarithm of its softmax's denominator.
 """
 
 from __future__ import annotations

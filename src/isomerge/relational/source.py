@@ -35,7 +35,8 @@ TURNING = ("dynamic", "longrope")
 
 @dataclass(frozen=True)
 class Scores:
-    """How attention scores are made: their scales per layer, who may read whom, and the angles of rotary positions."""
+    """How attention scores are made: their scales per layer, who may read whom, and the angles of rotary
+    positions."""
 
     scales: tuple[float, ...]
     causal: bool
@@ -55,7 +56,8 @@ def scores_of(module: nn.Module, *, rotary: bool) -> Scores:
     found: list[Any] = [m for m in module.modules() if isinstance(getattr(m, "scaling", None), float)]
     if not found:
         raise IsomergeError(
-            f"{type(module).__name__} has no attention module with a scaling, as transformers 5 has: update transformers"
+            f"{type(module).__name__} has no attention module with a scaling, as transformers 5 has: update "
+            f"transformers"
         )
     causal = any(getattr(m, "is_causal", False) for m in found)
     if not rotary:
@@ -63,7 +65,8 @@ def scores_of(module: nn.Module, *, rotary: bool) -> Scores:
     turning: Any = next((m for m in module.modules() if hasattr(m, "inv_freq")), None) or _rotary_of(module)
     if getattr(turning, "rope_type", "default") in TURNING:
         raise IsomergeError(
-            f"{type(module).__name__}: rotary positions of type {turning.rope_type} change with the length of the input, "
+            f"{type(module).__name__}: rotary positions of type {turning.rope_type} change with the length of "
+            f"the input, "
             "which no fixed form describes: take a model with fixed ones"
         )
     # cosine and sine times a factor are scores times its square
@@ -115,7 +118,8 @@ def attention_spec(module: nn.Module) -> tuple[Spec, dict[str, Tensor]]:
     shared = sorted(set.intersection(*places)) if places else []
     if not shared:
         raise IsomergeError(
-            f"{type(module).__name__} is no attention module of {spec.model_type}: pass a whole model, or the module that "
+            f"{type(module).__name__} is no attention module of {spec.model_type}: pass a whole model, or the "
+            f"module that "
             "holds the projections"
         )
     return spec, {f"{shared[0]}.{name}": p for name, p in own.items()}
@@ -130,7 +134,8 @@ def config_of(module: nn.Module) -> dict[str, Any]:
     config = getattr(module, "config", None)
     if config is None or not hasattr(config, "to_dict"):
         raise IsomergeError(
-            f"{type(module).__name__} has no Hugging Face config: from_standard takes transformers' models and attention "
+            f"{type(module).__name__} has no Hugging Face config: from_standard takes transformers' models and "
+            f"attention "
             "modules, and torch.nn.MultiheadAttention"
         )
     return config.to_dict()

@@ -1,8 +1,8 @@
 """Ordinary transformers in relational form: the same function, of Grams.
 
-With anchors Z (m, d) that span the space and their pseudoinverse P (d, m), a token is ``x = P r``. So a reader W becomes
-``W P``, a writer O = Z^T C has the coefficients ``C = P^T O``, and a gain is folded into its readers. LayerNorm needs the vector
-of ones among the anchors. The conversion works in float64.
+With anchors Z (m, d) that span the space and their pseudoinverse P (d, m), a token is ``x = P r``. So a reader W
+becomes ``W P``, a writer O = Z^T C has the coefficients ``C = P^T O``, and a gain is folded into its readers.
+LayerNorm needs the vector of ones among the anchors. The conversion works in float64.
 """
 
 from __future__ import annotations

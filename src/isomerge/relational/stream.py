@@ -1,9 +1,9 @@
 """The residual stream, as Grams with the anchors or as vectors: two realisations of the same relations.
 
-A block asks a stream for the Grams of its tokens with the anchors R (B, T, m), the anchors' own K (m, m) and the tokens'
-squared norms (B, T), and writes coefficients c (B, T, m), which stand for the vectors ``Z^T c``. `GramStream` knows nothing
-else. `CoordinateStream` keeps vectors and computes the Grams from them: the way in for given coordinates, and the oracle of
-the invariance tests.
+A block asks a stream for the Grams of its tokens with the anchors R (B, T, m), the anchors' own K (m, m) and the
+tokens' squared norms (B, T), and writes coefficients c (B, T, m), which stand for the vectors ``Z^T c``.
+`GramStream` knows nothing else. `CoordinateStream` keeps vectors and computes the Grams from them: the way in for
+given coordinates, and the oracle of the invariance tests.
 """
 
 from __future__ import annotations

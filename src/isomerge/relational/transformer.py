@@ -15,8 +15,8 @@ from isomerge.relational.stream import CoordinateStream, GramStream, Stream
 class RelationalTransformer(nn.Module):
     """Pre-norm blocks over a relational stream, with a classifier or a language model's head.
 
-    All parameters are invariants: coefficients of vectors in the anchors, forms on Grams, and the anchors' Gram matrix. Its
-    config and its state dict say all of it.
+    All parameters are invariants: coefficients of vectors in the anchors, forms on Grams, and the anchors' Gram
+    matrix. Its config and its state dict say all of it.
     """
 
     def __init__(self, config: RelationalConfig) -> None:

@@ -1,7 +1,8 @@
 """The parts of an ordinary transformer by the typed axes of its tensors: queries, keys, neurons, gains, embeddings.
 
-Nothing here knows an architecture: what a tensor does is said by its axes. A weight that is dual on the residual stream reads
-it, one that is plain writes it; the other axes say for whom. A bias belongs to the weight of the same module.
+Nothing here knows an architecture: what a tensor does is said by its axes. A weight that is dual on the residual
+stream reads it, one that is plain writes it; the other axes say for whom. A bias belongs to the weight of the same
+module.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def parts_of(spec: Spec, tensors: Mapping[str, Tensor]) -> dict[Key, Part]:
         tensors: by the names of the spec; of any float dtype.
 
     Returns:
-        (scope, role) -> part: roles ``query`` [G, g, rank, d], ``key`` and ``value`` [G, rank, d], ``output`` [G, g, rank, d],
-        ``gate``, ``up`` and ``down`` [ff, d], ``token``, ``position`` and ``start`` [n, d], ``patch`` [pixels, d],
-        ``label`` and ``logit`` [n, d]. Biases of readers have the weight's shape without d, those of writers are [d].
+        (scope, role) -> part: roles ``query`` [G, g, rank, d], ``key`` and ``value`` [G, rank, d], ``output`` [G,
+        g, rank, d], ``gate``, ``up`` and ``down`` [ff, d], ``token``, ``position`` and ``start`` [n, d], ``patch``
+        [pixels, d], ``label`` and ``logit`` [n, d]. Biases of readers have the weight's shape without d, those of
+        writers are [d].
 
     Raises:
         IsomergeError: a tensor whose axes have no relational form here.
@@ -53,7 +55,8 @@ class _Reader:
     def __init__(self, spec: Spec) -> None:
         if len(spec.streams) != 1:
             raise IsomergeError(
-                f"{spec.model_type} has {len(spec.streams)} residual streams: only models with one can be relational"
+                f"{spec.model_type} has {len(spec.streams)} residual streams: only models with one can be "
+                f"relational"
             )
         self.spec, (self.stream,) = spec, spec.streams
         self.scales = {n for n, s in spec.spaces.items() if self.stream in s.index and s.group_name == "Scale"}
@@ -95,7 +98,8 @@ class _Reader:
                 yield block, number, atoms, view.reshape(kept)
 
     def _dropped(self, atom: Atom) -> bool:
-        """Whether an axis has size one by its nature: a scale's, or a dimension of one that a tensor is stored with."""
+        """Whether an axis has size one by its nature: a scale's, or a dimension of one that a tensor is stored
+        with."""
         if atom.name.isdigit():
             return atom.name == "1"
         space = self.spec.spaces.get(atom.name)
@@ -110,7 +114,8 @@ class _Reader:
 
     def _refuse(self, block: Block) -> IsomergeError:
         return IsomergeError(
-            f"tensor {block.key} of {self.spec.model_type} has no relational form here: from_standard knows pre-norm models "
+            f"tensor {block.key} of {self.spec.model_type} has no relational form here: from_standard knows "
+            f"pre-norm models "
             "of attention, neurons and one head"
         )
 

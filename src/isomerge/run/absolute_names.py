@@ -1,4 +1,5 @@
-"""Names of models, files and data that mean the same from every working directory, for records that outlive the run."""
+"""Names of models, files and data that mean the same from every working directory, for records that outlive the
+run."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ def absolute_path(path: str | Path) -> str:
 
 
 def absolute_ref(ref: str | Path) -> str:
-    """A reference to a model: every part of ``model+adapter`` by its full path, and an adapter alone with the base that it names,
-    where that is on this machine (its name there may be relative)."""
+    """A reference to a model: every part of ``model+adapter`` by its full path, and an adapter alone with the base
+    that it names, where that is on this machine (its name there may be relative)."""
     if isinstance(ref, Path) and ref.exists():
         return absolute_path(ref)
     try:
@@ -31,7 +32,8 @@ def absolute_ref(ref: str | Path) -> str:
 
 
 def absolute_data(ref: str | Path) -> str:
-    """Data: a file or folder by its full path, with the split that is named behind it; data sets and functions as they are."""
+    """Data: a file or folder by its full path, with the split that is named behind it; data sets and functions as
+    they are."""
     from isomerge.observe.data.splits import saved_split
 
     text = os.path.expanduser(os.fspath(ref))

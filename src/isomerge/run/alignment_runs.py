@@ -126,7 +126,8 @@ def run_align(
     align: bool | str = True,
     kinship: Kinship | None = None,
 ) -> tuple[Alignment, dict[str, Any]]:
-    """Write the source in the weights closest to the anchor's; returns the alignment and the report. Arguments as of `plan_align`."""
+    """Write the source in the weights closest to the anchor's; returns the alignment and the report. Arguments as
+    of `plan_align`."""
     how: dict[str, Any] = {"layers": layers, "matching": matching, "align": align, "kinship": kinship}
     return run_planned(plan_align(source, anchor, output, spaces=spaces, **how))
 
@@ -201,7 +202,8 @@ def run_apply(
     here |= {key for _, key, _ in find_shifts(spec, model.blocks)}
     if strange := sorted({key.rpartition(":")[2] for key in alignment} - here):
         raise IsomergeError(
-            f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made for another one"
+            f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made "
+            f"for another one"
         )
     notes = _check_moves(alignment, model, name)
     for stage in alignment.stages:
@@ -230,19 +232,22 @@ def run_apply(
 
 
 def _check_moves(alignment: Alignment, model: Model, name: str) -> list[str]:
-    """Refuse an alignment that would change the function: of a tied head, or of the stream that is all that a model gives out.
+    """Refuse an alignment that would change the function: of a tied head, or of the stream that is all that a model
+    gives out.
 
     Returns what is to be said of streams that it gives out beside its predictions.
     """
     moved = {key.rpartition(":")[2].partition("[")[0] for key in alignment}
     if lost := sorted((moved & model.declared.spaces.keys()) - model.spec.spaces.keys()):
         raise IsomergeError(
-            f"{model.ref}: the alignment {name} moves {lost[0]}, which the head's tie to the embeddings does not allow: "
+            f"{model.ref}: the alignment {name} moves {lost[0]}, which the head's tie to the embeddings does "
+            f"not allow: "
             "apply it with --untie"
         )
     if moved & given_out(model) and has_no_head(model):
         raise IsomergeError(
-            f"{model.ref}: the alignment {name} turns the residual stream, which this model has no head to read: its "
+            f"{model.ref}: the alignment {name} turns the residual stream, which this model has no head to "
+            f"read: its "
             "outputs would change; apply it to a model with a head"
         )
     return [f"{model.ref}: {turned_outputs(model, stream)}" for stream in sorted(moved & given_out(model))]
@@ -257,8 +262,10 @@ def _apply_unit(
         moved = alignment.applied(old)
     except IsomergeError as error:  # of a gain that its folds did not make constant
         raise IsomergeError(
-            f"{model.ref}: the alignment {name} turns the residual stream between norms' gains of the model that it was made for, and "
-            f"this model has others ({error.sentence.partition(':')[0]}): align it by itself, or make an alignment that leaves the "
+            f"{model.ref}: the alignment {name} turns the residual stream between norms' gains of the model "
+            f"that it was made for, and "
+            f"this model has others ({error.sentence.partition(':')[0]}): align it by itself, or make an "
+            f"alignment that leaves the "
             "stream alone (--spaces default)"
         ) from None
     rows = []

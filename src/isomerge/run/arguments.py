@@ -1,4 +1,5 @@
-"""Arguments of Python's functions, checked against their annotations: a wrong kind is one sentence, before anything is read."""
+"""Arguments of Python's functions, checked against their annotations: a wrong kind is one sentence, before anything
+is read."""
 
 from __future__ import annotations
 
@@ -29,11 +30,12 @@ SHOWN = 80
 def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator: arguments are checked against the function's annotations, and handed on in Python's own kinds.
 
-    Numbers of numpy and torch become Python's, iterables lists, and one text or path where a list is asked for a list of one.
-    What is annotated as ``Any``, or by a name that is there for type checkers only, is not looked at.
+    Numbers of numpy and torch become Python's, iterables lists, and one text or path where a list is asked for a
+    list of one. What is annotated as ``Any``, or by a name that is there for type checkers only, is not looked at.
 
     Args:
-        groups: of options, which become keywords of the function; it gets those that are given in its ``**`` argument.
+        groups: of options, which become keywords of the function; it gets those that are given in its ``**``
+            argument.
         settled: whether its arguments are all that is asked for, so that those which do nothing are noted
             (`isomerge.options.unused`); else the function does that itself.
 
@@ -179,7 +181,8 @@ def _converted(value: Any, kinds: Sequence[Any], *, alone: bool = False) -> Any:
 
 
 def _listed(value: Any, kinds: Sequence[Any], *, alone: bool) -> Sequence[Any]:
-    """An iterable as a list, a tuple as one; sets and dicts have no order to go by, and of texts only one alone is a list."""
+    """An iterable as a list, a tuple as one; sets and dicts have no order to go by, and of texts only one alone is
+    a list."""
     if isinstance(value, (str, os.PathLike)) and alone:
         value = [value]
     if isinstance(value, (str, bytes, os.PathLike, Mapping, Set)) or not _is_iterable(value):

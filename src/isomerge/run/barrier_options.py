@@ -26,7 +26,8 @@ class BarrierOptions:
     grid: int = 21
     """Points along each side of a plane."""
     spaces: Sequence[str] | None = ("default",)
-    """Beside the models as stored: after alignment in each of these selections; None: in what the models need, see `chosen`."""
+    """Beside the models as stored: after alignment in each of these selections; None: in what the models need, see
+    `chosen`."""
     batch_size: int = 32
     device: str = "cpu"
     png: Path | None = None
@@ -71,8 +72,8 @@ class BarrierOptions:
         return [chosen for chosen in dict.fromkeys(self.spaces or ()) if chosen != "none"]
 
     def chosen(self, models: Sequence[Model], found: Sequence[Standing]) -> tuple[BarrierOptions, list[str]]:
-        """The same with spaces that the models need where none were asked for, and notes on them: models that are aligned already have
-        no other line than that of the models as stored.
+        """The same with spaces that the models need where none were asked for, and notes on them: models that are
+        aligned already have no other line than that of the models as stored.
 
         Args:
             models: the anchor first.

@@ -33,8 +33,8 @@ STORED = "as stored"
 
 
 def untied_alike(models: Sequence[Model], spec: str | Path | None = None) -> tuple[list[Model], list[str]]:
-    """Models with heads alike: where one has a head of its own, and others share it with the embeddings, theirs become
-    tensors of their own, in memory; their functions are the same.
+    """Models with heads alike: where one has a head of its own, and others share it with the embeddings, theirs
+    become tensors of their own, in memory; their functions are the same.
 
     Args:
         models: of one architecture.
@@ -133,7 +133,8 @@ def run_barrier(
 def _between(
     anchor: nn.Module, run: Callable[[nn.Module], tuple[float, float]], options: BarrierOptions, count: int
 ) -> Callable[[str, list[nn.Module]], Line | Plane]:
-    """A function from other modules to what lies between them and the anchor; tells the observer about every point."""
+    """A function from other modules to what lies between them and the anchor; tells the observer about every
+    point."""
     finished = 0
 
     def between(name: str, others: list[nn.Module]) -> Line | Plane:
@@ -160,8 +161,8 @@ def _between(
 def _aligned(
     models: Sequence[Model], spaces: str, bound: int | None
 ) -> Iterator[tuple[list[Path], list[dict[str, Any]]]]:
-    """The models but the first, aligned onto it, in folders that are deleted afterwards; and the reports. ``bound``: bytes
-    for the whole run, of which the alignment has what the first one's module leaves.
+    """The models but the first, aligned onto it, in folders that are deleted afterwards; and the reports.
+    ``bound``: bytes for the whole run, of which the alignment has what the first one's module leaves.
     """
     if bound is not None:
         bound -= int(held_while_aligning(models[0]))

@@ -21,18 +21,18 @@ PASSES = 12
 FLOPS = 5e10
 """Multiplications and additions of one core in a second, in float32."""
 RELATED = 1e-7
-"""Seconds that matching takes per weight of models that the sketch can tell: 0.12 to 0.14 for a million, reading and writing
-included (docs/lab/performance.md)."""
+"""Seconds that matching takes per weight of models that the sketch can tell: 0.12 to 0.14 for a million, reading
+and writing included (docs/lab/performance.md)."""
 LIBRARIES = 3.5e8
 """Bytes that torch and transformers take before a weight is read."""
 
 
 def unit_memory(plan: Plan, unit: Unit, models: Sequence[Model], *, guard: bool, piecewise: bool = False) -> float:
-    """What one unit takes while it is worked on, in bytes, from shapes alone: every model's tensors in the working dtype,
-    with copies for the gauge and for the candidates of ``guard``, and the cross-Gram.
+    """What one unit takes while it is worked on, in bytes, from shapes alone: every model's tensors in the working
+    dtype, with copies for the gauge and for the candidates of ``guard``, and the cross-Gram.
 
-    Where nothing moves it and it is fused ``piecewise``, tensors are pages of their files, but for those that are stacked of
-    several, and a twentieth of one is looked at closely (`isomerge.fusion.trimming`).
+    Where nothing moves it and it is fused ``piecewise``, tensors are pages of their files, but for those that are
+    stacked of several, and a twentieth of one is looked at closely (`isomerge.fusion.trimming`).
     """
     numel = sum(block_size(models[0], block) for block in unit.blocks)
     if piecewise and not plan.is_matched(unit) and plan.selection.frame is None:
@@ -53,14 +53,16 @@ def memory_needed(
     matching: Matching | None = None,
     fusing: float = 0.0,
 ) -> tuple[float, Unit | None]:
-    """Bytes without which a run cannot be, from shapes alone, and the unit that takes most of them: the libraries, the largest
-    unit (`unit_memory`) and the cross-Grams of the residual streams. With ``anchor`` none, all models of a unit are in memory.
+    """Bytes without which a run cannot be, from shapes alone, and the unit that takes most of them: the libraries,
+    the largest unit (`unit_memory`) and the cross-Grams of the residual streams. With ``anchor`` none, all models
+    of a unit are in memory.
 
     Args:
         plan, models: of the run.
         guard, piecewise: see `unit_memory`.
         anchor: see `isomerge.merging.merge_run.MergeOptions`.
-        matching: what is looked at beside the weights: where running the models takes more than any unit, no unit is named.
+        matching: what is looked at beside the weights: where running the models takes more than any unit, no unit
+            is named.
         fusing: what a merge takes that runs models after the match (`isomerge.run.running_cost.fusing_memory`).
     """
 
@@ -116,7 +118,8 @@ def check_bound(need: float, limit: int | None, named: str, less: str) -> None:
     """
     if limit is not None and need > limit:
         raise IsomergeError(
-            f"--max-memory {limit / 1e9:.3g}GB is too little: {named} needs about {ceil(need / 1e7) / 100:g} GB, libraries included; "
+            f"--max-memory {limit / 1e9:.3g}GB is too little: {named} needs about {ceil(need / 1e7) / 100:g} "
+            f"GB, libraries included; "
             f"give that, or {less}"
         )
 
@@ -126,10 +129,10 @@ def estimate(
 ) -> dict[str, float]:
     """Peak memory (bytes) and time (seconds, one core) of a run, from shapes alone.
 
-    Memory: see `memory_needed`; and the units that passes keep, within ``limit``. Time: reading and writing at 1 GB/s, and
-    the multiplications at 50 GFLOP/s; a rule of thumb. ``seconds`` expects neurons of which all pairs must be compared, as
-    unrelated models need it; ``seconds_related`` those that the sketch pairs, as in fine-tunes of one model and in twins. With
-    ``anchor`` none, every model is matched again and again (see `mean_effort`).
+    Memory: see `memory_needed`; and the units that passes keep, within ``limit``. Time: reading and writing at 1
+    GB/s, and the multiplications at 50 GFLOP/s; a rule of thumb. ``seconds`` expects neurons of which all pairs
+    must be compared, as unrelated models need it; ``seconds_related`` those that the sketch pairs, as in fine-tunes
+    of one model and in twins. With ``anchor`` none, every model is matched again and again (see `mean_effort`).
 
     Raises:
         IsomergeError: see `room_for_units`.
@@ -170,7 +173,8 @@ def _stream_width(plan: Plan) -> int:
 
 
 def _matching(plan: Plan, models: Sequence[Model], *, guard: bool) -> tuple[float, int]:
-    """Multiplications that match every source once, all pairs of neurons compared, and how many weights are matched."""
+    """Multiplications that match every source once, all pairs of neurons compared, and how many weights are
+    matched."""
     flops, matched = 0.0, 0
     for unit in filter(plan.is_matched, plan.units):
         numel = sum(block_size(models[0], block) for block in unit.blocks)

@@ -1,7 +1,7 @@
 """The first reading of stored tensors that nothing moves: beside what is done with their pieces, each is read once.
 
-A tensor that is larger than the cache comes from memory for every pass over it, and is widened from half precision each
-time: checksums, the look for what is not finite and the distances of a report need no passes of their own.
+A tensor that is larger than the cache comes from memory for every pass over it, and is widened from half precision
+each time: checksums, the look for what is not finite and the distances of a report need no passes of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ FirstReadings = Mapping[Block, "FirstReading"]
 
 
 def first_readings(unit: Unit, models: Sequence[Model]) -> FirstReadings:
-    """Of those blocks of a unit that are one floating-point tensor in a file of every model, as it is; the anchor comes first.
+    """Of those blocks of a unit that are one floating-point tensor in a file of every model, as it is; the anchor
+    comes first.
 
     Raises:
         IsomergeError: a file that changed or cannot be read.
@@ -47,7 +48,8 @@ def first_readings(unit: Unit, models: Sequence[Model]) -> FirstReadings:
 
 
 class FirstReading:
-    """One block of several models in pages of their files, not read yet: use ``tensors`` after `read`, or through `pieces`.
+    """One block of several models in pages of their files, not read yet: use ``tensors`` after `read`, or through
+    `pieces`.
 
     Args:
         models: the anchor first.
@@ -102,7 +104,8 @@ class FirstReading:
 
 
 class _Sight:
-    """What is known of a block's tensors up to some piece; ``order`` has the place of every model among what `see` is given."""
+    """What is known of a block's tensors up to some piece; ``order`` has the place of every model among what `see`
+    is given."""
 
     def __init__(self, reading: FirstReading, order: Sequence[int]) -> None:
         self.reading, self.order = reading, order
@@ -113,7 +116,8 @@ class _Sight:
         self._room: Tensor | None = None
 
     def see(self, stored: Sequence[Tensor], wide: Sequence[Tensor]) -> None:
-        """One piece of every model, as it is stored and as it is computed with; raises IsomergeError if one is not finite."""
+        """One piece of every model, as it is stored and as it is computed with; raises IsomergeError if one is not
+        finite."""
         stored, wide = [stored[k] for k in self.order], [wide[k] for k in self.order]
         self.sums = [
             None if crc is None else crc32(content_of(part), crc)

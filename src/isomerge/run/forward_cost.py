@@ -1,4 +1,5 @@
-"""What `isomerge stats`, `generate` and `barrier` take in memory and time, from shapes alone: they run models, and write none.
+"""What `isomerge stats`, `generate` and `barrier` take in memory and time, from shapes alone: they run models, and
+write none.
 
 The factors are what `benchmarks.performance.bounds` has measured on Llama-shaped models, rounded up.
 """
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 GRADIENTS = 5
 """Modules that a diagonal Fisher takes: gradients, their squares in float64, and the means of these."""
 BESIDE = 1.15
-"""What gathering takes, as a multiple of what shapes tell: measured were 136 MB for a layer of which they tell 121."""
+"""What gathering takes, as a multiple of what shapes tell: measured were 136 MB for a layer of which they tell
+121."""
 FOUND = 2
 """Copies of Kronecker factors: sums, and their means."""
 SAMPLED = 8
@@ -145,8 +147,8 @@ def generate_cost(models: Sequence[Model], options: Generation) -> Cost:
 
 
 def _cached(run: Running) -> float:
-    """Numbers that a model keeps of a token while it writes: keys and values of all layers; where its config tells less, all that
-    is read in it."""
+    """Numbers that a model keeps of a token while it writes: keys and values of all layers; where its config tells
+    less, all that is read in it."""
     text = Inputs(run.models[0].config).text
     layers, heads, width = (
         next((text[key] for key in keys if isinstance(text.get(key), int)), 0)
@@ -198,5 +200,6 @@ def barrier_cost(
 
 
 def held_while_aligning(anchor: Model) -> float:
-    """Bytes that are there beside an alignment on which a barrier is measured: the anchor's module, and what running it has brought."""
+    """Bytes that are there beside an alignment on which a barrier is measured: the anchor's module, and what
+    running it has brought."""
     return RUNNING - LIBRARIES + Running([anchor], WEIGHTS).weights

@@ -162,10 +162,10 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer)
 
     Returns:
         ``sound``; ``problems`` as ``{file, problem}``; ``files`` as ``{file, bytes, crc32, state}`` with the states
-        ok, missing and damaged; ``report``, which is ok, changed (a problem) or unknown, where an earlier version wrote it
-        without a digest; ``strangers``, files that the run did not write; and ``inputs`` as ``{model, file,
-        bytes, crc32, state}`` with the states unchanged, changed and absent. Changed inputs are no problem of the
-        output.
+        ok, missing and damaged; ``report``, which is ok, changed (a problem) or unknown, where an earlier version
+        wrote it without a digest; ``strangers``, files that the run did not write; and ``inputs`` as ``{model,
+        file, bytes, crc32, state}`` with the states unchanged, changed and absent. Changed inputs are no problem of
+        the output.
 
     Raises:
         IsomergeError: no folder, no readable report, or one without checksums: there is nothing to check against.

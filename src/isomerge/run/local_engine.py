@@ -53,7 +53,8 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """In this process: several units at once, each by one thread, so that results do not depend on how many there are.
+    """In this process: several units at once, each by one thread, so that results do not depend on how many there
+    are.
 
     As many as ``jobs``, or else as torch has threads, as far as there is room; but on a device one after the other.
     """
@@ -78,8 +79,8 @@ class LocalEngine:
 
 
 def _room(demand: Demand, still: bool) -> Callable[[Sequence[Unit]], bool]:
-    """Whether units may be worked on at once: within ``max_memory``; with ``jobs`` alone, within most of what is free; with neither,
-    within half of it where they are matched, and else beside the largest."""
+    """Whether units may be worked on at once: within ``max_memory``; with ``jobs`` alone, within most of what is
+    free; with neither, within half of it where they are matched, and else beside the largest."""
     if demand.max_memory is not None:
         return within(demand.memory.__getitem__, demand.max_memory - LIBRARIES)
     if demand.jobs:

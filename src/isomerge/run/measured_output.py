@@ -1,4 +1,5 @@
-"""Measuring a finished run on data: the line between the models, as stored and as the run moved them, and the output."""
+"""Measuring a finished run on data: the line between the models, as stored and as the run moved them, and the
+output."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Run `isomerge.barrier` on the models of an output, one line per model that was moved.
 
-    The alignment that lies in the output is replayed, so that nothing is matched anew; where nothing was aligned, a line
-    after alignment in the default spaces is added, to show what alignment would do.
+    The alignment that lies in the output is replayed, so that nothing is matched anew; where nothing was aligned, a
+    line after alignment in the default spaces is added, to show what alignment would do.
 
     Args:
         written: the output; the models that went into it must still be where they were.
@@ -77,7 +78,8 @@ def _source(ref: str, output: Model, read: Callable[..., Model]) -> Model:
         found = read(ref)
     except IsomergeError as error:
         raise IsomergeError(
-            f"--data needs the models that went in, to measure the line between them: {error}; or give --barrier FILE"
+            f"--data needs the models that went in, to measure the line between them: {error}; or give "
+            f"--barrier FILE"
         ) from None
     if output.has_own_head and not found.has_own_head:
         return read(found.checkpoint, untie=True)
@@ -87,8 +89,8 @@ def _source(ref: str, output: Model, read: Callable[..., Model]) -> Model:
 def _ends(
     written: Written, models: list[Model], output: Model, scratch: Path, read: Callable[..., Model]
 ) -> Iterator[tuple[list[Model], list[Model] | None, str]]:
-    """Lines from the first model that was merged to each of the others: their ends, the same ends as the run moved them
-    (None: it moved none), and the spaces to align in beside."""
+    """Lines from the first model that was merged to each of the others: their ends, the same ends as the run moved
+    them (None: it moved none), and the spaces to align in beside."""
     facts = written.facts
     if facts.command == "align":
         yield models, [models[0], output], "none"
@@ -106,7 +108,8 @@ def _ends(
 def _moved(
     written: Written, models: list[Model], numbers: list[int], scratch: Path, read: Callable[..., Model]
 ) -> Iterator[list[Model] | None]:
-    """Models as an output's alignments move them, in folders that are deleted afterwards; None without alignments."""
+    """Models as an output's alignments move them, in folders that are deleted afterwards; None without
+    alignments."""
     from isomerge.evidence.card import alignment_file
     from isomerge.run.alignment_runs import run_apply
     from isomerge.run.writing_run import Output

@@ -12,8 +12,8 @@ from typing import TypeVar
 SOON = 2
 """How many items are read ahead by the system, beside those that are worked on."""
 BESIDE = 96 << 20
-"""Stored bytes that may be worked on beside the largest item: what that may add to the peak of memory is a few times as
-much."""
+"""Stored bytes that may be worked on beside the largest item: what that may add to the peak of memory is a few
+times as much."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -21,7 +21,8 @@ R = TypeVar("R")
 def ahead(
     work: Callable[[T], R], items: Iterable[T], fits: Callable[[Sequence[T]], bool], workers: int
 ) -> Iterator[tuple[T, R]]:
-    """Every item with what ``work`` makes of it, as each is ready; the results do not depend on the number of workers.
+    """Every item with what ``work`` makes of it, as each is ready; the results do not depend on the number of
+    workers.
 
     Args:
         work: runs in threads, for several items at once.
@@ -72,8 +73,8 @@ def expected(items: Iterable[T], expect: Callable[[T], None]) -> Iterator[T]:
 
 
 def spread(items: Sequence[T], size: Callable[[T], int]) -> list[T]:
-    """The items with those larger than `BESIDE` at even distances, the first one first: each has smaller ones to be worked on
-    beside it, and none is left for last."""
+    """The items with those larger than `BESIDE` at even distances, the first one first: each has smaller ones to be
+    worked on beside it, and none is left for last."""
     large = [item for item in items if size(item) > BESIDE]
     small = [item for item in items if size(item) <= BESIDE]
     places = [number * len(small) // max(len(large), 1) for number in range(len(large) + 1)]
@@ -106,7 +107,8 @@ def one_thread_each(workers: int) -> Iterator[None]:
 
 @contextmanager
 def libraries_frozen() -> Iterator[None]:
-    """What lives already is not looked at by the garbage collector: the libraries' objects, half a million, each time."""
+    """What lives already is not looked at by the garbage collector: the libraries' objects, half a million, each
+    time."""
     gc.freeze()
     try:
         yield
@@ -115,7 +117,8 @@ def libraries_frozen() -> Iterator[None]:
 
 
 class WriteBehind:
-    """Writes in a thread of its own, one thing after the other, and never holds more than one that is not written."""
+    """Writes in a thread of its own, one thing after the other, and never holds more than one that is not
+    written."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "write behind")

@@ -18,8 +18,9 @@ from isomerge.run.absolute_names import absolute_path
 def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
     """One row per file that the checkpoints depend on: ``{model, file, bytes, crc32}``.
 
-    ``model`` is a full path, or a hub id, and ``file`` relative to it; the files of other folders are told by their full path.
-    Files are summed while they are read; what was never read is read here. Tensors in memory have no files.
+    ``model`` is a full path, or a hub id, and ``file`` relative to it; the files of other folders are told by their
+    full path. Files are summed while they are read; what was never read is read here. Tensors in memory have no
+    files.
 
     Raises:
         IsomergeError: a file changed since it was opened, or cannot be read.
@@ -46,7 +47,8 @@ def _named(checkpoint: Checkpoint, file: Path) -> dict[str, str]:
 
 
 def _full(part: str) -> str:
-    """A path that does not depend on where the command is run, below the home folder without its name; hub ids as they are."""
+    """A path that does not depend on where the command is run, below the home folder without its name; hub ids as
+    they are."""
     path, home = Path(absolute_path(part)), Path.home()
     below = path.is_absolute() and path != home and path.is_relative_to(home)
     return f"~/{path.relative_to(home).as_posix()}" if below else absolute_path(part)
@@ -91,8 +93,8 @@ def _with_state(row: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _moved_along(row: Mapping[str, Any], folder: Path) -> Iterator[Path]:
-    """Where an input may be that was moved together with the output, in a folder of both: the end of its path, as seen from the
-    folders that the output is in."""
+    """Where an input may be that was moved together with the output, in a folder of both: the end of its path, as
+    seen from the folders that the output is in."""
     place = Path(os.path.expanduser(str(row["model"]))) / os.path.expanduser(str(row["file"]))
     if not place.is_absolute():
         return

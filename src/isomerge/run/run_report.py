@@ -24,8 +24,8 @@ def report_of(
     /,
     **more: Any,
 ) -> dict[str, Any]:
-    """The report of a run: ``distance`` over all sources, and ``sources`` one by one; ``inputs`` are the files of the
-    models and of those ``beside`` them.
+    """The report of a run: ``distance`` over all sources, and ``sources`` one by one; ``inputs`` are the files of
+    the models and of those ``beside`` them.
     """
     import torch
 

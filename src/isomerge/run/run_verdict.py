@@ -1,4 +1,5 @@
-"""The verdict of a run: how its models stood before, how far they are apart now, what that means, and what to try next."""
+"""The verdict of a run: how its models stood before, how far they are apart now, what that means, and what to try
+next."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def measured(pairs: Sequence[Pair], report: Mapping[str, Any]) -> list[Pair]:
 def verdict_document(
     pairs: Sequence[Pair], report: Mapping[str, Any], models: Sequence[Model] = ()
 ) -> dict[str, Any] | None:
-    """The verdict as reports have it: ``code``, ``level``, ``sentence``, ``pairs``, and ``next``, what to try; None of one model alone.
+    """The verdict as reports have it: ``code``, ``level``, ``sentence``, ``pairs``, and ``next``, what to try; None
+    of one model alone.
 
     Args:
         pairs: of every model with its anchor.
@@ -124,7 +126,8 @@ def _names(pairs: Sequence[Pair]) -> dict[str, str]:
 
 
 def tell_ahead(document: Mapping[str, Any] | None) -> None:
-    """Say before a run begins that it will most likely not work; a warning of the logger ``isomerge``, which Python shows on stderr."""
+    """Say before a run begins that it will most likely not work; a warning of the logger ``isomerge``, which Python
+    shows on stderr."""
     if document is not None and document["level"] == Level.POOR.name.lower():
         logging.getLogger("isomerge").warning("warning: %s", visible(document["sentence"]))
 

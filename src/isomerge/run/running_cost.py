@@ -27,20 +27,24 @@ if TYPE_CHECKING:
 LIBRARIES = 4.8e8
 """Bytes that torch, transformers and what these bring along take once a model was run."""
 READ, TOLD, STEP = 16, 32, 2048
-"""Examples that are read at a time for activations, and by merges that run models; tokens of one step of learning and searching."""
+"""Examples that are read at a time for activations, and by merges that run models; tokens of one step of learning
+and searching."""
 IMAGES = 128
 """Images of one step."""
 PLACED = 5.5
-"""Models that a midpoint takes: a module, both models as they are placed, what takes their place, and what is between."""
+"""Models that a midpoint takes: a module, both models as they are placed, what takes their place, and what is
+between."""
 SOLVED, METRIC = 8, 6
-"""Matrices in float64 of the widest layer, where its neurons are matched; Grams of all streams, where layers are matched by what they
-read: both models' as they are and moved, and their roots."""
+"""Matrices in float64 of the widest layer, where its neurons are matched; Grams of all streams, where layers are
+matched by what they read: both models' as they are and moved, and their roots."""
 LOGITS, GRAPH = 6, 1.4
-"""Where there are gradients: copies of the logits, and what is kept of a layer, as a multiple of what is read in it."""
+"""Where there are gradients: copies of the logits, and what is kept of a layer, as a multiple of what is read in
+it."""
 JUDGED = 256
 """Examples that a search judges by, at most."""
 TARGETS = 3 * 4 * (1 << 27)
-"""The most that a search keeps of predictions (`isomerge.solve.pairs.midpoint.LARGEST`), of both models and of their mean."""
+"""The most that a search keeps of predictions (`isomerge.solve.pairs.midpoint.LARGEST`), of both models and of
+their mean."""
 UNIT = 6
 """Copies of a unit's activations while it is matched."""
 
@@ -151,7 +155,8 @@ def _read_at(model: Model, block: Block) -> list[int]:
 
 
 def matching_memory(models: Sequence[Model], matching: Matching, *, anchor: str = "first") -> tuple[float, float]:
-    """Bytes that a match takes beside units: at its peak, and those that are there while units are matched; 0 for weights alone.
+    """Bytes that a match takes beside units: at its peak, and those that are there while units are matched; 0 for
+    weights alone.
 
     Args:
         models: all of them.
@@ -184,7 +189,8 @@ def matching_memory(models: Sequence[Model], matching: Matching, *, anchor: str 
 
 
 def _learning(run: Running, count: int) -> float:
-    """Bytes of learning: a module and all models, those that are moved, a point between them, and one step of gradients."""
+    """Bytes of learning: a module and all models, those that are moved, a point between them, and one step of
+    gradients."""
     settings = run.matching.settings
     weights = (1 + count + (count - 1) + 1) * run.weights
     layers = 4.0 * run.step * run.width * GRAPH

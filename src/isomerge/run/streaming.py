@@ -41,8 +41,8 @@ def stream_units(
 ) -> list[list[UnitResult]]:
     """Match, fuse and write every unit; returns the results of every solver.
 
-    The output's engine works on the units (see `isomerge.run.local_engine`); what it gives is written and journalled here.
-    ``piecewise`` is whether ``fuse`` needs no more than a piece of every model at a time.
+    The output's engine works on the units (see `isomerge.run.local_engine`); what it gives is written and
+    journalled here. ``piecewise`` is whether ``fuse`` needs no more than a piece of every model at a time.
     """
     work = UnitWork(plan.units, anchor, tuple(solvers), fuse, stream.form)
     sizes = {unit: sum(unit_bytes(m, unit) for m in work.models) for unit in plan.units}

@@ -1,4 +1,5 @@
-"""The work on one unit: read, matched, fused and named as it is written; the same for every engine and on every machine."""
+"""The work on one unit: read, matched, fused and named as it is written; the same for every engine and on every
+machine."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 Fuse = Callable[
     [Unit, "list[Blocks]", "list[Alignment | None]", FirstReadings], "Mapping[Block, Tensor | PlacedTensor]"
 ]
-"""From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the anchor), to
-those that are written; and which of the blocks are to be read first."""
+"""From the blocks of a unit, the anchor's and the moved ones of every source, and what moved them (None: the
+anchor), to those that are written; and which of the blocks are to be read first."""
 Solved = tuple[list[UnitResult], dict[str, "Tensor | PlacedTensor"]]
 """What every solver found for a unit, and the tensors that are written, by name."""
 
@@ -54,8 +55,8 @@ class UnitSolver(Protocol):
         ...
 
     def load(self, model: Model, unit: Unit, *, mapped: bool = False) -> Blocks:
-        """A unit's blocks of one model in the working dtype. With ``mapped``, in pages of their files where that can be: the
-        caller must call `Model.check_unchanged` after its last use."""
+        """A unit's blocks of one model in the working dtype. With ``mapped``, in pages of their files where that
+        can be: the caller must call `Model.check_unchanged` after its last use."""
         ...
 
     def moves(self, unit: Unit) -> bool:
@@ -164,8 +165,8 @@ class UnitWork:
                 model.check_unchanged(block)
 
     def _load(self, unit: Unit) -> list[Blocks]:
-        """A unit's blocks of the anchor and of every source, in the working dtype, in pages of their files where that can be
-        (`check_unchanged` follows)."""
+        """A unit's blocks of the anchor and of every source, in the working dtype, in pages of their files where
+        that can be (`check_unchanged` follows)."""
         if not self.solvers:  # one model alone
             dtype = working_dtype([self.anchor])
             return [{block: self.anchor.assemble(block, dtype, mapped=True) for block in unit.blocks}]

@@ -48,7 +48,8 @@ class Output:
     reads: tuple[Path, ...] = ()
     """Files and folders that are read beside the models: no folder that holds them is replaced."""
     dropped: bool = False
-    """Whether the caller wants what the run finds, and no checkpoint: tensors are dropped, and ``out`` is not made."""
+    """Whether the caller wants what the run finds, and no checkpoint: tensors are dropped, and ``out`` is not
+    made."""
 
     def files_read(self, models: Iterable[Model]) -> list[Path]:
         """What must stay where it is while a run reads these models, and as it is: their folders as well."""
@@ -180,7 +181,8 @@ class StreamWriter:
         more: Mapping[str, bytes | Path] | None = None,
         links: Mapping[str, str] | None = None,
     ) -> Path:
-        """Companion files, config, card, alignments and ``more`` files; the report with the checksums of all; then the rename.
+        """Companion files, config, card, alignments and ``more`` files; the report with the checksums of all; then
+        the rename.
 
         ``links`` are further names for the weights files (see `CheckpointWriter.finish`).
         """

@@ -18,8 +18,14 @@ from isomerge.solve.canonical.canonical_units import SHARES
 from isomerge.solve.match_options import OURS, Matching
 
 LEARNING = (
-    "steps", "batch_size", "learn_effort", "learn_target", "learn_permutations", "precision", "gradient_checkpointing",
-)  # fmt: skip
+    "steps",
+    "batch_size",
+    "learn_effort",
+    "learn_target",
+    "learn_permutations",
+    "precision",
+    "gradient_checkpointing",
+)
 """Options that are of use with `learn` alone, in the order in which they are told of."""
 
 
@@ -42,7 +48,8 @@ def check_matching(matching: Matching, sources: int, spaces: str = "") -> None:
         check_device(matching.device)
     if matching.stats and len(matching.stats) != sources + 1:
         raise IsomergeError(
-            f"{len(matching.stats)} statistics files are given, but there are {sources + 1} models: name one for each"
+            f"{len(matching.stats)} statistics files are given, but there are {sources + 1} models: name one "
+            f"for each"
         )
     if matching.stats and matching.data:
         raise IsomergeError("--data and --stats-src are two sources of activations: choose one")
@@ -50,7 +57,8 @@ def check_matching(matching: Matching, sources: int, spaces: str = "") -> None:
         raise IsomergeError(f"--evidence {matching.evidence}: choose from {', '.join(SHARES)}")
     if matching.evidence != "both" and not (matching.data or matching.stats or matching.learn):
         raise IsomergeError(
-            f"--evidence {matching.evidence} is a choice where there are activations: add --data DATA, or files of isomerge stats"
+            f"--evidence {matching.evidence} is a choice where there are activations: add --data DATA, or files "
+            f"of isomerge stats"
         )
     if matching.rows < 1:
         raise IsomergeError(f"--rows {matching.rows}: at least 1 is needed")

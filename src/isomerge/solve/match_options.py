@@ -20,8 +20,9 @@ OURS = "isomerge"
 class Matching:
     """What a match may look at beside the weights.
 
-    ``data`` is read through both models for activations, ``stats`` are files of `isomerge stats` instead (the anchor's,
-    then one per source). ``learn`` is data to learn from by gradient, ``search`` seconds of forward-only search.
+    ``data`` is read through both models for activations, ``stats`` are files of `isomerge stats` instead (the
+    anchor's, then one per source). ``learn`` is data to learn from by gradient, ``search`` seconds of forward-only
+    search.
     """
 
     data: str | Path | Examples | None = None

@@ -19,8 +19,8 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
 
     Args:
         path: the file.
-        parts: tensors by name, by part; names of tensors have no slash. Empty parts leave no trace. One tensor may be there
-            several times, as elements that a whole stack shares.
+        parts: tensors by name, by part; names of tensors have no slash. Empty parts leave no trace. One tensor may
+            be there several times, as elements that a whole stack shares.
         about: what JSON can tell.
     """
     tensors = {f"{part}/{key}": x for part, found in parts.items() for key, x in found.items()}

@@ -1,15 +1,17 @@
 """What rounding to the stored dtype does to a model that is moved: how far it is from the function that was moved.
 
-A symmetry keeps the function of real numbers. Written in few bits it keeps it as far as the element lets rounding be: one that
-stretches a head a thousandfold turns an error of 0.2 % into one of all of it. Nothing about the group has to be known to tell:
-what was moved is rounded as it will be written, moved back by the inverse, and compared with what it was,
+A symmetry keeps the function of real numbers. Written in few bits it keeps it as far as the element lets rounding
+be: one that stretches a head a thousandfold turns an error of 0.2 % into one of all of it. Nothing about the group
+has to be known to tell: what was moved is rounded as it will be written, moved back by the inverse, and compared
+with what it was,
 
     e = g^-1 round(g x) - x.
 
-Errors are read where sizes mean something, in the canonical gauge of the source: its norms' gains folded, its heads and neurons
-balanced (`isomerge.matching.balance`), so that neither a small gain nor a stretched head hides an error or makes one. There an
-error is taken relative to its tensor; that of a norm's bias relative to the normed stream, whose entries are about one; and
-that of what reads a norm in addition by what the bias makes of it, W b, which is where a bias that folding made huge does harm.
+Errors are read where sizes mean something, in the canonical gauge of the source: its norms' gains folded, its heads
+and neurons balanced (`isomerge.matching.balance`), so that neither a small gain nor a stretched head hides an error
+or makes one. There an error is taken relative to its tensor; that of a norm's bias relative to the normed stream,
+whose entries are about one; and that of what reads a norm in addition by what the bias makes of it, W b, which is
+where a bias that folding made huge does harm.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 TOLERANCE = {"bfloat16": 2e-2, "float16": 2.5e-3, "float32": 1e-4, "float64": 1e-8}
 """The largest relative error of a tensor that is written. Rounding alone makes 1.6e-3, 2e-4, 2.5e-8 and 5e-17."""
 TAKEN = 0.25
-"""The part of it that an element may take which is a choice: where another one leaves less rounding it is preferred."""
+"""The part of it that an element may take which is a choice: where another one leaves less rounding it is
+preferred."""
 
 
 @dataclass
@@ -184,7 +187,8 @@ def _by_bias(
     x: Tensor,
     biases: Mapping[str, tuple[Tensor, Tensor]],
 ) -> float:
-    """The error of what a leaf that reads a norm makes of the norm's bias, relative to what it makes of the normed stream."""
+    """The error of what a leaf that reads a norm makes of the norm's bias, relative to what it makes of the normed
+    stream."""
     names = [a.name for a in atoms]
     for atom in atoms:
         if atom.name not in spec.gains or not atom.dual or atom.diag:
@@ -201,7 +205,8 @@ def _by_bias(
 
 
 def told_rounding(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What a report says of the rounding of what was moved: the tensor that is nearest to its tolerance; None where none is rounded.
+    """What a report says of the rounding of what was moved: the tensor that is nearest to its tolerance; None where
+    none is rounded.
 
     Args:
         rows: of tensors, with ``rounding`` and ``tolerance`` where they were rounded.
@@ -221,7 +226,9 @@ def check_rounding(told: Mapping[str, Any] | None, ref: str) -> None:
     """
     if told is not None and not told["error"] <= told["tolerance"]:
         raise IsomergeError(
-            f"{ref}: rounding to the output's dtype would change tensor {told['tensor']} by {100 * told['error']:.2g} % once the "
-            f"alignment is undone, and {100 * told['tolerance']:.2g} % is the most that leaves the function as it was: write it with "
+            f"{ref}: rounding to the output's dtype would change tensor {told['tensor']} by "
+            f"{100 * told['error']:.2g} % once the "
+            f"alignment is undone, and {100 * told['tolerance']:.2g} % is the most that leaves the function as "
+            f"it was: write it with "
             "--dtype float32, or choose spaces that stretch less (--spaces default, or permutations alone)"
         )

@@ -1,7 +1,8 @@
-"""How models stand to the one that they are merged with, before anything is matched: in its coordinates already, in others, or
-strangers. What is matched by default follows from it.
+"""How models stand to the one that they are merged with, before anything is matched: in its coordinates already, in
+others, or strangers. What is matched by default follows from it.
 
-- Every part where the anchor has it (`isomerge.matching.settled`): fine-tunes of one base. They are left as they are.
+- Every part where the anchor has it (`isomerge.matching.settled`): fine-tunes of one base. They are left as they
+  are.
 - The residual stream in another basis, but a common base: the stream is matched as well.
 - Anything else is matched inside the layers, and what comes out is told (`isomerge.evidence.relation`).
 """
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 """Of ``align``: models that are aligned already are left as they are, all others are matched."""
 Kinship = Callable[[Model, Model], "bool | None"]
-"""Whether two models have a common base, in whatever basis; None where nothing compares (`isomerge.quotient.kinship`)."""
+"""Whether two models have a common base, in whatever basis; None where nothing compares
+(`isomerge.quotient.kinship`)."""
 ROWS = 4096
 """Rows of a table of embeddings that tell the basis of a stream."""
 SAMPLE = 6
@@ -80,7 +82,8 @@ def standings(
     sample: bool = False,
     observer: Observer = quiet,
 ) -> list[Standing]:
-    """How every model stands to the anchor. Of a model that is misplaced no more is read than the unit that tells it.
+    """How every model stands to the anchor. Of a model that is misplaced no more is read than the unit that tells
+    it.
 
     Args:
         anchor, models: compatible ones.
@@ -137,8 +140,8 @@ def _loaded(model: Model, unit: Unit, dtype: torch.dtype) -> Blocks:
 
 
 def same_basis(anchor: Model, model: Model) -> bool | None:
-    """Whether every coordinate of the residual streams means the same in two models, as embeddings and heads tell; None where
-    there are none, or no symmetry acts on a stream."""
+    """Whether every coordinate of the residual streams means the same in two models, as embeddings and heads tell;
+    None where there are none, or no symmetry acts on a stream."""
     spec = anchor.spec
     sums = Sums(spec, spec.streams)
     for block in anchor.blocks:

@@ -1,9 +1,9 @@
 """The group element: what moves a checkpoint along its symmetry orbit.
 
-An alignment maps element keys (``ov[3]``: space ov, layer 3; ``shift.vb[3]``: an additive gauge) to tensors. It acts
-in stages, nearly always a single one: by its shifts first, then by its spaces, fibres before the bases they sit over.
-A rotated residual stream needs two: gains folded and the stream rotated, then the anchor's gains taken on.
-Elements are labelled by the blocks as they are before their stage (head 2, wherever it is moved to), so that
+An alignment maps element keys (``ov[3]``: space ov, layer 3; ``shift.vb[3]``: an additive gauge) to tensors. It
+acts in stages, nearly always a single one: by its shifts first, then by its spaces, fibres before the bases they
+sit over. A rotated residual stream needs two: gains folded and the stream rotated, then the anchor's gains taken
+on. Elements are labelled by the blocks as they are before their stage (head 2, wherever it is moved to), so that
 ``g @ h`` and ``g.inverse()`` are exact.
 """
 
@@ -82,7 +82,8 @@ class Alignment(Mapping[str, "Tensor"]):
             stage.act(tensors)
 
     def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
-        """What `act` makes of the blocks of one unit, bit for bit, in new tensors; those that nothing moves are the given ones."""
+        """What `act` makes of the blocks of one unit, bit for bit, in new tensors; those that nothing moves are the
+        given ones."""
         found = dict(tensors)
         for stage in self.stages:
             found = stage.applied(found)
@@ -116,7 +117,8 @@ class Alignment(Mapping[str, "Tensor"]):
     # -------------------------------------------------------------------- show
 
     def moved(self) -> dict[str, tuple[str, int, int]]:
-        """Per space (or shift): its group, how many elements there are, and how many of them are not the identity."""
+        """Per space (or shift): its group, how many elements there are, and how many of them are not the
+        identity."""
         found: dict[str, tuple[str, int, int]] = {}
         for key, g in self.elements.items():
             name = key.rpartition(":")[2].partition("[")[0]

@@ -1,8 +1,8 @@
 """Tensors that are missing from a checkpoint by itself: what no other model need be compared with to notice.
 
-A layer that lacks the query of its key, a gain that nothing reads, or a bias without its weight, where other layers have both,
-is no architecture but a lost tensor: symmetries that act on one side alone would change the function. What all layers lack alike
-is taken for an architecture without it.
+A layer that lacks the query of its key, a gain that nothing reads, or a bias without its weight, where other layers
+have both, is no architecture but a lost tensor: symmetries that act on one side alone would change the function.
+What all layers lack alike is taken for an architecture without it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def check_complete(spec: Spec, matches: Mapping[str, Match]) -> None:
 
 
 def _check_depths(spec: Spec, places: Places) -> None:
-    """Every stack has the layers that the config counts; a stack that is not there at all is a part that was left out."""
+    """Every stack has the layers that the config counts; a stack that is not there at all is a part that was left
+    out."""
     stacks: dict[str, set[int]] = {}
     for line, scopes in places.items():
         stacks.setdefault(line.stack, set()).update(scope[0][1] for scope in scopes if scope)
@@ -50,11 +51,13 @@ def _check_depths(spec: Spec, places: Places) -> None:
         stored = stacks.get(stack)
         if stored and (lost := sorted(set(range(least)) - stored)):
             raise IsomergeError(
-                f"config.json says that there are {least} layers ({stack}), but layer {lost[0]} is missing: is a shard lost?"
+                f"config.json says that there are {least} layers ({stack}), but layer {lost[0]} is missing: is "
+                f"a shard lost?"
             )
         if stored and max(stored) >= most:
             raise IsomergeError(
-                f"config.json says that there are {most} layers ({stack}), but layer {max(stored)} is stored: correct the "
+                f"config.json says that there are {most} layers ({stack}), but layer {max(stored)} is stored: "
+                f"correct the "
                 "number in config.json, or remove the layers that nothing runs"
             )
 
@@ -71,7 +74,8 @@ def _check_sides(spec: Spec, lines: list[Line], places: Places) -> None:
 
 
 def _check_gain(spec: Spec, space: Space, gains: list[Line], readers: list[Line], places: Places) -> None:
-    """A layer's gain has readers, and they have a gain, unless no layer has; what follows all layers that are there has a gain."""
+    """A layer's gain has readers, and they have a gain, unless no layer has; what follows all layers that are there
+    has a gain."""
     normed, read = ({s for line in lines for s in places.get(line, ())} for lines in (gains, readers))
     if not spec.scope(space):
         if read and gains and not normed and not _left_out(spec, gains[0], places):
@@ -85,7 +89,8 @@ def _check_gain(spec: Spec, space: Space, gains: list[Line], readers: list[Line]
 
 
 def _left_out(spec: Spec, line: Line, places: Places) -> bool:
-    """Whether a line is of a part with layers, such as ``encoder.``, of which nothing is there: a decoder that was saved alone."""
+    """Whether a line is of a part with layers, such as ``encoder.``, of which nothing is there: a decoder that was
+    saved alone."""
     part, dot, _ = line.name.partition(".")
     lines = [other for other in spec.lines if other.name.startswith(part + dot)]
     return any(other.indices for other in lines) and not any(other in places for other in lines)
@@ -129,7 +134,8 @@ def _numbered(places: Places, line: Line) -> tuple[str, ...]:
 
 
 def _admitted(spec: Spec, line: Line, scope: Scope) -> str | None:
-    """The canonical name of a line's first tensor at a scope; None where the line is not of that scope (``{l!0}``)."""
+    """The canonical name of a line's first tensor at a scope; None where the line is not of that scope
+    (``{l!0}``)."""
     if {i for i, _ in scope} - set(line.indices):
         return None
     name = line.canonical(dict.fromkeys(line.indices, 0) | dict(scope))

@@ -1,8 +1,9 @@
 """Parts of a model that alignment leaves as they are: named in the spec, with a reason, and told of in every run.
 
-``fixed NAME ... : REASON`` names a part by what the names of its tensors begin with: ``layers.{l}.mamba.`` is all of a
-mixer, ``layers.{l}.mixer.(A_log|conv1d)`` two of its tensors. Each of the tensors has a line of its own, as all have: the
-statement adds no axes, it only says what is true of these lines, and `check_fixed` refuses it where it is not.
+``fixed NAME ... : REASON`` names a part by what the names of its tensors begin with: ``layers.{l}.mamba.`` is all
+of a mixer, ``layers.{l}.mixer.(A_log|conv1d)`` two of its tensors. Each of the tensors has a line of its own, as
+all have: the statement adds no axes, it only says what is true of these lines, and `check_fixed` refuses it where
+it is not.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ def check_fixed(spec: Spec) -> None:
             here = {a.name for a in atoms(line.axes or ())} | set(line.indices)
             if moving := sorted(here & spec.spaces.keys() - spec.residual_names):
                 raise IsomergeError(
-                    f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take it out of "
+                    f"{spec.origin}: line {line.name} is of a fixed part, but space {moving[0]} moves it: take "
+                    f"it out of "
                     "the `fixed` statement, or the space out of the line"
                 )
 
 
 def fixed_parts(spec: Spec, matches: Iterable[Match]) -> list[dict[str, Any]]:
-    """What of a checkpoint is left fixed: per part its ``name``, ``tensors`` (how many), ``lines`` (which), ``reason``."""
+    """What of a checkpoint is left fixed: per part its ``name``, ``tensors`` (how many), ``lines`` (which),
+    ``reason``."""
     seen = list(matches)
     found = []
     for part in spec.fixed:

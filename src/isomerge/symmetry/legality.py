@@ -13,8 +13,8 @@ def check_legality(spec: Spec) -> None:
     """Refuse declarations that nothing executes or that cannot act.
 
     Raises:
-        IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, another group than
-            a scale over a residual stream, a shift of unknown lines, a depth of no lines.
+        IsomergeError: a space that no line uses, an index that a line does not offer or offers twice, another group
+            than a scale over a residual stream, a shift of unknown lines, a depth of no lines.
     """
     used: set[str] = set()
     for line in spec.lines:
@@ -42,8 +42,10 @@ def check_legality(spec: Spec) -> None:
         stream = next((i for i in space.index if i in spec.streams), None)
         if stream is not None and space.group_name not in SCALES:
             raise IsomergeError(
-                f"{spec.origin}: space {space.name} is {space.group_name} over {stream}, but over a residual stream only scales "
-                f"of norms' gains are matched; leave {space.name} out, or give {stream} a larger group of its own (SignedPerm)"
+                f"{spec.origin}: space {space.name} is {space.group_name} over {stream}, but over a residual "
+                f"stream only scales "
+                f"of norms' gains are matched; leave {space.name} out, or give {stream} a larger group of its "
+                f"own (SignedPerm)"
             )
     if unused := [name for name in spec.spaces if name not in used]:
         raise IsomergeError(f"{spec.origin}: space {unused[0]} is declared, but no line uses it")

@@ -1,8 +1,9 @@
-"""What classes of models return by default: the spaces that no symmetry may move, because somebody reads what is in them.
+"""What classes of models return by default: the spaces that no symmetry may move, because somebody reads what is in
+them.
 
-Every tensor that a class returns is an output, also one inside of another output; states that are only given back to the model with
-the next token (``past_key_values``) are none. Specs say of which classes more than predictions are returned (``returns``), and a
-config may ask for more.
+Every tensor that a class returns is an output, also one inside of another output; states that are only given back
+to the model with the next token (``past_key_values``) are none. Specs say of which classes more than predictions
+are returned (``returns``), and a config may ask for more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 from isomerge.symmetry.language.spec import Spec
 
 ROLES_RETURNED = {"output_attentions": {"h", "g"}, "output_router_logits": {"expert"}}
-"""Roles of spaces that are outputs where a config asks for maps of attention (a row for every head) or for votes of routers."""
+"""Roles of spaces that are outputs where a config asks for maps of attention (a row for every head) or for votes of
+routers."""
 HIDDEN_STATES = "output_hidden_states"
 
 
@@ -43,7 +45,8 @@ def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def without_returned(spec: Spec, config: Mapping[str, Any]) -> Spec:
-    """The spec without the spaces and shifts inside of layers that the model's class returns; streams are told by `declared`."""
+    """The spec without the spaces and shifts inside of layers that the model's class returns; streams are told by
+    `declared`."""
     roles = {role for key, roles in ROLES_RETURNED.items() if asks_for(config, key) for role in roles}
     lost = (declared(spec, config) or frozenset()) - {*spec.streams, *spec.gains}
     lost |= {name for name, space in spec.spaces.items() if space.role in roles}

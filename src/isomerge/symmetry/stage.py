@@ -52,7 +52,8 @@ def numbers_in(key: str, rest: str, count: int) -> list[int]:
     parts = [part for part in rest.removesuffix("]").split(",") if part]
     if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise IsomergeError(
-            f"an alignment moves {visible(key)}, which names no layer of this architecture: its file was changed; make it again"
+            f"an alignment moves {visible(key)}, which names no layer of this architecture: its file was "
+            f"changed; make it again"
         )
     return [int(part) for part in parts]
 
@@ -68,7 +69,8 @@ def joined(one: Spec, two: Spec) -> Spec:
     for name, space in one.spaces.items():
         if name in two.spaces and two.spaces[name].group_name != space.group_name:
             raise IsomergeError(
-                f"space {name} acts by {space.group_name} in one alignment and by {two.spaces[name].group_name} in the "
+                f"space {name} acts by {space.group_name} in one alignment and by {two.spaces[name].group_name} "
+                f"in the "
                 "other: they cannot be composed"
             )
     spaces = {**one.spaces, **two.spaces}
@@ -115,7 +117,8 @@ class Stage(Mapping[str, "Tensor"]):
             self.act_linearly(block, tensor)
 
     def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
-        """What `act` makes of the blocks of one unit, in new tensors; those that nothing moves are the given ones."""
+        """What `act` makes of the blocks of one unit, in new tensors; those that nothing moves are the given
+        ones."""
 
         shifted = shifted_blocks(self.spec, self.elements, list(tensors))
         found = {block: t.clone() if block in shifted else t for block, t in tensors.items()}
@@ -123,7 +126,8 @@ class Stage(Mapping[str, "Tensor"]):
         return {block: self._applied(block, t) for block, t in found.items()}
 
     def _applied(self, block: Block, tensor: Tensor) -> Tensor:
-        """A block after the spaces: what acts on the whole of it makes a new tensor at once, without a copy before."""
+        """A block after the spaces: what acts on the whole of it makes a new tensor at once, without a copy
+        before."""
         scope, parts = dict(block.scope), list(leaves(self.spec, block, tensor))
         if not any(self.element(a.name, scope) is not None for _, atoms, _ in parts for a in atoms):
             return tensor
@@ -148,7 +152,8 @@ class Stage(Mapping[str, "Tensor"]):
             tensor -= less
 
     def _rescales(self, block: Block) -> bool:
-        """Whether something acts on a block that is no renumbering: only then must what is stored less one be whole."""
+        """Whether something acts on a block that is no renumbering: only then must what is stored less one be
+        whole."""
         scope, spaces = dict(block.scope), self.spec.spaces
         here = (a.name for a in every_atom(block.axes or ()) if self.element(a.name, scope) is not None)
         return any(spaces[name].group_name not in MONOMIAL for name in here)
@@ -165,7 +170,8 @@ class Stage(Mapping[str, "Tensor"]):
         return sorted(moved, key=lambda i: -self.spec.depth(atoms[i].name))
 
     def _multiplied(self, view: Tensor, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]) -> bool:
-        """Multiply in place where the element is factors: a new tensor of a layer's size takes longer than the arithmetic."""
+        """Multiply in place where the element is factors: a new tensor of a layer's size takes longer than the
+        arithmetic."""
         space, g, order = self._there(atoms, axis, scope)
         if not isinstance(space.group, Sign) or g.requires_grad:
             return False
@@ -177,7 +183,8 @@ class Stage(Mapping[str, "Tensor"]):
     def _there(
         self, atoms: tuple[Atom, ...], axis: int, scope: Mapping[str, int]
     ) -> tuple[Space, Tensor, tuple[int, ...]]:
-        """The space of an axis that something acts on, its element, and the axes in order: its batch, all others, itself."""
+        """The space of an axis that something acts on, its element, and the axes in order: its batch, all others,
+        itself."""
         space = self.spec.spaces[atoms[axis].name]
         g = self.element(space.name, scope)
         assert g is not None

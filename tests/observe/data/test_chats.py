@@ -50,7 +50,8 @@ FORMS: list[dict[str, Any]] = [
 
 
 def test_every_form_is_what_the_tokenizer_makes(folder: Path, tmp_path: Path) -> None:
-    """All tokens of the template and no generation prompt; every one is predicted, and other fields do not count."""
+    """All tokens of the template and no generation prompt; every one is predicted, and other fields do not
+    count."""
     live = AutoTokenizer.from_pretrained(folder).apply_chat_template(TALK, return_dict=False)
     assert live == ids(SAID)
     found = read(tmp_path, folder, *FORMS)

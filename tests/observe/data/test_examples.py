@@ -96,7 +96,8 @@ def test_fingerprints_differ(which: str) -> None:
 
 
 def test_numbers_are_finite() -> None:
-    """What is not finite is told by tensor and example, where the examples are made: the weights are not to blame."""
+    """What is not finite is told by tensor and example, where the examples are made: the weights are not to
+    blame."""
     pixels, labels = torch.zeros(3, 1, 2, 2), torch.tensor([0.5, float("inf"), 0.1])
     pixels[2, 0, 1, 1] = float("nan")
     for tensors, words in (

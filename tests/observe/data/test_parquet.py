@@ -60,7 +60,8 @@ def test_classes_by_name(folder: Path, tmp_path: Path) -> None:
 
 
 def test_images(tmp_path: Path) -> None:
-    """A struct of bytes and path, as the package stores images: the pixels of the file; sideways ones are turned."""
+    """A struct of bytes and path, as the package stores images: the pixels of the file; sideways ones are
+    turned."""
     made = save_picture(tmp_path / "0.png", picture(0))
     turned, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = 3  # orientation: upside down
@@ -84,7 +85,8 @@ def test_images(tmp_path: Path) -> None:
 
 
 def test_folders(folder: Path, tmp_path: Path) -> None:
-    """As the Hub lays them out: the split for testing, or the one that is named; README.md is no text beside them."""
+    """As the Hub lays them out: the split for testing, or the one that is named; README.md is no text beside
+    them."""
     hub = tmp_path / "hub"
     for name, word in (
         ("data/train_sft-00000-of-00002", "a"), ("data/train_sft-00001-of-00002-ab12", "b"), ("data/test-00000-of-00001", "c"),

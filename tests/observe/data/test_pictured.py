@@ -49,7 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_texts_alone(folder: Path, tmp_path: Path) -> None:
-    """The part that reads text says how many tokens there are, and how long a text may be; every next token is predicted."""
+    """The part that reads text says how many tokens there are, and how long a text may be; every next token is
+    predicted."""
     data = lines(tmp_path / "x.jsonl", {"text": "a b c"}, {"text": "d e"})
     examples = open_data(data, folder, config=SEEING)
     assert examples.labelled
@@ -62,7 +63,8 @@ def test_texts_alone(folder: Path, tmp_path: Path) -> None:
 
 
 def test_texts_with_images(folder: Path, tmp_path: Path) -> None:
-    """Through the processor: an image stands where the text says, else before it, and nobody predicts its tokens."""
+    """Through the processor: an image stands where the text says, else before it, and nobody predicts its
+    tokens."""
     paths = [str(folder / f"{k}.png") for k in range(2)]
     data = lines(
         tmp_path / "x.jsonl", {"text": "a b c", "image": paths[0]}, {"text": "d [MASK] e", "image": paths[1]}
@@ -120,7 +122,8 @@ def test_what_cannot_be_read(folder: Path, tmp_path: Path) -> None:
 
 
 def test_paths_of_images_from_functions(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function has no folder from which paths count: an image that is not in memory is refused, and never left out."""
+    """A function has no folder from which paths count: an image that is not in memory is refused, and never left
+    out."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "naming_images.py").write_text('def rows():\n    return [{"text": "a", "image": "0.png"}]\n')
     with pytest.raises(IsomergeError, match=r"item 1: the image is a str: give an image in memory \(Pillow\)"):
@@ -128,7 +131,8 @@ def test_paths_of_images_from_functions(folder: Path, tmp_path: Path, monkeypatc
 
 
 def test_what_configs_leave_out() -> None:
-    """A part of the config without the number of tokens has the one of its class; tokens of the whole come first."""
+    """A part of the config without the number of tokens has the one of its class; tokens of the whole come
+    first."""
     bare = {
         "model_type": "gemma3",
         "text_config": {"hidden_size": 48},

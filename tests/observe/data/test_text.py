@@ -311,7 +311,8 @@ def test_bad_options(folder: Path, tmp_path: Path) -> None:
 
 
 def test_tables(folder: Path, tmp_path: Path) -> None:
-    """Tables have examples on their lines, quotes, other separators, and no more columns than names; packed files are refused."""
+    """Tables have examples on their lines, quotes, other separators, and no more columns than names; packed files
+    are refused."""
     (tmp_path / "x.csv").write_text('\ufefftext,label\n"a, b",1\nc,LABEL_0\n', encoding="utf-8")
     (tmp_path / "x.tsv").write_text("label\ttext\n0\ta b\n")
     found = open_data(str(tmp_path / "x.csv"), folder, config=CLASSIFIER).tensors

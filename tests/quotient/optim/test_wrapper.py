@@ -72,7 +72,8 @@ def drift(name: str, make: Make, lr: float, steps: int) -> float:
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5-relu"])
 def test_conserved_quantities(name: str) -> None:
-    """``Q Q^T - K K^T`` and the like drift by the step of SGD, and of Adam on the quotient; Adam just moves them."""
+    """``Q Q^T - K K^T`` and the like drift by the step of SGD, and of Adam on the quotient; Adam just moves
+    them."""
     fine = {
         "sgd": [drift(name, sgd, lr, n) for lr, n in ((1e-2, 8), (5e-3, 16))],
         "projected": [drift(name, projected, lr, n) for lr, n in ((1e-3, 8), (5e-4, 16))],

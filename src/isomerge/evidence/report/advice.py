@@ -112,7 +112,8 @@ def _learning(written: Written) -> Advice:
 
 
 def again(written: Written, *more: str) -> str:
-    """The command that makes an output again with other options; empty where options alone cannot say what it was."""
+    """The command that makes an output again with other options; empty where options alone cannot say what it
+    was."""
     facts = written.told
     if facts.command == "align":
         if written.facts.command == "merge":  # aligned first, merged then: one command does both

@@ -14,18 +14,38 @@ from isomerge.evidence.report.numerals import count, figure, nats, percent, rati
 KINDS = {"GOOD": "Good", "OPEN": "Not decided yet", "FAIR": "With care", "POOR": "Problem"}
 """The levels of a verdict in words, beside their colour."""
 GLOSSARY = (
-    ("Distance", "The Frobenius norm of the difference of two models' weights, in parts of the first one's norm. 0: the same "
-     "weights; about 1.41 (the square root of 2): nothing in common."),
-    ("Space", "A set of weights that can be turned, reordered or rescaled together without changing what the model does: heads, "
-     "queries with keys, values with outputs, neurons, the residual stream. Alignment picks, of all these equal models, the one "
-     "that fits the first best."),
-    ("Group", "What may act in a space: Perm reorders, SignedPerm also flips signs, O rotates, GL takes every invertible "
-     "matrix, Scale rescales, shift moves a bias into the next one."),
-    ("Barrier", "How far the loss on the straight line between two models rises above the straight line between their losses "
-     "(Entezari et al. 2022). 0: their average can be expected to work."),
-    ("Ensemble", "The mean of the models' predictions: what a merge could reach that kept what each of them knows. It costs as "
-     "many models as went in; a merge costs one."),
-)  # fmt: skip
+    (
+        "Distance",
+        "The Frobenius norm of the difference of two models' weights, in parts of the first one's norm. 0: the "
+        "same "
+        "weights; about 1.41 (the square root of 2): nothing in common.",
+    ),
+    (
+        "Space",
+        "A set of weights that can be turned, reordered or rescaled together without changing what the model "
+        "does: heads, "
+        "queries with keys, values with outputs, neurons, the residual stream. Alignment picks, of all these "
+        "equal models, the one "
+        "that fits the first best.",
+    ),
+    (
+        "Group",
+        "What may act in a space: Perm reorders, SignedPerm also flips signs, O rotates, GL takes every invertible "
+        "matrix, Scale rescales, shift moves a bias into the next one.",
+    ),
+    (
+        "Barrier",
+        "How far the loss on the straight line between two models rises above the straight line between their "
+        "losses "
+        "(Entezari et al. 2022). 0: their average can be expected to work.",
+    ),
+    (
+        "Ensemble",
+        "The mean of the models' predictions: what a merge could reach that kept what each of them knows. It "
+        "costs as "
+        "many models as went in; a merge costs one.",
+    ),
+)
 
 
 def title_of(facts: Facts) -> str:
@@ -168,12 +188,14 @@ def distance_remarks(written: Written) -> list[str]:
     found = []
     if written.earlier is not None:
         found.append(
-            "The merge itself aligned nothing: its second model had been aligned before. The figures are those of that "
+            "The merge itself aligned nothing: its second model had been aligned before. The figures are those "
+            "of that "
             "alignment."
         )
     if written.told.taught and written.told.distance.total.after > written.told.distance.total.before:
         found.append(
-            "The distance grew: a learned match looks for a low loss between the models, and not for weights that are near. "
+            "The distance grew: a learned match looks for a low loss between the models, and not for weights "
+            "that are near. "
             "The aligned model is still exactly the same function."
         )
     return found

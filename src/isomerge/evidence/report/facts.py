@@ -1,4 +1,5 @@
-"""What a run's report says, as plain values: the JSON of `isomerge merge`, `align` or `diff`, of this version or an older one."""
+"""What a run's report says, as plain values: the JSON of `isomerge merge`, `align` or `diff`, of this version or an
+older one."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Gap:
 
 @dataclass(frozen=True)
 class Spread:
-    """How far two models are apart, before and after alignment: in all, per space, per layer, and per layer and space."""
+    """How far two models are apart, before and after alignment: in all, per space, per layer, and per layer and
+    space."""
 
     total: Gap
     spaces: Mapping[str, Gap]
@@ -47,7 +49,8 @@ class Spread:
     def movable(self) -> Gap:
         """Over the tensors that some space acts on; over all where none does. ``fixed`` are exactly the others.
 
-        Where those are so large that nothing is left of the difference, the spaces, which overlap, say between what it lies.
+        Where those are so large that nothing is left of the difference, the spaces, which overlap, say between what
+        it lies.
         """
         fixed = self.spaces.get(FIXED)
         if fixed is None or set(self.spaces) == {FIXED}:
@@ -66,8 +69,9 @@ class Spread:
         )
 
     def share_within(self, tolerance: float) -> tuple[float, float] | None:
-        """Of the movable tensors, what `Gap.share` says; where it says that nothing is left but rounding, and a space is further apart
-        than that, for the norm of another hides it: the share of that space. ``tolerance`` is what rounding explains."""
+        """Of the movable tensors, what `Gap.share` says; where it says that nothing is left but rounding, and a
+        space is further apart than that, for the norm of another hides it: the share of that space. ``tolerance``
+        is what rounding explains."""
         share = self.movable.share
         if share is None or share[1] > tolerance:
             return share
@@ -125,8 +129,8 @@ class Facts:
     """What the match looked at beside the weights."""
     taught: tuple[Taught, ...] = ()
     relation: str = ""
-    """The code of the run's own verdict (`isomerge.evidence.relation.CODES`), of the models furthest apart; reports of older
-    versions have none."""
+    """The code of the run's own verdict (`isomerge.evidence.relation.CODES`), of the models furthest apart; reports
+    of older versions have none."""
     left: bool = False
     """Whether all models were left as they are, being aligned already."""
     notes: tuple[str, ...] = ()

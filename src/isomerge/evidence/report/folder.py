@@ -1,4 +1,5 @@
-"""Reading the folder that a merge or an alignment wrote: its report, its recipe, its size, and what came before it."""
+"""Reading the folder that a merge or an alignment wrote: its report, its recipe, its size, and what came before
+it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Written:
     recipe: str = ""
     wording: Wording = field(default_factory=Wording)
     earlier: Facts | None = None
-    """Of the alignment that made the second model, where the run itself aligned nothing: that model was aligned before."""
+    """Of the alignment that made the second model, where the run itself aligned nothing: that model was aligned
+    before."""
 
     @property
     def told(self) -> Facts:
@@ -53,7 +55,8 @@ def read_output(out: str | Path, *, spec: str | Path | None = None) -> Written:
 
     Args:
         out: the folder.
-        spec: the spec file of an architecture that isomerge does not know; without it, spaces go by their short names.
+        spec: the spec file of an architecture that isomerge does not know; without it, spaces go by their short
+            names.
 
     Raises:
         IsomergeError: no such folder, nothing that isomerge wrote, or a damaged report.
@@ -76,7 +79,8 @@ def read_output(out: str | Path, *, spec: str | Path | None = None) -> Written:
 def earlier_alignment(facts: Facts) -> Facts | None:
     """Of the run that aligned the second of two models onto the first, where the merge itself aligned nothing.
 
-    What stands in that model's folder is read, if it is still there; a folder that isomerge did not write says nothing.
+    What stands in that model's folder is read, if it is still there; a folder that isomerge did not write says
+    nothing.
     """
     if facts.command != "merge" or facts.aligned or len(facts.models) != 2:
         return None
@@ -100,7 +104,8 @@ def _report(folder: Path) -> Mapping[str, Any]:
 
 
 def weights_size(folder: Path) -> Size | None:
-    """Parameters, bytes and dtypes of a folder's weights, from their headers alone; None where there are none to read."""
+    """Parameters, bytes and dtypes of a folder's weights, from their headers alone; None where there are none to
+    read."""
     from safetensors import SafetensorError, safe_open
 
     count, dtypes = 0, set()

@@ -36,7 +36,8 @@ class Grid:
 
 
 def heat_map(grid: Grid, top: float, words: str) -> Plot:
-    """A cell for every value, with figures in it where they fit, coloured from 0 to ``top`` (and above it alike)."""
+    """A cell for every value, with figures in it where they fit, coloured from 0 to ``top`` (and above it
+    alike)."""
     left = 14 + 6.4 * max((len(name) for name in grid.rows), default=0)
     across = max(min((WIDTH - left - 2) / max(len(grid.columns), 1), 120.0), 17.0)
     down = 24.0 if len(grid.rows) <= 26 else 14.0 if len(grid.rows) <= 64 else 8.0

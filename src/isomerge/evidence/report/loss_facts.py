@@ -81,7 +81,8 @@ class Losses:
     """The output itself."""
 
     def line_of(self, spaces: str, *, aligned: bool) -> LossLine | None:
-        """The line that a run stands for: moved as it moved, aligned in its spaces, aligned in others, or as stored."""
+        """The line that a run stands for: moved as it moved, aligned in its spaces, aligned in others, or as
+        stored."""
         found = {line.name: line for line in self.lines}
         wanted = [MOVED, f"aligned, {spaces}"] if aligned else [STORED]
         exact = next((found[name] for name in wanted if name in found), None)

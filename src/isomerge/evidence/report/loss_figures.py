@@ -41,7 +41,8 @@ def loss_figure(losses: Losses) -> Figure:
         plots.append((caption, line_plot.line_plot(curves[kind], frame, words, levels)))
     legend = line_plot.legend(curves["loss"], _levels(losses, "loss"))
     lead = (
-        f"What {count(losses.examples)} examples say of the models on the straight line from {ends[0]} to {ends[1]}; the middle "
+        f"What {count(losses.examples)} examples say of the models on the straight line from {ends[0]} to "
+        f"{ends[1]}; the middle "
         "is their average. A merge works where the curve stays as low as its ends."
     )
     return Figure("Loss along the line", lead, tuple(plots), tuple(legend), _line_table(losses, ends), wide=True)
@@ -151,7 +152,8 @@ def learning_figure(taught: Sequence[Taught], names: Sequence[str]) -> Figure | 
     plot = line_plot.line_plot(curves, frame, f"Barrier on held-out examples while the match is learned. {words}")
     held, seen = shown[0][1].held_out, shown[0][1].examples
     lead = (
-        f"The highest loss between the models in excess of their own, in {unit}, on {count(held)} examples that were held out of "
+        f"The highest loss between the models in excess of their own, in {unit}, on {count(held)} examples that "
+        f"were held out of "
         f"the {count(seen + held)} given. The best of these states was kept."
     )
     rows = tuple((n, str(s), nats(b)) for n, t in shown for s, b in zip(t.steps, t.barriers, strict=True))

@@ -9,7 +9,8 @@ from isomerge.errors import IsomergeError
 
 
 class Report(dict[str, Any]):
-    """The report of a command: a ``dict`` in every way (``json.dumps``, ``==``, ``copy``), which a notebook shows as figures."""
+    """The report of a command: a ``dict`` in every way (``json.dumps``, ``==``, ``copy``), which a notebook shows
+    as figures."""
 
     def _repr_html_(self) -> str | None:
         """The verdict, the figures or the values; None where a plain dict says more."""

@@ -1,8 +1,8 @@
 """Plots as SVG text: elements with everything escaped, marks with tooltips, axes, and the steps of a scale.
 
-Colours are classes (``s0`` to ``s8`` for a sequential scale, ``l0`` and so on for lines), so that the style sheet of the
-page decides them for light, dark and paper. A mark is a group with a ``title``: browsers show it when the pointer rests, and
-the page's script for the keyboard as well.
+Colours are classes (``s0`` to ``s8`` for a sequential scale, ``l0`` and so on for lines), so that the style sheet
+of the page decides them for light, dark and paper. A mark is a group with a ``title``: browsers show it when the
+pointer rests, and the page's script for the keyboard as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Plot:
 
 
 def tag(name: str, *children: str, **attributes: str | float | None) -> str:
-    """An element; ``class_`` is ``class``, underscores are hyphens. Children are markup, attribute values are escaped."""
+    """An element; ``class_`` is ``class``, underscores are hyphens. Children are markup, attribute values are
+    escaped."""
     found = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value) if isinstance(value, str) else short(value)}"'
         for key, value in attributes.items()

@@ -18,7 +18,8 @@ from isomerge.matching.settled import FAR
 CONNECTED = 0.02
 """Models are connected where the error rate rises by no more than this on the line (Frankle et al. 2020)."""
 SLIGHT = 0.1
-"""And where the loss rises by no more than so many nats: a tenth of the perplexity. Of values: so much of the loss."""
+"""And where the loss rises by no more than so many nats: a tenth of the perplexity. Of values: so much of the
+loss."""
 FAIR = 3
 """A barrier of so many times the above is small; a larger one is a barrier."""
 
@@ -36,7 +37,8 @@ class Verdict:
 def verdict_of(written: Written, losses: Sequence[Losses] = ()) -> Verdict:
     """The verdict on an output, by the best evidence there is.
 
-    Losses on labelled examples count most, then what learning measured on examples that it held out, then distances.
+    Losses on labelled examples count most, then what learning measured on examples that it held out, then
+    distances.
     """
     relation = furthest(written.told, written)
     lines = [found for found in losses if found.lines]
@@ -85,7 +87,8 @@ def _by_loss(written: Written, losses: Sequence[Losses]) -> tuple[Level, str, st
     if level is Level.POOR and middle.loss > max(end.loss for end in ends):
         title = f"A barrier is left: the {what} is worse than either model"
     text = (
-        f"On {count(found.examples)} examples the {what} has a loss of {_point(middle, found.unit)}; the models themselves "
+        f"On {count(found.examples)} examples the {what} has a loss of {_point(middle, found.unit)}; the models "
+        f"themselves "
         f"have {_point(ends[0])} and {_point(ends[1])}. {_rise(found, line)}"
     )
     return level, title, text
@@ -103,8 +106,8 @@ def _slight(found: Losses, line: LossLine) -> float:
 
 
 def graded(excess: float, drop: float, slight: float = SLIGHT) -> Level:
-    """How good a merge is that costs ``excess`` of loss (``slight`` is little of it) and ``drop`` (0..1) of accuracy
-    against its models."""
+    """How good a merge is that costs ``excess`` of loss (``slight`` is little of it) and ``drop`` (0..1) of
+    accuracy against its models."""
     size = max(excess / slight, drop / CONNECTED)
     return Level.GOOD if size <= 1 else Level.FAIR if size <= FAIR else Level.POOR
 
@@ -142,7 +145,8 @@ def by_learning(taught: Sequence[Taught]) -> tuple[Level, str, str]:
     }[level]
     start = f"from {nats(worst.barriers[0])} " if worst.barriers else ""
     text = (
-        f"On {count(worst.held_out)} examples that the match was not learned from, the highest loss between the models, in "
+        f"On {count(worst.held_out)} examples that the match was not learned from, the highest loss between the "
+        f"models, in "
         f"excess of their own, went {start}to {nats(worst.kept)} nats."
     )
     if any(t.target == "distill" for t in taught):
@@ -197,7 +201,8 @@ def _not_aligned(before: float, relation: Relation | None) -> tuple[Level, str, 
         text = f"{apart} and were not aligned: more than fine-tunes usually are, less than strangers."
         return Level.FAIR, "It is open whether they lie in the same coordinates", text
     text = (
-        f"{apart} (1.41 is what models have that have nothing to do with each other), and they were not aligned: averaging "
+        f"{apart} (1.41 is what models have that have nothing to do with each other), and they were not "
+        f"aligned: averaging "
         "weights that do not stand for the same things destroys both models."
     )
     return Level.POOR, "The models were averaged in different coordinates", text

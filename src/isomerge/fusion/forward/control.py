@@ -1,7 +1,7 @@
 """Regression beside its control: what the same regression makes of the models as they are stored.
 
-Sequential regression repairs much of a bad average by itself: two digit classifiers that were not aligned at all come from
-12 to 95 %. What alignment gave is seen only beside the figure without it.
+Sequential regression repairs much of a bad average by itself: two digit classifiers that were not aligned at all
+come from 12 to 95 %. What alignment gave is seen only beside the figure without it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ def regress_with_control(
 
     Args:
         endpoints: the aligned models, live; not changed.
-        unaligned: gives the stored ones when they are needed, after the regression; None when ``endpoints`` are those.
+        unaligned: gives the stored ones when they are needed, after the regression; None when ``endpoints`` are
+            those.
         weights: one per model.
-        examples: unlabelled; an eighth of them, drawn by the seed, is held out to measure on (all, below 16 examples).
+        examples: unlabelled; an eighth of them, drawn by the seed, is held out to measure on (all, below 16
+            examples).
         ridge, batch_size: see `isomerge.fusion.forward.sequential_regression.regress`.
 
     Returns:
-        The merged module, what was done to it, and a report: ``average`` and ``regression``, each with the figures of
-        `output_error`, the same two under ``control`` for the unaligned models, ``fitted`` and ``measured`` numbers of
-        examples, and whether these are ``held_out``.
+        The merged module, what was done to it, and a report: ``average`` and ``regression``, each with the figures
+        of `output_error`, the same two under ``control`` for the unaligned models, ``fitted`` and ``measured``
+        numbers of examples, and whether these are ``held_out``.
 
     Raises:
         IsomergeError: see `isomerge.fusion.forward.sequential_regression.regress`.
@@ -84,8 +86,8 @@ def output_error(
 
     Returns:
         ``error``: ``|f - sum_m w_m f_m| / |sum_m w_m f_m|`` over logits (or last hidden states) of all tokens;
-        ``divergence``: the mean KL(equal mean of the parents' distributions || the module's) in nats, for values the mean
-        squared difference; None without logits.
+        ``divergence``: the mean KL(equal mean of the parents' distributions || the module's) in nats, for values
+        the mean squared difference; None without logits.
     """
     import torch
 

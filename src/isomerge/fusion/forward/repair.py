@@ -1,14 +1,16 @@
 """REPAIR: the activations of a merged model get the statistics of its parents back (Jordan et al. 2023).
 
-Averaged weights of unlike units cancel in part, so the outputs of a merged layer vary less than its parents' do, and each
-layer passes that on ("variance collapse"). Here every output unit of a linear layer is rescaled and shifted,
+Averaged weights of unlike units cancel in part, so the outputs of a merged layer vary less than its parents' do,
+and each layer passes that on ("variance collapse"). Here every output unit of a linear layer is rescaled and
+shifted,
 
     W_i <- s_i W_i,  b_i <- s_i (b_i - m_i) + m*_i,  s_i = d*_i / d_i,
 
-with m, d its mean and standard deviation over tokens in the merged model, and m*, d* the weighted means of the parents'.
-The change is folded into the layer, so the architecture stays. Layers are treated in the order of execution, each on
-what the repaired ones before it give (appendix of the paper). No symmetry has to hold: a merged model is rescaled, not
-moved along its orbit, so units behind rotary positions or in grouped heads are rescaled one by one like all others.
+with m, d its mean and standard deviation over tokens in the merged model, and m*, d* the weighted means of the
+parents'. The change is folded into the layer, so the architecture stays. Layers are treated in the order of
+execution, each on what the repaired ones before it give (appendix of the paper). No symmetry has to hold: a merged
+model is rescaled, not moved along its orbit, so units behind rotary positions or in grouped heads are rescaled one
+by one like all others.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from isomerge.observe.data.examples import Examples
 
 PLACES = ("all", "stream")
-# A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow up rounding, and weights.
+# A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow up rounding, and
+# weights.
 DEAD = 1e-2
 
 
@@ -70,9 +73,9 @@ def repair(
 ) -> Rewritten:
     """Give every linear layer's output units the mean and deviation of the endpoints', in place.
 
-    Left as they are: layers whose outputs nothing reads but a loss (a classifier's or a language model's logits, as in
-    the paper), layers with tied weights, and units that are dead in the merged model. A layer without a bias is only
-    rescaled: its mean cannot be folded, and its row of the report says so (``shifted`` is false).
+    Left as they are: layers whose outputs nothing reads but a loss (a classifier's or a language model's logits, as
+    in the paper), layers with tied weights, and units that are dead in the merged model. A layer without a bias is
+    only rescaled: its mean cannot be folded, and its row of the report says so (``shifted`` is false).
 
     Args:
         merged: the average of the endpoints, or any other merge of them, in eval mode; changed in place.

@@ -1,16 +1,17 @@
 """Sequential regression: every linear layer of a merged model learns, in closed form, what its parents give there.
 
-A fusion of its own, not a point of the line between its parents. Layer by layer in the order of execution, with inputs X
-[tokens, in] from the model as it is merged so far and targets Y [tokens, out],
+A fusion of its own, not a point of the line between its parents. Layer by layer in the order of execution, with
+inputs X [tokens, in] from the model as it is merged so far and targets Y [tokens, out],
 
     min_{W, b}  |X W^T + b - Y|^2 / n  +  ridge * d * |W - W0|^2,
 
-where W0 is the average of the aligned parents' weights and d the mean of the diagonal of the layer's Gram matrix. Y is the
-weighted mean of what the parents give on their own inputs; where a layer adds to a stream, also what that stream lacks
-already, so that errors of earlier layers are made up for. Shrinking towards W0 and not to zero leaves directions that the
-examples do not show as they were averaged: on two aligned digit classifiers and 16 images, 76 % against 61 % at ridge 0.1;
-from 64 images on and with small ridges the two are equal. A relative of RegMean (Jin et al. 2023), which regresses on the parents' inputs
-and therefore needs no order, and of layerwise reconstruction in quantisation (Frantar et al. 2023).
+where W0 is the average of the aligned parents' weights and d the mean of the diagonal of the layer's Gram matrix. Y
+is the weighted mean of what the parents give on their own inputs; where a layer adds to a stream, also what that
+stream lacks already, so that errors of earlier layers are made up for. Shrinking towards W0 and not to zero leaves
+directions that the examples do not show as they were averaged: on two aligned digit classifiers and 16 images, 76 %
+against 61 % at ridge 0.1; from 64 images on and with small ridges the two are equal. A relative of RegMean (Jin et
+al. 2023), which regresses on the parents' inputs and therefore needs no order, and of layerwise reconstruction in
+quantisation (Frantar et al. 2023).
 """
 
 from __future__ import annotations
@@ -73,25 +74,29 @@ def regress(
 ) -> Rewritten:
     """Regress every linear layer of a merged module, in place.
 
-    Norms, embeddings, convolutions and layers whose weights are tied to an embedding keep the average. So do layers that
-    are given other tokens in one model than in another, such as experts. A layer that runs several times is regressed
-    once, on the inputs of all its runs. Memory beside the modules: the Gram matrix and the cross products of one group of
-    layers that read the same tensor.
+    Norms, embeddings, convolutions and layers whose weights are tied to an embedding keep the average. So do layers
+    that are given other tokens in one model than in another, such as experts. A layer that runs several times is
+    regressed once, on the inputs of all its runs. Memory beside the modules: the Gram matrix and the cross products
+    of one group of layers that read the same tensor.
 
     Args:
-        merged: the average of the endpoints (`isomerge.observe.live.aligned_modules.average`), in eval mode; changed in place.
+        merged: the average of the endpoints (`isomerge.observe.live.aligned_modules.average`), in eval mode;
+            changed in place.
         endpoints: the aligned models, in eval mode and in one basis, on the same device.
         weights: one per endpoint; divided by their sum.
         examples: unlabelled ones will do.
-        ridge: relative to the mean of a Gram matrix's diagonal; by default 1e-3, and 1e-2 for fewer than 256 examples.
+        ridge: relative to the mean of a Gram matrix's diagonal; by default 1e-3, and 1e-2 for fewer than 256
+            examples.
         batch_size: examples that are run at a time.
         correct: where a layer adds to a stream, make up for what the stream lacks.
 
     Returns:
-        The parameters, and per layer the squared error of its outputs relative to their variance, ``before`` and ``after``.
+        The parameters, and per layer the squared error of its outputs relative to their variance, ``before`` and
+        ``after``.
 
     Raises:
-        IsomergeError: weights or ridge that cannot be used, examples that do not fit, activations that are not finite.
+        IsomergeError: weights or ridge that cannot be used, examples that do not fit, activations that are not
+            finite.
     """
     import torch
 

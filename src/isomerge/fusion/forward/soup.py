@@ -1,4 +1,5 @@
-"""Greedy soup: which models of many are worth averaging (Wortsman et al. 2022, recipe 1), judged on labelled examples."""
+"""Greedy soup: which models of many are worth averaging (Wortsman et al. 2022, recipe 1), judged on labelled
+examples."""
 
 from __future__ import annotations
 
@@ -40,13 +41,14 @@ class Soup:
 def greedy_soup(scores: Sequence[float], evaluate: Callable[[tuple[int, ...]], float]) -> Soup:
     """Take the best candidate, then each next best one unless the average of all that are taken gets worse.
 
-    Candidates are tried once, from the highest score of their own to the lowest; equal ones in the order in which they are
-    given. An average as good as the one before is taken, as in the paper.
+    Candidates are tried once, from the highest score of their own to the lowest; equal ones in the order in which
+    they are given. An average as good as the one before is taken, as in the paper.
 
     Args:
-        scores: of every candidate alone, higher is better (an accuracy, or a negative loss); NaN counts as the worst.
-        evaluate: the score of the average of some candidates, in the order given, on the same data. It is not asked for
-            one candidate alone. NaN is never taken.
+        scores: of every candidate alone, higher is better (an accuracy, or a negative loss); NaN counts as the
+            worst.
+        evaluate: the score of the average of some candidates, in the order given, on the same data. It is not asked
+            for one candidate alone. NaN is never taken.
 
     Raises:
         IsomergeError: no candidates, or none whose score is a number.

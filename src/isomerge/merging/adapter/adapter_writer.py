@@ -37,7 +37,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Extracted:
-    """What became of a tensor that differs; ``kept`` is ``lora``, ``saved`` or ``lost``, norms are Frobenius norms."""
+    """What became of a tensor that differs; ``kept`` is ``lora``, ``saved`` or ``lost``, norms are Frobenius
+    norms."""
 
     kept: str
     rank: int
@@ -48,8 +49,8 @@ class Extracted:
 
 @dataclass(frozen=True)
 class Pair:
-    """One tensor of the two models: its name in the adapter, and its names in either model; ``stored`` is None where the base
-    has none."""
+    """One tensor of the two models: its name in the adapter, and its names in either model; ``stored`` is None
+    where the base has none."""
 
     name: str
     match: Match
@@ -125,8 +126,8 @@ class AdapterWriter:
     def complete(self, pairs: Sequence[Pair]) -> None:
         """Whole tensors, as peft names them.
 
-        A module is saved with all its tensors; biases of layers that have factors, and parameters of modules that have
-        modules of their own (which peft would save as well), go by their names alone.
+        A module is saved with all its tensors; biases of layers that have factors, and parameters of modules that
+        have modules of their own (which peft would save as well), go by their names alone.
         """
         holders = {pair.module[:at] for pair in pairs for at, c in enumerate(pair.module) if c == "."}
         self.whole = set(self.saved.values()) - self.ranks.keys() - holders
@@ -170,7 +171,8 @@ class AdapterWriter:
 
 
 def _layout(pair: Pair, embeddings: bool) -> str | None:
-    """How a weight stores its outputs: ``rows`` (Linear), ``columns`` (Conv1D), ``embedding``; None if it has no factors."""
+    """How a weight stores its outputs: ``rows`` (Linear), ``columns`` (Conv1D), ``embedding``; None if it has no
+    factors."""
     axes = pair.match.line.axes
     if axes is None or len(axes) != 2 or not pair.name.endswith(".weight"):
         return None

@@ -53,22 +53,24 @@ def extract_lora(
         out: the folder, complete or not there at all.
         rank: the largest rank of a layer. None: as ``energy`` says, or 16 where that is 1.
         energy: keep the fewest singular values whose squares sum to this share of all, in (0, 1].
-        sv_epsilon: drop singular values below this share of a layer's largest, in [0, 1) (mergekit's ``sv_epsilon``).
+        sv_epsilon: drop singular values below this share of a layer's largest, in [0, 1) (mergekit's
+            ``sv_epsilon``).
         include: a regular expression that module names must contain; all modules when None.
         exclude: a regular expression that they must not contain. The differences of other modules are lost.
         embeddings: describe tables of tokens by factors as well.
-        save_modules: keep whole what has no factors and differs (norms, biases, tables, a head that the base lacks).
+        save_modules: keep whole what has no factors and differs (norms, biases, tables, a head that the base
+            lacks).
         overwrite: replace ``out`` if it exists.
         seed: of the randomised range finder for large matrices.
         spec_file: a spec text of the user's own, for models that are not recognised yet.
 
     Returns:
-        ``{rank, tensors: {name: {kept, rank, norm, lost}}, norm, lost, share}`` over the tensors that differ: norms of
-        the differences and of what the adapter does not say; ``share`` is lost / norm.
+        ``{rank, tensors: {name: {kept, rank, norm, lost}}, norm, lost, share}`` over the tensors that differ: norms
+        of the differences and of what the adapter does not say; ``share`` is lost / norm.
 
     Raises:
-        IsomergeError: the models do not belong together or are equal, nothing of their difference would be kept, an option is
-            out of range, or ``out`` exists.
+        IsomergeError: the models do not belong together or are equal, nothing of their difference would be kept, an
+            option is out of range, or ``out`` exists.
     """
     choice = Choice(
         Cut(RANK if rank is None and energy == 1 else rank, energy, sv_epsilon, seed),
@@ -92,7 +94,8 @@ def extract_lora(
             raise IsomergeError(f"{one.ref} and {two.ref} have equal weights: there is nothing to extract")
         if all(found.kept == "lost" for found in writer.found.values()):
             raise IsomergeError(
-                f"no module that differs between {one.ref} and {two.ref} would be kept: choose others with --include and "
+                f"no module that differs between {one.ref} and {two.ref} would be kept: choose others with "
+                f"--include and "
                 "--exclude, or add --embeddings or --save-modules"
             )
         writer.file.finish(folder.model / ADAPTER_WEIGHTS)
@@ -141,7 +144,8 @@ def _pairs(one: Model, two: Model) -> Iterator[Pair]:
             a, b = one.checkpoint.tensors[tuned].shape, two.checkpoint.tensors[stored].shape
             if a != b:
                 raise IsomergeError(
-                    f"tensor {canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: an adapter needs "
+                    f"tensor {canonical} has shape {list(a)} in {one.ref} and {list(b)} in {two.ref}: an "
+                    f"adapter needs "
                     "equal shapes"
                 )
         if one.checkpoint.tensors[tuned].dtype in _FLOATS:

@@ -13,7 +13,8 @@ DATA = ("data", "learn", "repair")
 
 
 def check_no_code(block: AlignBlock, path: str | Path) -> None:
-    """Refuse a Python function as data, by the way it is written: to look for its module may already import a package.
+    """Refuse a Python function as data, by the way it is written: to look for its module may already import a
+    package.
 
     Raises:
         IsomergeError: saying how to give it.
@@ -22,7 +23,9 @@ def check_no_code(block: AlignBlock, path: str | Path) -> None:
         ref = getattr(block, name)
         if ref is not None and may_be_function(ref):
             raise IsomergeError(
-                f"{path}: `align.{name}` is {ref}, which is written like a Python function, but a recipe runs no code: leave "
-                f"it out and give --{name} {ref} on the command line (write a data set with its owner, owner/{ref}, and a file "
+                f"{path}: `align.{name}` is {ref}, which is written like a Python function, but a recipe runs "
+                f"no code: leave "
+                f"it out and give --{name} {ref} on the command line (write a data set with its owner, "
+                f"owner/{ref}, and a file "
                 f"as ./{ref})"
             )

@@ -28,8 +28,8 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
     Args:
         job: what is merged.
         refs: what the run's models are called, in its order.
-        how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces`` (None: by default), ``layers``, ``untie``,
-            ``repair``, ``heads``, ``spec`` and ``dtype``, as `isomerge.merge` takes them.
+        how: ``align``, ``anchor``, ``onto`` (a number from 0), ``spaces`` (None: by default), ``layers``,
+            ``untie``, ``repair``, ``heads``, ``spec`` and ``dtype``, as `isomerge.merge` takes them.
         matching: the options of the match that were said.
     """
     import yaml

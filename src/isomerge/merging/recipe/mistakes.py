@@ -1,4 +1,5 @@
-"""What is wrong with a recipe, in one sentence: the place, what is expected there, and the key that was probably meant."""
+"""What is wrong with a recipe, in one sentence: the place, what is expected there, and the key that was probably
+meant."""
 
 from __future__ import annotations
 

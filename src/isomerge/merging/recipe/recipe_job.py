@@ -20,7 +20,8 @@ from isomerge.merging.recipe.align_block import check_no_code
 from isomerge.merging.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 
 Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
-"""The base of a slice (None where there is none apart from the sources), its sources in order, and their settings."""
+"""The base of a slice (None where there is none apart from the sources), its sources in order, and their
+settings."""
 
 
 def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
@@ -46,7 +47,8 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     arranged = [_arrange(part, recipe, method, str(path), k) for k, part in enumerate(parts)]
     if method.base == "required" and any(base is None for base, _, _ in arranged):
         raise IsomergeError(
-            f"{path}: the method {method.name} needs a base model: name it as `base_model` (one of the models, for slerp and its kin)"
+            f"{path}: the method {method.name} needs a base model: name it as `base_model` (one of the models, "
+            f"for slerp and its kin)"
         )
     _check_counts(arranged, recipe, method, path)
     role = role_of_base(method, arranged[0][0] is not None)
@@ -81,14 +83,17 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
 
 
 def _check_joining(recipe: Recipe, method: Method, path: str | Path) -> None:
-    """Refuse to guess a base's share of what every model says for itself: mergekit does not merge such recipes either."""
+    """Refuse to guess a base's share of what every model says for itself: mergekit does not merge such recipes
+    either."""
     entries = recipe.models or []
     own = [n for n, option in method.options.items() if option.per_model and n not in recipe.parameters]
     said = [f"parameters.{name}" for name in own if any(name in entry.parameters for entry in entries)]
     if said := [*said, *(["stats"] if any(entry.stats is not None for entry in entries) else [])]:
         raise IsomergeError(
-            f"{path}: `base_model` {recipe.base_model}: the method {method.name} knows no base and merges it as one of the models, as "
-            f"mergekit does, but has no `{said[0]}` for it: list it under `models` as well, with a value of its own, or write "
+            f"{path}: `base_model` {recipe.base_model}: the method {method.name} knows no base and merges it as "
+            f"one of the models, as "
+            f"mergekit does, but has no `{said[0]}` for it: list it under `models` as well, with a value of its "
+            f"own, or write "
             "`align: {merge_base: false}`, with which it gives config and tokenizer alone"
         )
 

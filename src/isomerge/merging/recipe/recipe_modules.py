@@ -1,4 +1,5 @@
-"""mergekit's ``modules`` in a recipe, where there is one: its keys in place of it, and those beside it for what it does not say."""
+"""mergekit's ``modules`` in a recipe, where there is one: its keys in place of it, and those beside it for what it
+does not say."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def of_one_module(path: str | Path, content: dict[str, Any]) -> dict[str, Any]:
         return content
     if not isinstance(modules, dict) or len(modules) != 1 or not all(isinstance(v, dict) for v in modules.values()):
         raise IsomergeError(
-            f"{path}: `modules` is read where it has one entry: name the models under `models`; all their parts are merged"
+            f"{path}: `modules` is read where it has one entry: name the models under `models`; all their parts "
+            f"are merged"
         )
     (module,) = modules.values()
     beside = {name: value for name, value in content.items() if name != "modules"}

@@ -24,12 +24,14 @@ COMMAND = re.compile(r"isomerge [a-z-]+ [^,;:]*")
 
 @contextmanager
 def told_in_keys(path: Any, recipe: Recipe | None, given: Mapping[str, Any]) -> Iterator[None]:
-    """Errors inside say the keys of a recipe's ``align`` where they name options that stand there, and the recipe's file.
+    """Errors inside say the keys of a recipe's ``align`` where they name options that stand there, and the recipe's
+    file.
 
     Args:
         path: the recipe's.
         recipe: what it says; None: there is none, and errors stay as they are.
-        given: options as they count, by Python's names: those that the command line says otherwise keep their names.
+        given: options as they count, by Python's names: those that the command line says otherwise keep their
+            names.
     """
     try:
         yield

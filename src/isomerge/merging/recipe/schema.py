@@ -34,7 +34,8 @@ class _Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_keys(cls, value: Any) -> Any:
-        """A key with nothing behind it says nothing, as in mergekit; but an empty ``align`` would leave open what it wants."""
+        """A key with nothing behind it says nothing, as in mergekit; but an empty ``align`` would leave open what
+        it wants."""
         if not isinstance(value, dict):
             return value
         return {k: v for k, v in value.items() if v is not None or k not in cls.model_fields or k == "align"}
@@ -66,8 +67,8 @@ class _Referring(_Strict):
 
 
 class ModelEntry(_Referring):
-    """One model of a recipe; ``stats`` is its file of `isomerge stats`, for methods that need one; ``base_model`` is what it was
-    tuned from, where that is not the recipe's base, onto which its task vector is then moved."""
+    """One model of a recipe; ``stats`` is its file of `isomerge stats`, for methods that need one; ``base_model``
+    is what it was tuned from, where that is not the recipe's base, onto which its task vector is then moved."""
 
     model: str
     base_model: str | None = None
@@ -84,8 +85,8 @@ class SourceEntry(_Referring):
 
 
 class SliceEntry(_Referring):
-    """Layers of the output, made of as many layers of every source; ``residual_weight`` is left out with a note (mergekit reads
-    it and does nothing with it)."""
+    """Layers of the output, made of as many layers of every source; ``residual_weight`` is left out with a note
+    (mergekit reads it and does nothing with it)."""
 
     sources: list[SourceEntry]
     base_model: str | None = None
@@ -122,12 +123,14 @@ _Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]
 
 class AlignBlock(_Evidence):
     """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``,
-    ``enabled: true`` is ``--align``; ``auto``, the default of a block, leaves models alone that are aligned already.
+    ``enabled: true`` is ``--align``; ``auto``, the default of a block, leaves models alone that are aligned
+    already.
 
-    The keys are the options of the command line. ``onto`` is a model of the recipe, by its name there; ``stats`` has one
-    file per model, in their order, the base first where there is one; ``data``, ``learn``
-    and ``repair`` are no Python functions: a recipe runs no code. With ``merge_base: false`` a ``base_model`` that is not among
-    ``models`` is not merged with them, by methods that know no base: it gives config and tokenizer alone.
+    The keys are the options of the command line. ``onto`` is a model of the recipe, by its name there; ``stats``
+    has one file per model, in their order, the base first where there is one; ``data``, ``learn``
+    and ``repair`` are no Python functions: a recipe runs no code. With ``merge_base: false`` a ``base_model`` that
+    is not among ``models`` is not merged with them, by methods that know no base: it gives config and tokenizer
+    alone.
     """
 
     enabled: bool | Literal["auto"] = "auto"
@@ -175,8 +178,8 @@ class AlignBlock(_Evidence):
 
 
 class Recipe(_Referring):
-    """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by; nothing depends on
-    it."""
+    """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
+    nothing depends on it."""
 
     models: list[ModelEntry] | None = None
     slices: list[SliceEntry] | None = None
@@ -203,8 +206,8 @@ class Recipe(_Referring):
 
     @property
     def written_dtype(self) -> str | None:
-        """The dtype of the output: mergekit's ``dtype`` where ``out_dtype`` does not say another. Sums are always float32
-        or float64."""
+        """The dtype of the output: mergekit's ``dtype`` where ``out_dtype`` does not say another. Sums are always
+        float32 or float64."""
         return self.out_dtype or self.dtype
 
     def model_names(self) -> list[str]:
@@ -221,8 +224,8 @@ def read_recipe(path: str | Path) -> Recipe:
     """Read and check a recipe.
 
     Raises:
-        IsomergeError: the file cannot be read (see `isomerge.merging.recipe.yaml_text`), or has an unknown or misspelt key (with a
-            suggestion).
+        IsomergeError: the file cannot be read (see `isomerge.merging.recipe.yaml_text`), or has an unknown or
+            misspelt key (with a suggestion).
     """
     content = read_yaml(path)
     if not isinstance(content, dict):
@@ -254,5 +257,6 @@ def _check_shape(path: str | Path, recipe: Recipe) -> None:
         lengths = {source.layer_range[1] - source.layer_range[0] for source in part.sources}
         if len(lengths) != 1 or min(lengths) < 1:
             raise IsomergeError(
-                f"{path}: `slices.{k}`: every source needs a `layer_range` [first, last) of the same number of layers, at least one"
+                f"{path}: `slices.{k}`: every source needs a `layer_range` [first, last) of the same number of "
+                f"layers, at least one"
             )

@@ -27,8 +27,9 @@ TAGS = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge
 
 
 def _bounded() -> Any:
-    """PyYAML's safe loader, but a key that stands twice in one mapping is refused (the first one would be lost), dates and
-    numbers to the base of sixty are texts, values of other kinds are refused, and merge keys (``<<``) do not multiply."""
+    """PyYAML's safe loader, but a key that stands twice in one mapping is refused (the first one would be lost),
+    dates and numbers to the base of sixty are texts, values of other kinds are refused, and merge keys (``<<``) do
+    not multiply."""
     import yaml
 
     tags = {f"tag:yaml.org,2002:{name}" for name in TAGS}
@@ -46,7 +47,8 @@ def _bounded() -> Any:
             if node.tag not in tags:
                 line, kind = node.start_mark.line + 1, node.tag.rpartition(":")[2]
                 raise yaml.YAMLError(
-                    f"line {line} has a value of kind {kind}, which a recipe has none of: write it as a text or number"
+                    f"line {line} has a value of kind {kind}, which a recipe has none of: write it as a text or "
+                    f"number"
                 )
             return super().construct_object(node, deep)
 
@@ -69,7 +71,8 @@ def _bounded() -> Any:
             return text if ":" in text else number(node)
 
         def flatten_mapping(self, node: Any) -> None:
-            """Puts what is merged by ``<<`` beside a mapping's own keys: of one key its own value counts, then the first merged one.
+            """Puts what is merged by ``<<`` beside a mapping's own keys: of one key its own value counts, then the
+            first merged one.
 
             (PyYAML's own lists keys once for every alias, and in 6.0.4 loses short ones.)
             """
@@ -115,7 +118,8 @@ def _bounded() -> Any:
 
 
 def _meant(key: Any) -> Any:
-    """By what a key's node is the same as another's: its kind and text; a key of several values is one of its own."""
+    """By what a key's node is the same as another's: its kind and text; a key of several values is one of its
+    own."""
     return (key.tag, key.value) if isinstance(key.value, str) else id(key)
 
 
@@ -137,9 +141,9 @@ def read_yaml(path: str | Path) -> Any:
     """The plain values of a YAML file: mappings, lists, texts (dates, too), numbers, flags.
 
     Raises:
-        IsomergeError: the file cannot be read, is longer than `MAX_BYTES`, no YAML, asks for Python objects, says one key
-            twice, holds several documents, is nested too deeply, contains itself, has values of other kinds, or more than `MAX_VALUES` values with
-            its aliases written out.
+        IsomergeError: the file cannot be read, is longer than `MAX_BYTES`, no YAML, asks for Python objects, says
+            one key twice, holds several documents, is nested too deeply, contains itself, has values of other
+            kinds, or more than `MAX_VALUES` values with its aliases written out.
     """
     import yaml
 

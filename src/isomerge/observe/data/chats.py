@@ -1,4 +1,5 @@
-"""Conversations and prompts with completions: what a record holds of them, and their token ids, joined as TRL does."""
+"""Conversations and prompts with completions: what a record holds of them, and their token ids, joined as TRL
+does."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ TODAY = "".join(
     )
 )  # fmt: skip
 CLOCK = "{%- macro strftime_now(format) -%}{{ format" + TODAY + " }}{%- endmacro %}\n"
-"""Jinja in front of templates that write today's date: the day that Llama's name where there is no clock, so that the same
-data are the same tokens tomorrow."""
+"""Jinja in front of templates that write today's date: the day that Llama's name where there is no clock, so that
+the same data are the same tokens tomorrow."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,12 @@ class Chat:
 
 
 def chat_of(fields: Mapping[str, Any], where: str) -> Chat | None:
-    """The conversation, or the prompt and its completion, that a record holds; None where it has neither, or a ``text``.
+    """The conversation, or the prompt and its completion, that a record holds; None where it has neither, or a
+    ``text``.
 
     ``messages`` (also ``conversations``, ``conversation``) is a list of messages, in the form of OpenAI (``role``,
-    ``content``) or of ShareGPT (``from``, ``value``). ``prompt`` and ``completion`` are two texts, or two such lists.
-    ``tools`` and ``chat_template_kwargs`` are for the template.
+    ``content``) or of ShareGPT (``from``, ``value``). ``prompt`` and ``completion`` are two texts, or two such
+    lists. ``tools`` and ``chat_template_kwargs`` are for the template.
 
     Raises:
         IsomergeError: messages that are none or hold no text, and fields that could be joined in several ways.
@@ -77,20 +79,23 @@ def chat_of(fields: Mapping[str, Any], where: str) -> Chat | None:
     _check_clear(fields, where)
     if isinstance(prompt, (list, tuple)) or isinstance(completion, (list, tuple)):
         raise IsomergeError(
-            f"{where}: prompt and completion must be two texts or two lists of messages: name a whole conversation messages"
+            f"{where}: prompt and completion must be two texts or two lists of messages: name a whole "
+            f"conversation messages"
         )
     return None
 
 
 def _check_clear(fields: Mapping[str, Any], where: str) -> None:
-    """Refuse questions with answers under names that say not how they are joined, of which one alone would be read."""
+    """Refuse questions with answers under names that say not how they are joined, of which one alone would be
+    read."""
     if "target" in fields:
         return
     asked = [name for name in QUESTIONS if fields.get(name) is not None]
     told = [name for name in ANSWERS if fields.get(name) is not None]
     if told and (asked or told == ["chosen", "rejected"]):
         raise IsomergeError(
-            f"{where} has {' and '.join([*asked, *told])}, which could be joined in several ways: write messages, prompt and completion, "
+            f"{where} has {' and '.join([*asked, *told])}, which could be joined in several ways: write "
+            f"messages, prompt and completion, "
             "or one text"
         )
 
@@ -159,9 +164,9 @@ class ChatReader:
     def read(self, chat: Chat, where: str) -> tuple[list[int], int]:
         """Token ids, cut to the length that is read, and how many of them stand before what is predicted.
 
-        Two texts are read as one, closed by the tokenizer's end token where it has one and does not write it itself;
-        messages as the template writes them. What is predicted begins where the ids differ from those of the prompt
-        alone, with the template's opening of an answer behind it.
+        Two texts are read as one, closed by the tokenizer's end token where it has one and does not write it
+        itself; messages as the template writes them. What is predicted begins where the ids differ from those of
+        the prompt alone, with the template's opening of an answer behind it.
 
         Raises:
             IsomergeError: messages without a chat template, or that it refuses.
@@ -192,7 +197,8 @@ class ChatReader:
         """The ids of a conversation."""
         if not getattr(self.encoder.tokenizer, "chat_template", None):
             raise IsomergeError(
-                f"{where} is a conversation, and the tokenizer in {self.folder} has no chat template: copy the chat_template.jinja of a "
+                f"{where} is a conversation, and the tokenizer in {self.folder} has no chat template: copy the "
+                f"chat_template.jinja of a "
                 "model that was tuned on conversations there, or write every example as one text"
             )
         if self._parts is None:
@@ -220,8 +226,8 @@ class ChatReader:
         )
 
     def _reads_parts(self, chat: Chat) -> bool:
-        """Whether the template leaves out contents that are plain texts, as some of models that see do: it wants lists of
-        parts."""
+        """Whether the template leaves out contents that are plain texts, as some of models that see do: it wants
+        lists of parts."""
         try:
             return PROBE not in self._apply([{"role": "user", "content": PROBE}], chat, tokenize=False)
         except Exception:  # told when a conversation is refused

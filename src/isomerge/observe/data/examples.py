@@ -25,13 +25,15 @@ class Examples:
     ``forward``: ``pixel_values`` float32 [n, channels, height, width]; ``input_ids`` int64 [n, length], with
     ``attention_mask`` int64 (1: a token, 0: padding, on the right) only where something is padded.
 
-    ``labels`` are the targets, and never given to ``forward``: class ids int64 [n], or tokens int64 [n, length] *aligned
-    with the logits*: logits at a position predict the label at that position, -100 is not predicted. A causal model has
-    no labels when every next token is predicted; when it has, they are shifted already. Of several labels at once
-    (0 or 1 each) and of values they are float32 [n, outputs], [n] for a single output, [n, length] for one per token.
+    ``labels`` are the targets, and never given to ``forward``: class ids int64 [n], or tokens int64 [n, length]
+    *aligned with the logits*: logits at a position predict the label at that position, -100 is not predicted. A
+    causal model has no labels when every next token is predicted; when it has, they are shifted already. Of several
+    labels at once (0 or 1 each) and of values they are float32 [n, outputs], [n] for a single output, [n, length]
+    for one per token.
 
     Raises:
-        IsomergeError: numbers that are NaN or infinite, naming tensor and example: weights would be blamed for what they give.
+        IsomergeError: numbers that are NaN or infinite, naming tensor and example: weights would be blamed for what
+            they give.
     """
 
     tensors: Mapping[str, Tensor]
@@ -77,11 +79,12 @@ class Examples:
             yield {name: tensor[chosen] for name, tensor in self.tensors.items()}
 
     def without_padding(self, size: int) -> Iterator[dict[str, Tensor]]:
-        """Inputs (no labels) of up to ``size`` examples of equal lengths at a time, cut to these lengths; short ones first.
+        """Inputs (no labels) of up to ``size`` examples of equal lengths at a time, cut to these lengths; short
+        ones first.
 
-        Modules lay tokens out in many ways ([n * length, width] before experts, [length, n, width]), and a decoder's
-        padding is in no mask: where nothing is padded, none of it can be taken for text. Only rows whose mask is not
-        padding on the right keep it, and their whole length.
+        Modules lay tokens out in many ways ([n * length, width] before experts, [length, n, width]), and a
+        decoder's padding is in no mask: where nothing is padded, none of it can be taken for text. Only rows whose
+        mask is not padding on the right keep it, and their whole length.
 
         Raises:
             IsomergeError: a size below one.
@@ -103,8 +106,8 @@ class Examples:
             yield from Examples(group, False).batches(size)
 
     def _lengths(self) -> dict[str, Tensor]:
-        """Lengths [n] of what is read and of what a decoder writes, where examples differ in them; 0 where a mask is no
-        padding on the right."""
+        """Lengths [n] of what is read and of what a decoder writes, where examples differ in them; 0 where a mask
+        is no padding on the right."""
         import torch
 
         found = {}
@@ -131,7 +134,8 @@ class Examples:
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Examples, Examples]:
         """Two disjoint parts that together are everything; the first has ``fraction`` of the examples, rounded.
 
-        Which examples is drawn by the seed, so that data in order of class is split evenly; each part keeps the order.
+        Which examples is drawn by the seed, so that data in order of class is split evenly; each part keeps the
+        order.
 
         Raises:
             IsomergeError: a part would be empty.

@@ -26,14 +26,15 @@ def image_encoder(folder: Path, inputs: Inputs) -> Callable[[Any, str], Tensor]:
     ``image_size`` of config.json, scaled to 0..1, and normalised with mean 0.5 and standard deviation 0.5.
 
     Raises:
-        IsomergeError: a processor that transformers cannot load; from the function: an image that cannot be read, of
-            more than 8 bits a channel, or one that the processor does not bring to the checkpoint's size.
+        IsomergeError: a processor that transformers cannot load; from the function: an image that cannot be read,
+            of more than 8 bits a channel, or one that the processor does not bring to the checkpoint's size.
     """
     processor = _load(folder)
     channels = inputs.image_shape[0]
     if channels not in MODES:
         raise IsomergeError(
-            f"{folder}: this checkpoint reads {channels} channels, which no picture has: give pixel_values as safetensors"
+            f"{folder}: this checkpoint reads {channels} channels, which no picture has: give pixel_values as "
+            f"safetensors"
         )
 
     def encode(image: Any, where: str) -> Tensor:
@@ -50,7 +51,8 @@ def image_encoder(folder: Path, inputs: Inputs) -> Callable[[Any, str], Tensor]:
 
 
 def white_of(folder: Path) -> int:
-    """The pixel value of white, which the checkpoint's image processor scales to 1: 255 unless it says otherwise."""
+    """The pixel value of white, which the checkpoint's image processor scales to 1: 255 unless it says
+    otherwise."""
     processor = _load(folder)
     factor = getattr(processor, "rescale_factor", None)
     return min(255, round(1 / factor)) if factor and getattr(processor, "do_rescale", True) else 255
@@ -68,7 +70,8 @@ def _load(folder: Path) -> Any:
     except Exception as error:  # ValueError, OSError, ImportError, KeyError: whatever the file lacks
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"{folder}: transformers cannot load this image processor ({first[:160].rstrip('.')}); save it again with save_pretrained"
+            f"{folder}: transformers cannot load this image processor ({first[:160].rstrip('.')}); save it "
+            f"again with save_pretrained"
         ) from error
 
 
@@ -117,7 +120,8 @@ def _scaled(picture: Any, inputs: Inputs) -> Tensor:
 
 
 def find_images(path: Path) -> list[Path]:
-    """The images under a folder, in the order of their names (hidden files are left out); the file itself of a file."""
+    """The images under a folder, in the order of their names (hidden files are left out); the file itself of a
+    file."""
     if path.is_file():
         return [path] if path.suffix.lower() in SUFFIXES else []
     found = (p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
@@ -127,8 +131,8 @@ def find_images(path: Path) -> list[Path]:
 def labelled_images(path: Path, images: Iterable[Path], inputs: Inputs) -> Iterator[tuple[Path, int | None]]:
     """Images with the class of their sub-folder, one of each class in turn; without sub-folders, without class.
 
-    Names of sub-folders are names in ``label2id`` or ids; else, when there are as many as the checkpoint has classes,
-    they are the classes in sorted order.
+    Names of sub-folders are names in ``label2id`` or ids; else, when there are as many as the checkpoint has
+    classes, they are the classes in sorted order.
 
     Raises:
         IsomergeError: a sub-folder that is no class, or images beside sub-folders of images.

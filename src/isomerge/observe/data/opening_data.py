@@ -41,27 +41,32 @@ def open_data(
             - a folder or file of images (.png, .jpg); sub-folders are classes (names of ``label2id``, ids, or, when
               there is one for every class, in sorted order), and examples come from each class in turn;
             - .jsonl or .json: objects with ``text`` (or the first field that is a string), ``label`` or ``labels``
-              (id or name; of several labels at once or several values a list of numbers, of one value a number); or ``input_ids``, ``labels`` as they are;
-              ``target`` is what an encoder-decoder shall write; ``image`` is a picture's path from there, of a classifier, or
-              beside the text of a checkpoint that reads both;
-              in place of ``text``, ``messages`` (``conversations``), which go through the tokenizer's chat template, or ``prompt`` and
-              ``completion``, joined as TRL does: of these two a language model predicts the completion alone;
+              (id or name; of several labels at once or several values a list of numbers, of one value a number); or
+              ``input_ids``, ``labels`` as they are; ``target`` is what an encoder-decoder shall write; ``image`` is
+              a picture's path from there, of a classifier, or beside the text of a checkpoint that reads both;
+              in place of ``text``, ``messages`` (``conversations``), which go through the tokenizer's chat
+              template, or ``prompt`` and ``completion``, joined as TRL does: of these two a language model predicts
+              the completion alone;
             - .csv or .tsv with the names of these fields in the first line, ``text`` or ``image`` among them;
-            - .parquet, or a folder of such files (``folder:split`` where their names tell splits), with these fields as columns;
+            - .parquet, or a folder of such files (``folder:split`` where their names tell splits), with these
+              fields as columns;
             - any other file of text, or a folder of .txt: joined and cut into windows of ``length`` tokens, for an
               encoder-decoder the first half of a window to read and the second to write;
             - .safetensors with the model's inputs by name (``pixel_values``, ``input_ids``, ``attention_mask``,
               ``labels``), labels of a language model as Hugging Face has them;
-            - a data set that the package ``datasets`` saved to disk (``folder`` or ``folder:split``), or ``name``, ``name:split`` or
-              ``name:configuration:split`` for that package;
-            - ``module:function``, a Python function without arguments (the current folder is importable) that returns
-              dicts: of tensors (an example, or a batch of them), or with ``text`` or ``image`` (Pillow) and ``label``.
+            - a data set that the package ``datasets`` saved to disk (``folder`` or ``folder:split``), or ``name``,
+              ``name:split`` or ``name:configuration:split`` for that package;
+            - ``module:function``, a Python function without arguments (the current folder is importable) that
+              returns dicts: of tensors (an example, or a batch of them), or with ``text`` or ``image`` (Pillow) and
+              ``label``.
         folder: the checkpoint. Without an image processor, images are resized to ``image_size``, scaled to 0..1 and
-            normalised with mean 0.5 and deviation 0.5. Without a tokenizer, and with 256 tokens, text is read as bytes.
+            normalised with mean 0.5 and deviation 0.5. Without a tokenizer, and with 256 tokens, text is read as
+            bytes.
         limit: no more than so many examples, the first ones.
         length: tokens per example of text, special tokens included; less where the checkpoint reads less.
-        config: its parsed config.json, which tells the task: classes, several labels, values, next tokens, masked tokens (15 %, all replaced
-            by the mask token, positions fixed by the text itself) or an encoder-decoder's output.
+        config: its parsed config.json, which tells the task: classes, several labels, values, next tokens, masked
+            tokens (15 %, all replaced by the mask token, positions fixed by the text itself) or an
+            encoder-decoder's output.
         option: by which ``ref`` was given, as errors name it.
 
     Raises:
@@ -75,7 +80,8 @@ def open_data(
     inputs = Inputs(config)
     if not inputs.images and not inputs.vocabulary:
         raise IsomergeError(
-            f"{folder}/config.json has neither vocab_size nor image_size, also in its text_config: no data can be made for it"
+            f"{folder}/config.json has neither vocab_size nor image_size, also in its text_config: no data can "
+            f"be made for it"
         )
     check_reads(inputs, folder)
     path = Path(os.path.expanduser(ref))

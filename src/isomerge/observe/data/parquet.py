@@ -16,8 +16,8 @@ ROWS = 64
 def parquet_records(files: Sequence[Path], class_ids: Mapping[str, int]) -> Iterator[Record]:
     """The rows of parquet files, one file after the other.
 
-    Classes that the package ``datasets`` described in a file become the names that it gives them where the checkpoint
-    (``class_ids``) knows them all.
+    Classes that the package ``datasets`` described in a file become the names that it gives them where the
+    checkpoint (``class_ids``) knows them all.
 
     Raises:
         IsomergeError: neither pyarrow nor ``datasets``, which brings it, is installed; or a file is damaged.
@@ -46,7 +46,8 @@ def parquet_records(files: Sequence[Path], class_ids: Mapping[str, int]) -> Iter
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """The names of classes by column, as the package ``datasets`` writes them into a file; none where they cannot be read."""
+    """The names of classes by column, as the package ``datasets`` writes them into a file; none where they cannot
+    be read."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"].items()
         found = {key: feature.get("names") for key, feature in features if isinstance(feature, dict)}

@@ -23,16 +23,16 @@ def pair_encoder(
 ) -> Callable[[str, Any, str], dict[str, Any]]:
     """A function from a text, an image (a path or a Pillow image) and the name of both to one row of numbers.
 
-    Where the text has tokens that stand for the image, by the checkpoint's own processor (an image that the text gives no
-    place stands before it); else (models of pairs, such as CLIP) by tokenizer and image processor.
+    Where the text has tokens that stand for the image, by the checkpoint's own processor (an image that the text
+    gives no place stands before it); else (models of pairs, such as CLIP) by tokenizer and image processor.
 
     Args:
         encode: a text to ids, by the tokenizer alone.
         length: of a text, at most; one that is longer with its image is refused.
 
     Raises:
-        IsomergeError: no processor, or one that transformers cannot load; from the function: an image that cannot be
-            read, or one that the processor refuses.
+        IsomergeError: no processor, or one that transformers cannot load; from the function: an image that cannot
+            be read, or one that the processor refuses.
     """
     if inputs.image_token is None:
         image = image_encoder(folder, inputs)
@@ -47,7 +47,8 @@ def pair_encoder(
         row = _row(_processed(processor, text, opened, where), where)
         if len(row["input_ids"]) > length:
             raise IsomergeError(
-                f"{where}: text and image are {len(row['input_ids'])} tokens, and no more than {length} are read: give more with --length, or "
+                f"{where}: text and image are {len(row['input_ids'])} tokens, and no more than {length} are "
+                f"read: give more with --length, or "
                 "a shorter text"
             )
         return row
@@ -60,14 +61,16 @@ def _load(folder: Path) -> Any:
 
     if not any((folder / name).is_file() for name in PROCESSORS):
         raise IsomergeError(
-            f"{folder} has no processor ({PROCESSORS[0]}), so images cannot be read with their texts: copy the processor's files there, or give "
+            f"{folder} has no processor ({PROCESSORS[0]}), so images cannot be read with their texts: copy the "
+            f"processor's files there, or give "
             "texts alone"
         )
     try:
         return AutoProcessor.from_pretrained(folder, trust_remote_code=False, backend="pil")
     except Exception as error:  # as many types as there are processors
         raise IsomergeError(
-            f"{folder}: transformers cannot load this processor ({_first(error)}); save it again with save_pretrained"
+            f"{folder}: transformers cannot load this processor ({_first(error)}); save it again with "
+            f"save_pretrained"
         ) from error
 
 
@@ -88,7 +91,8 @@ def _row(found: Mapping[str, Any], where: str) -> dict[str, Tensor]:
     strange = sorted(set(found) - set(row)) or [name for name, x in row.items() if len(x) != 1]
     if strange or "pixel_values" not in row:
         raise IsomergeError(
-            f"{where}: the checkpoint's processor takes images to pieces ({', '.join(strange)}), and only images in one piece are read: give "
+            f"{where}: the checkpoint's processor takes images to pieces ({', '.join(strange)}), and only "
+            f"images in one piece are read: give "
             "texts alone"
         )
     kinds = {name: torch.float32 if name == "pixel_values" else torch.int64 for name in row}

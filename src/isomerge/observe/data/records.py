@@ -36,7 +36,8 @@ class Record:
 def named_classes(
     row: Mapping[str, Any], names: Mapping[str, Sequence[str] | None], known: Mapping[str, int]
 ) -> dict[str, Any]:
-    """A row of a data set with the names of its classes in place of their numbers, where the checkpoint knows them all.
+    """A row of a data set with the names of its classes in place of their numbers, where the checkpoint knows them
+    all.
 
     Args:
         row: of the data set.
@@ -138,8 +139,8 @@ def may_be_function(ref: str) -> bool:
 
 
 def is_function(ref: str) -> bool:
-    """Whether ``ref`` is written ``module:function`` with a module that Python finds (the current folder counts; packages
-    around the module are imported)."""
+    """Whether ``ref`` is written ``module:function`` with a module that Python finds (the current folder counts;
+    packages around the module are imported)."""
     if not may_be_function(ref):
         return False
     module = ref.partition(":")[0]

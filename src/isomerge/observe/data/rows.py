@@ -163,11 +163,13 @@ class Reader:
         where, fields = record.where, record.fields
         if self.inputs.pairs and any(fields.get(name) is not None for name in (*PICTURED, "images")):
             raise IsomergeError(
-                f"{where} has an image beside a conversation or a prompt, which are read without: give text and image"
+                f"{where} has an image beside a conversation or a prompt, which are read without: give text and "
+                f"image"
             )
         if self.inputs.task == "seq2seq" and not isinstance(chat.prompt, str):
             raise IsomergeError(
-                f"{where}: an encoder-decoder reads one text and writes another: give prompt and completion as texts"
+                f"{where}: an encoder-decoder reads one text and writes another: give prompt and completion as "
+                f"texts"
             )
 
     def _said(self, chat: Chat, where: str) -> dict[str, list[int]]:

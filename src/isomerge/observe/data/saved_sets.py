@@ -20,7 +20,8 @@ def _package(ref: str, option: str) -> Any:
         module = ref.partition(":")[0]
         function = f", no Python module {module} here or installed" if may_be_function(ref) else ""
         raise IsomergeError(
-            f"{option} {ref}: no such file or folder{function}, and data sets by name need the package datasets: check the path, or "
+            f"{option} {ref}: no such file or folder{function}, and data sets by name need the package "
+            f"datasets: check the path, or "
             "pip install 'isomerge[data]'"
             if not saved_split(ref)[0]
             else f"{option} {ref}: a data set saved by the package datasets needs it: pip install 'isomerge[data]'"
@@ -28,11 +29,12 @@ def _package(ref: str, option: str) -> Any:
 
 
 def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iterator[Record]:
-    """A data set of the package ``datasets``: a folder that ``save_to_disk`` wrote, or ``name``, ``name:split`` or, of a data set of
-    several configurations, ``name:configuration:split`` (the split may be empty).
+    """A data set of the package ``datasets``: a folder that ``save_to_disk`` wrote, or ``name``, ``name:split`` or,
+    of a data set of several configurations, ``name:configuration:split`` (the split may be empty).
 
-    Class labels become the names that the data set gives them where the checkpoint (``class_ids``) knows them all. A
-    data set of several splits is read at ``test``, else ``validation``, unless one is named (``folder:split`` as well).
+    Class labels become the names that the data set gives them where the checkpoint (``class_ids``) knows them all.
+    A data set of several splits is read at ``test``, else ``validation``, unless one is named (``folder:split`` as
+    well).
 
     Raises:
         IsomergeError: the package is not installed, or it cannot load this data set.
@@ -52,7 +54,8 @@ def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iter
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
             f"{option} {ref}: no such file, and the package datasets cannot load it ({first[:160].rstrip('.')}); "
-            "check the path, the name and the split, and of several configurations name one, as in name:configuration:split"
+            "check the path, the name and the split, and of several configurations name one, as in "
+            "name:configuration:split"
             if not folder
             else f"{option} {ref}: the package datasets cannot load this folder ({first[:160].rstrip('.')})"
         ) from None
@@ -64,7 +67,8 @@ def dataset_records(ref: str, class_ids: Mapping[str, int], option: str) -> Iter
 
 
 def _named(ref: str) -> tuple[str, str, str]:
-    """Name, configuration and split of ``name``, ``name:split`` and ``name:configuration:split``; empty where not told."""
+    """Name, configuration and split of ``name``, ``name:split`` and ``name:configuration:split``; empty where not
+    told."""
     name, _, rest = ref.partition(":")
     configuration, colon, split = rest.rpartition(":")
     return (name, configuration, split) if colon else (name, "", rest)

@@ -27,7 +27,8 @@ def is_saved(folder: str | Path) -> bool:
 
 
 def saved_split(ref: str) -> tuple[str, str]:
-    """The folder of a data set on disk, and the split that is named behind it; both are empty where there is none."""
+    """The folder of a data set on disk, and the split that is named behind it; both are empty where there is
+    none."""
     if os.path.isdir(ref):
         return ref, ""
     folder, colon, split = ref.rpartition(":")
@@ -40,7 +41,8 @@ def holds_set(folder: str | Path) -> bool:
 
 
 def parquet_files(folder: Path) -> list[Path]:
-    """The parquet files under a folder by their names, hidden ones left out, and tables of metadata that stand beside images."""
+    """The parquet files under a folder by their names, hidden ones left out, and tables of metadata that stand
+    beside images."""
     found = (p for p in folder.rglob("*") if p.suffix.lower() == PARQUET and p.stem != "metadata" and p.is_file())
     return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts))
 

@@ -1,4 +1,5 @@
-"""Rows of numbers to the tensors that a module reads: targets, padding, and the checks that they fit the checkpoint."""
+"""Rows of numbers to the tensors that a module reads: targets, padding, and the checks that they fit the
+checkpoint."""
 
 from __future__ import annotations
 
@@ -164,7 +165,8 @@ def check_fit(tensors: Mapping[str, Tensor], inputs: Inputs, where: str) -> None
         shape = list(pixels.shape[1:])
         if inputs.image_token is None and shape != list(inputs.image_shape):
             raise IsomergeError(
-                f"{where}: images are {shape}, but config.json says {list(inputs.image_shape)} (channels, height, width)"
+                f"{where}: images are {shape}, but config.json says {list(inputs.image_shape)} (channels, "
+                f"height, width)"
             )
         if (example := first_not_finite(pixels)) is not None:
             raise IsomergeError(
@@ -178,7 +180,8 @@ def check_fit(tensors: Mapping[str, Tensor], inputs: Inputs, where: str) -> None
         check_targets(labels, inputs, where)
     elif inputs.task != "seq2seq" and ids is not None and labels.shape != ids.shape:
         raise IsomergeError(
-            f"{where}: labels are {list(labels.shape)} and input_ids {list(ids.shape)}: a label is needed per token "
+            f"{where}: labels are {list(labels.shape)} and input_ids {list(ids.shape)}: a label is needed per "
+            f"token "
             f"({IGNORED} where there is none)"
         )
     elif inputs.kind() != "classes":
@@ -199,7 +202,8 @@ def _check_ids(tensors: Mapping[str, Tensor], ids: Tensor, inputs: Inputs, where
         found = tensors[name][tensors[name] != IGNORED] if name == "labels" else tensors[name]
         if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < inputs.vocabulary:
             raise IsomergeError(
-                f"{where}: {name} have the id {int(found.max()) if found.min() >= 0 else int(found.min())}, but the "
+                f"{where}: {name} have the id {int(found.max()) if found.min() >= 0 else int(found.min())}, but "
+                f"the "
                 f"vocabulary of config.json ends at {inputs.vocabulary - 1}: is this the right tokenizer?"
             )
     if inputs.positions is not None and ids.shape[1] > inputs.positions and inputs.task != "seq2seq":
@@ -230,7 +234,8 @@ def _next_tokens(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     shifted[:, :-1] = torch.where(seen[:, 1:], labels[:, 1:], IGNORED)
     if len(shifted) > 1 and bool((shifted == IGNORED).all()):  # one alone may be the first of many
         raise IsomergeError(
-            f"{where}: no example has anything to predict: give more tokens with --length, if prompts fill the examples"
+            f"{where}: no example has anything to predict: give more tokens with --length, if prompts fill the "
+            f"examples"
         )
     return {**tensors, "labels": shifted}
 

@@ -1,4 +1,5 @@
-"""Text to token ids, by a checkpoint's own tokenizer or as raw bytes; windows; the masks of masked language models."""
+"""Text to token ids, by a checkpoint's own tokenizer or as raw bytes; windows; the masks of masked language
+models."""
 
 from __future__ import annotations
 
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VOCABULARIES = (
-    "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model",
-)  # fmt: skip
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "spm.model",
+)
 MASKED_SHARE = 0.15  # Devlin et al. 2019
 CHUNK = 1 << 16
 """Bytes of plain text that are tokenized at a time, up to the end of the line."""
@@ -43,7 +50,8 @@ class Encoder:
         return self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
 
     def encode(self, text: str, pair: str | None = None) -> dict[str, list[int]]:
-        """``input_ids`` (and ``token_type_ids`` where the tokenizer has them) with special tokens, cut to ``length``."""
+        """``input_ids`` (and ``token_type_ids`` where the tokenizer has them) with special tokens, cut to
+        ``length``."""
         if self.tokenizer is None:
             return {"input_ids": self.plain(text + (pair or ""))[: self.length]}
         found = self.tokenizer(text, pair, truncation=True, max_length=self.length, verbose=False)
@@ -82,7 +90,8 @@ def text_encoder(folder: Path, inputs: Inputs, length: int) -> Encoder:
         if inputs.vocabulary == BYTES:
             return Encoder(None, min(bounds), mask=inputs.token("mask_token_id"))
         raise IsomergeError(
-            f"{folder} has no tokenizer (tokenizer.json), so text cannot be read: copy the tokenizer's files there, or "
+            f"{folder} has no tokenizer (tokenizer.json), so text cannot be read: copy the tokenizer's files "
+            f"there, or "
             "give input_ids as JSON lines or safetensors"
         )
     tokenizer = _load(folder)
@@ -108,7 +117,8 @@ def _load(folder: Path) -> Any:
     except Exception as error:  # a tokenizer's files fail in as many types as there are tokenizers
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise IsomergeError(
-            f"{folder}: transformers cannot load this tokenizer ({first[:160].rstrip('.')}); save it again with save_pretrained"
+            f"{folder}: transformers cannot load this tokenizer ({first[:160].rstrip('.')}); save it again with "
+            f"save_pretrained"
         ) from error
 
 

@@ -1,8 +1,9 @@
 """Matching on an accelerator: a unit's blocks go to a device, are solved there, and what was found comes home.
 
-Grams, polar factors, Sylvester equations and gauges are computed where the blocks are; assignments take their profits to the
-processor. Tensors that an algorithm makes itself land on the device as well: `torch.device` as a context names it for all that
-name none, so that no algorithm knows of devices. Float64 is needed throughout; a device without it runs models alone.
+Grams, polar factors, Sylvester equations and gauges are computed where the blocks are; assignments take their
+profits to the processor. Tensors that an algorithm makes itself land on the device as well: `torch.device` as a
+context names it for all that name none, so that no algorithm knows of devices. Float64 is needed throughout; a
+device without it runs models alone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def check_device(name: str) -> torch.device:
 
 
 def matching_device(name: str) -> str:
-    """Where units are matched when models run on a device: there, or on the processor where it has no float64 (``mps``).
+    """Where units are matched when models run on a device: there, or on the processor where it has no float64
+    (``mps``).
 
     Raises:
         IsomergeError: see `check_device`.
@@ -75,7 +77,8 @@ def computing_on(device: str, what: str) -> Iterator[None]:
             yield
     except torch.OutOfMemoryError as error:
         raise IsomergeError(
-            f"--device {device}: the device has too little memory to match {what}; give fewer --jobs, or --device cpu"
+            f"--device {device}: the device has too little memory to match {what}; give fewer --jobs, or "
+            f"--device cpu"
         ) from error
 
 

@@ -55,8 +55,8 @@ def average(modules: Sequence[nn.Module], shares: Sequence[float]) -> nn.Module:
     """A new module with ``sum_m share_m theta_m`` as its weights, summed in float64.
 
     Args:
-        modules: of one class and of one basis; buffers that are not stored, or are no floating-point numbers, are the first
-            one's.
+        modules: of one class and of one basis; buffers that are not stored, or are no floating-point numbers, are
+            the first one's.
         shares: one per module; they sum to one.
     """
     found = copy.deepcopy(modules[0])
@@ -72,12 +72,13 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
         model: the checkpoint whose names are wanted.
 
     Returns:
-        Stored tensor name -> tensor in the module's dtype, not copied where the module has it whole. A head that is stored beside the embeddings that it
-        is tied to is there as well. What the module has no weight for (integers, a head that its class leaves unread) is not.
+        Stored tensor name -> tensor in the module's dtype, not copied where the module has it whole. A head that is
+        stored beside the embeddings that it is tied to is there as well. What the module has no weight for
+        (integers, a head that its class leaves unread) is not.
 
     Raises:
-        IsomergeError: the module has other tensors than the checkpoint, or what transformers makes of these cannot be
-            followed.
+        IsomergeError: the module has other tensors than the checkpoint, or what transformers makes of these cannot
+            be followed.
     """
     places, own, shared = places_of(module, model), every_weight(module), tied_names(model, module)
     _check_places(module, own, places, model)
@@ -90,7 +91,8 @@ def state_of(module: nn.Module, model: Model) -> dict[str, Tensor]:
 
 
 def _check_places(module: nn.Module, own: Mapping[str, Tensor], places: LivePlaces, model: Model) -> None:
-    """Every weight has a stored tensor of its shape behind it: none is left out, none is filled the wrong way around.
+    """Every weight has a stored tensor of its shape behind it: none is left out, none is filled the wrong way
+    around.
 
     Raises:
         IsomergeError: one has not.
@@ -104,7 +106,8 @@ def _check_places(module: nn.Module, own: Mapping[str, Tensor], places: LivePlac
         if not fits:
             has = "no tensor for it" if shape is None else f"{stored} of shape {list(shape)}"
             raise IsomergeError(
-                f"{type(module).__name__} of this version of transformers has {name} of shape {list(tensor.shape)}, but "
+                f"{type(module).__name__} of this version of transformers has {name} of shape "
+                f"{list(tensor.shape)}, but "
                 f"{model.ref} stores {has}: align and merge the files, and load the result"
             )
 

@@ -1,7 +1,8 @@
 """Examples where there are no data: texts that language models write themselves, noise for models of images.
 
-Data-free distillation by samples of the models themselves (Liu et al., LLM-QAT, 2023, section 3.1): texts are drawn token by
-token from a model's own distribution, at temperature 1 and from all tokens, so that they look like what it was trained on.
+Data-free distillation by samples of the models themselves (Liu et al., LLM-QAT, 2023, section 3.1): texts are drawn
+token by token from a model's own distribution, at temperature 1 and from all tokens, so that they look like what it
+was trained on.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def _check_kinds(models: Sequence[Model]) -> list[Inputs]:
             writer.check(writers[0])
     elif any(not other.images or other.image_shape != inputs[0].image_shape for other in inputs):
         raise IsomergeError(
-            f"{models[0].ref} sees images of {list(inputs[0].image_shape)} and another model does not: give models that can be merged"
+            f"{models[0].ref} sees images of {list(inputs[0].image_shape)} and another model does not: give "
+            f"models that can be merged"
         )
     return inputs
 
@@ -102,7 +104,8 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
     """Make the examples and write them; returns the report.
 
     Raises:
-        IsomergeError: models that neither write texts nor see images, or that cannot share examples; nothing is written.
+        IsomergeError: models that neither write texts nor see images, or that cannot share examples; nothing is
+            written.
     """
     from isomerge.files import write_tensors
 
@@ -126,9 +129,9 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
 def _noise(model: Model, inputs: Inputs, options: Generation) -> Tensor:
     """Noise of all scales, through the first model's image processor.
 
-    Normal about grey, cut at black and white: the sum of noise on grids of the image's size, half of it, a quarter, ...,
-    enlarged. Pictures of the world vary slowly: independent pixels alone may tell less of a model than its weights do
-    (`docs/lab/experiments.md`). ``pixel_values`` float32 [n, channels, height, width].
+    Normal about grey, cut at black and white: the sum of noise on grids of the image's size, half of it, a quarter,
+    ..., enlarged. Pictures of the world vary slowly: independent pixels alone may tell less of a model than its
+    weights do (`docs/lab/experiments.md`). ``pixel_values`` float32 [n, channels, height, width].
     """
     import torch
     from PIL import Image
@@ -179,16 +182,19 @@ class _Writer:
         ref, its = self.model.ref, self.inputs
         if its.task != "causal" or its.images:
             raise IsomergeError(
-                f"{ref} ({its.architecture or self.model.spec.model_type}) neither writes texts nor sees only images: "
+                f"{ref} ({its.architecture or self.model.spec.model_type}) neither writes texts nor sees only "
+                f"images: "
                 "without data of your own this works for causal language models and classifiers of images"
             )
         if its.vocabulary != first.inputs.vocabulary:
             raise IsomergeError(
-                f"{ref} has {its.vocabulary} tokens, {first.model.ref} has {first.inputs.vocabulary}: give models of one vocabulary"
+                f"{ref} has {its.vocabulary} tokens, {first.model.ref} has {first.inputs.vocabulary}: give "
+                f"models of one vocabulary"
             )
 
     def write(self, number: int, models: int, count: int, length: int, options: Generation) -> Tensor:
-        """This model's share of the texts, int64 [count, length]; it is the one with this ``number`` of so many ``models``."""
+        """This model's share of the texts, int64 [count, length]; it is the one with this ``number`` of so many
+        ``models``."""
         import torch
 
         module = self._module(options.device)
@@ -200,7 +206,8 @@ class _Writer:
         return torch.cat(parts)
 
     def _continued(self, module: Any, first: Tensor, length: int, seed: int) -> Tensor:
-        """Texts int64 [n, length] from their first tokens. The end of one does not stop it: another one begins there."""
+        """Texts int64 [n, length] from their first tokens. The end of one does not stop it: another one begins
+        there."""
         import torch
         from transformers import GenerationConfig
 

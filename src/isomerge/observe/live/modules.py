@@ -69,8 +69,8 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
 
 
 def eager_experts(config: dict[str, Any]) -> dict[str, str]:
-    """How a model with experts is to be loaded: products of matrices in groups have no gradients on every device, and want strides of
-    16 bytes, which small experts do not have."""
+    """How a model with experts is to be loaded: products of matrices in groups have no gradients on every device,
+    and want strides of 16 bytes, which small experts do not have."""
     return {"experts_implementation": "eager"} if _has_experts(config) else {}
 
 
@@ -84,8 +84,8 @@ def _has_experts(config: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
-    """A folder that transformers can load: the checkpoint's own, or a temporary one for a view (adapters merged in, layers
-    stacked or left out) or for tensors in memory."""
+    """A folder that transformers can load: the checkpoint's own, or a temporary one for a view (adapters merged in,
+    layers stacked or left out) or for tensors in memory."""
     from isomerge.models.materialise import materialise
 
     if checkpoint.in_folder:
@@ -114,7 +114,8 @@ def _first_line(error: Exception) -> str:
 def parameter_names(module: nn.Module, spec: Spec) -> dict[str, str]:
     """From canonical tensor names to the names of a module's parameters, by the spec alone: no file is there.
 
-    Where there is one, `isomerge.observe.live.parameter_places.places_of` also finds what transformers renames and fuses.
+    Where there is one, `isomerge.observe.live.parameter_places.places_of` also finds what transformers renames and
+    fuses.
 
     A parameter that the module uses in several places (tied embeddings) appears once, under the canonical name that
     is not tied to another; buffers do not appear.

@@ -1,4 +1,5 @@
-"""Where the tensors of a model are in its live module: whole under some name, or as parts of what transformers fuses."""
+"""Where the tensors of a model are in its live module: whole under some name, or as parts of what transformers
+fuses."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ class LivePlaces:
             piece.put(tensor, weights[target])
 
     def read(self, weights: Mapping[str, Tensor], canonical: str) -> Tensor:
-        """One tensor out of live ones, in the shape in which it is stored: not copied where the module has it whole."""
+        """One tensor out of live ones, in the shape in which it is stored: not copied where the module has it
+        whole."""
         if canonical in self.names:
             return weights[self.names[canonical]]
         parts = self.parts[canonical]
@@ -104,8 +106,8 @@ def every_weight(module: nn.Module) -> dict[str, Tensor]:
 def places_of(module: nn.Module, model: Model) -> LivePlaces:
     """Where a model's floating-point tensors are in a module that was loaded from it.
 
-    A tensor that the module uses in several places (tied embeddings) appears once, under the canonical name that is not
-    tied to another. Tensors that the module has no use for, and integers, do not appear.
+    A tensor that the module uses in several places (tied embeddings) appears once, under the canonical name that is
+    not tied to another. Tensors that the module has no use for, and integers, do not appear.
 
     Args:
         module: a module from `isomerge.observe.live.modules.load_module`; heads may have been untied since.

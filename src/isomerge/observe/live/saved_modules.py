@@ -13,13 +13,14 @@ def save_module(module: Any, folder: str | Path) -> None:
     """Write a live module of transformers or diffusers as a checkpoint, without a bar.
 
     Raises:
-        IsomergeError: it has adapters, of which alone ``save_pretrained`` would write the weights; or it cannot be saved
-            (weights without values, on the device meta; settings of generation that contradict each other).
+        IsomergeError: it has adapters, of which alone ``save_pretrained`` would write the weights; or it cannot be
+            saved (weights without values, on the device meta; settings of generation that contradict each other).
     """
     kind = type(module).__name__
     if getattr(module, "peft_config", None):
         raise IsomergeError(
-            f"{kind}: save_pretrained writes the adapter alone, and the base would be read from disk, whatever it is in memory: "
+            f"{kind}: save_pretrained writes the adapter alone, and the base would be read from disk, whatever "
+            f"it is in memory: "
             "give merge_and_unload() of it, or save the adapter and give base+adapter"
         )
     try:
@@ -28,5 +29,6 @@ def save_module(module: Any, folder: str | Path) -> None:
     except Exception as error:  # NotImplementedError, ValueError, RuntimeError: whatever does not fit
         told = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
         raise IsomergeError(
-            f"{kind}: save_pretrained fails ({told}): correct what it names, or give the folder that the module was loaded from"
+            f"{kind}: save_pretrained fails ({told}): correct what it names, or give the folder that the module "
+            f"was loaded from"
         ) from error

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint stores of a module as numbers that are trained, by the module's names; tied ones once.
 
-    Parameters, and buffers that are stored and floating point, such as the correction of a router or the bias of a head:
-    whatever moves or averages weights moves these as well. They are the module's own tensors.
+    Parameters, and buffers that are stored and floating point, such as the correction of a router or the bias of a
+    head: whatever moves or averages weights moves these as well. They are the module's own tensors.
     """
     found: dict[str, Tensor] = dict(module.named_parameters())
     stored = module.state_dict(keep_vars=True).keys()

@@ -43,8 +43,8 @@ def substituted(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[No
 
 
 def module_as_told(model: Model, device: str, dtype: torch.dtype | None = None) -> nn.Module:
-    """The module of a model, its parameters in ``dtype`` (float32 when None), with a head of its own where the model has one, stored or in memory: of a model that was untied, the
-    config in its folder says otherwise.
+    """The module of a model, its parameters in ``dtype`` (float32 when None), with a head of its own where the
+    model has one, stored or in memory: of a model that was untied, the config in its folder says otherwise.
 
     Raises:
         IsomergeError: see `untied_module`.
@@ -53,7 +53,8 @@ def module_as_told(model: Model, device: str, dtype: torch.dtype | None = None) 
 
 
 def untied_module(model: Model, device: str, dtype: torch.dtype | None = None) -> nn.Module:
-    """The module of a model, its parameters in ``dtype`` (float32 when None); where the model was untied, the module's head has weights of its own.
+    """The module of a model, its parameters in ``dtype`` (float32 when None); where the model was untied, the
+    module's head has weights of its own.
 
     Raises:
         IsomergeError: transformers cannot load it, or the module has no place for a head that is stored.
@@ -84,14 +85,16 @@ def _live_names(module: nn.Module, model: Model, canonical: str) -> list[str]:
     head: Any = getattr(module, "get_output_embeddings", lambda: None)()
     if not found and head is not None:
         raise IsomergeError(
-            f"{model.ref} stores {model.names[canonical]}, but {type(module).__name__} of this version of transformers has "
+            f"{model.ref} stores {model.names[canonical]}, but {type(module).__name__} of this version of "
+            f"transformers has "
             "its head under a name that the spec does not know: update isomerge, or match without data"
         )
     return found
 
 
 def enable_checkpointing(module: nn.Module) -> None:
-    """Have a module recompute its activations when gradients are taken, without dropout or anything else that is drawn.
+    """Have a module recompute its activations when gradients are taken, without dropout or anything else that is
+    drawn.
 
     Raises:
         IsomergeError: its class cannot.

@@ -1,7 +1,7 @@
 """The Fisher information of a model on data: its diagonal, and its Kronecker factors for linear layers.
 
-A sample is one example, with the log-likelihood l that `isomerge.observe.stats.likelihoods` gives it. Every tensor is read
-once per sample: ``F = E (dl/dW)^2`` (Matena & Raffel 2022, Eq. 3), and for y = W x
+A sample is one example, with the log-likelihood l that `isomerge.observe.stats.likelihoods` gives it. Every tensor
+is read once per sample: ``F = E (dl/dW)^2`` (Matena & Raffel 2022, Eq. 3), and for y = W x
 ``G = E sum_t g_t g_t^T`` with g_t = dl/dy_t, which with ``A = E x x^T`` over tokens is the factored Fisher
 ``F_W ~ G (x) A`` (Martens & Grosse 2015; for weights shared over tokens "K-FAC expand", Eschenhagen et al. 2023).
 """
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from isomerge.models.recognised import Model
     from isomerge.observe.data.examples import Examples
 
-# Outputs that no space moves (classes, vocabularies) have a full factor up to this width (128 MB), a diagonal above.
+# Outputs that no space moves (classes, vocabularies) have a full factor up to this width (128 MB), a diagonal
+# above.
 WIDE = 4096
 
 
@@ -57,8 +58,8 @@ def gather_fisher(
 ) -> FisherInformation:
     """Run a module forwards and backwards over examples, one at a time: gradients of batches cannot be told apart.
 
-    (``torch.func.vmap`` cannot trace the attention masks of most text models of transformers 5, and position tables that
-    a batch shares have no gradient per example.)
+    (``torch.func.vmap`` cannot trace the attention masks of most text models of transformers 5, and position tables
+    that a batch shares have no gradient per example.)
 
     Args:
         model: the checkpoint that the module was loaded from.
@@ -69,7 +70,8 @@ def gather_fisher(
         seed: of the labels that are drawn; every example has its own, whatever comes before it.
 
     Raises:
-        IsomergeError: no head, no distribution over classes, labels that do not fit, nothing to predict, or gradients that are no finite numbers.
+        IsomergeError: no head, no distribution over classes, labels that do not fit, nothing to predict, or
+            gradients that are no finite numbers.
     """
     import torch
 
@@ -79,7 +81,8 @@ def gather_fisher(
     labels = labels_for(examples, labels)
     if prediction_of(module, examples.tensors.get("labels")) is not CLASSES:
         raise IsomergeError(
-            f"{model.ref} predicts values, or several labels at once, and Fisher information is gathered of distributions "
+            f"{model.ref} predicts values, or several labels at once, and Fisher information is gathered of "
+            f"distributions "
             "over classes or tokens only: leave fisher and kfac out of --kinds"
         )
     sums = _Sums(model, module, diagonal=diagonal, factors=factors)

@@ -22,8 +22,8 @@ def run_until(
 ) -> dict[Place, list[Tensor]]:
     """What a module's places see of a batch, float64 [rows, width] without padding, one tensor per call.
 
-    The forward pass ends as soon as every place was called as often as ``calls`` says; those that are called less often
-    are there with fewer tensors.
+    The forward pass ends as soon as every place was called as often as ``calls`` says; those that are called less
+    often are there with fewer tensors.
     """
     from isomerge.observe.losses import outputs_of
 

@@ -112,7 +112,8 @@ def gather(
     for key, x in (*values.items(), *sums.grams.items()):
         if not bool(x.isfinite().all()):
             raise IsomergeError(
-                f"{model.ref}: activations at {key} are not finite: its weights, or the numbers of the data, are too large for float32"
+                f"{model.ref}: activations at {key} are not finite: its weights, or the numbers of the data, "
+                f"are too large for float32"
             )
     known = {key: tap for key, (tap, _) in places.items()}
     rows_of = pairing(head, rows, batch_size) if head is not None else ""
@@ -130,7 +131,8 @@ def gather(
 def _batches(
     examples: Examples, head: Examples | None, rows: int, size: int, *, rest: bool
 ) -> Iterator[tuple[dict[str, Tensor], int]]:
-    """Batches, and how many rows are kept of each: those of the first examples, the ``head``, then the others if asked for."""
+    """Batches, and how many rows are kept of each: those of the first examples, the ``head``, then the others if
+    asked for."""
     if head is not None:
         yield from shared_out(head, rows, size)
     first = 0 if head is None else len(head)

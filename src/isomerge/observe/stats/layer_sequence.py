@@ -1,7 +1,7 @@
 """The order in which a module runs its linear layers: what changes a merged model from its inputs to its outputs.
 
-The order is found by running one example, not from an architecture: which layers read the same tensor, which add what
-they give to a stream that a norm reads next, and which are the last ones.
+The order is found by running one example, not from an architecture: which layers read the same tensor, which add
+what they give to a stream that a norm reads next, and which are the last ones.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
     from isomerge.observe.data.examples import Examples
 
-# What is added to a layer's output arrives at a norm up to rounding: a sum's other terms may be a thousand times larger.
+# What is added to a layer's output arrives at a norm up to rounding: a sum's other terms may be a thousand times
+# larger.
 ARRIVED = 1e-3
-# Inputs that differ by less than this fraction of their largest number differ by the order of sums on an accelerator.
+# Inputs that differ by less than this fraction of their largest number differ by the order of sums on an
+# accelerator.
 ROUNDING = 1e-6
 
 
@@ -137,7 +139,8 @@ class _Finder:
         return found
 
     def _target(self, path: str) -> str | None:
-        """The norm at which something added to a layer's output arrives unchanged; empty when it arrives nowhere."""
+        """The norm at which something added to a layer's output arrives unchanged; empty when it arrives
+        nowhere."""
         import torch
 
         noise: list[Tensor] = []

@@ -1,10 +1,11 @@
 """Log-likelihoods of examples: what is differentiated for the Fisher information.
 
-A *sample* is one example: an image with its class, or a whole sequence. Its log-likelihood is log p(y | x) for a class, and
-the mean of log p(y_t | x, y_<t) over the predicted tokens for sequences, so that long texts count as much as short ones.
+A *sample* is one example: an image with its class, or a whole sequence. Its log-likelihood is log p(y | x) for a
+class, and the mean of log p(y_t | x, y_<t) over the predicted tokens for sequences, so that long texts count as
+much as short ones.
 
-Which y: those of the data (``given``: the empirical Fisher), one drawn from the model's own prediction (``sampled``), or
-all classes, by their probability (``expected``: the Fisher itself).
+Which y: those of the data (``given``: the empirical Fisher), one drawn from the model's own prediction
+(``sampled``), or all classes, by their probability (``expected``: the Fisher itself).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Linear layers: where each one's input and the gradient of its output lie, as tensors with typed axes.
 
-For a layer y = W x, RegMean needs E x x^T and K-FAC the two factors E x x^T and E g g^T with g = dL/dy. The input has the
-axis of W's columns with plain and dual exchanged, as everywhere. A gradient moves against what it is the gradient of, so
-g has the axis of W's rows exchanged as well.
+For a layer y = W x, RegMean needs E x x^T and K-FAC the two factors E x x^T and E g g^T with g = dL/dy. The input
+has the axis of W's columns with plain and dual exchanged, as everywhere. A gradient moves against what it is the
+gradient of, so g has the axis of W's rows exchanged as well.
 """
 
 from __future__ import annotations

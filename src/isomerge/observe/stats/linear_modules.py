@@ -1,4 +1,5 @@
-"""The linear layers of a live module: their weights, what one example gives each to read, and what a pass over them leaves."""
+"""The linear layers of a live module: their weights, what one example gives each to read, and what a pass over them
+leaves."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class Layer:
     def fits(self, seen: Sequence[Tensor], batch: Mapping[str, Tensor]) -> bool:
         """Whether rows [n, width] from a batch, one tensor per call, are the same tokens in every model.
 
-        They are when their number follows from that of examples alone, or from that of a table of positions. An expert is
-        given as many as its router chooses.
+        They are when their number follows from that of examples alone, or from that of a table of positions. An
+        expert is given as many as its router chooses.
         """
         count, mask = len(next(iter(batch.values()))), batch.get("attention_mask")
         wanted = self.rows.get(shape_of(batch), ())

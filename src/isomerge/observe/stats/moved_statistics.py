@@ -1,8 +1,8 @@
 """How statistics of a model move along with it: the laws by which a file is moved instead of being made again.
 
-For a group element g that acts on weights, activations x move as x -> g x and gradients as grad -> g^-T grad. So a Gram
-moves to g G g^T, exactly, for every group. A diagonal Fisher E grad_i^2 is no tensor: it stays diagonal only where g
-takes every coordinate to one coordinate (permutations, signs, scales, and products of them).
+For a group element g that acts on weights, activations x move as x -> g x and gradients as grad -> g^-T grad. So a
+Gram moves to g G g^T, exactly, for every group. A diagonal Fisher E grad_i^2 is no tensor: it stays diagonal only
+where g takes every coordinate to one coordinate (permutations, signs, scales, and products of them).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ ZERO = 1e-6
 def moved_moments(alignment: Alignment, tap: Tap, gram: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     """E x x^T [width, width] and E x [width] at a tap of the moved model, exactly, shifts of biases included.
 
-    A shift d of a value bias adds d to what the output projection reads (attention weights sum to one), and to what the
-    biased layer gives: E (x + d)(x + d)^T = G + m d^T + d m^T + d d^T.
+    A shift d of a value bias adds d to what the output projection reads (attention weights sum to one), and to what
+    the biased layer gives: E (x + d)(x + d)^T = G + m d^T + d m^T + d d^T.
     """
     gram, mean = gram.clone(), mean.clone()
     for stage in alignment.stages:
@@ -49,7 +49,8 @@ def moved_moments(alignment: Alignment, tap: Tap, gram: Tensor, mean: Tensor) ->
 
 
 def moved_factor(alignment: Alignment, tap: Tap, factor: Tensor) -> Tensor:
-    """E g g^T [width, width] of the gradient at a tap (`isomerge.observe.stats.linear_layers.gradient_tap`) of the moved model.
+    """E g g^T [width, width] of the gradient at a tap (`isomerge.observe.stats.linear_layers.gradient_tap`) of the
+    moved model.
 
     A diagonal [width] belongs to an axis that nothing moves, and stays.
     """
@@ -63,7 +64,8 @@ def moved_factor(alignment: Alignment, tap: Tap, factor: Tensor) -> Tensor:
 def moved_fisher(alignment: Alignment, block: Block, fisher: Tensor, ref: str = "") -> Tensor:
     """The diagonal Fisher of a block of the moved model, exactly: W' = s W has F' = F / s^2.
 
-    With a monomial g, ``(g^-T grad)_i^2 = (g^-T sqrt(F))_i^2``: so the elements act on square roots as on gradients.
+    With a monomial g, ``(g^-T grad)_i^2 = (g^-T sqrt(F))_i^2``: so the elements act on square roots as on
+    gradients.
 
     Args:
         alignment: must take every coordinate of the block to one coordinate.
@@ -92,8 +94,10 @@ def check_closed(alignment: Alignment, block: Block, ref: str = "") -> None:
         mixing = _mixing_space(stage, block) or _mixing_shift(stage, block)
         if mixing:
             raise IsomergeError(
-                f"{ref + ': ' if ref else ''}the diagonal Fisher of {block.key} cannot follow {mixing}, which mixes its "
-                "coordinates: use the method fisher_kfac (isomerge stats --kinds kfac), choose --spaces of permutations "
+                f"{ref + ': ' if ref else ''}the diagonal Fisher of {block.key} cannot follow {mixing}, which "
+                f"mixes its "
+                "coordinates: use the method fisher_kfac (isomerge stats --kinds kfac), choose --spaces of "
+                "permutations "
                 "and scales alone (such as h,ff,scale), or give --data, so that it is computed on the aligned model"
             )
 

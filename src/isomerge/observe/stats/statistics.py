@@ -1,13 +1,15 @@
-"""Statistics of a model: what its activations and gradients say, gathered once and read by every later match and merge.
+"""Statistics of a model: what its activations and gradients say, gathered once and read by every later match and
+merge.
 
-One safetensors file per model. Keys are ``<kind>/<place>``. ``rows`` are activations [rows, width] at every tap (pairs of
-rows of two models give the cross-Grams that matching needs), ``mean`` [width] and ``gram`` [width, width] are E x and
-E x x^T over every token, in the model's own coordinates. What linear layers read is there by its Gram alone, once where
-several read the same. ``fisher`` and ``kfac`` are of blocks (`isomerge.observe.stats.fisher_information`). Further kinds can be
-added beside these: a reader takes the kinds that it knows.
+One safetensors file per model. Keys are ``<kind>/<place>``. ``rows`` are activations [rows, width] at every tap
+(pairs of rows of two models give the cross-Grams that matching needs), ``mean`` [width] and ``gram`` [width, width]
+are E x and E x x^T over every token, in the model's own coordinates. What linear layers read is there by its Gram
+alone, once where several read the same. ``fisher`` and ``kfac`` are of blocks
+(`isomerge.observe.stats.fisher_information`). Further kinds can be added beside these: a reader takes the kinds
+that it knows.
 
-A file belongs to one model, known by a digest of its weights, and moves along with it: statistics of a moved model are
-moved statistics of the model (`isomerge.observe.stats.moved_statistics`).
+A file belongs to one model, known by a digest of its weights, and moves along with it: statistics of a moved model
+are moved statistics of the model (`isomerge.observe.stats.moved_statistics`).
 """
 
 from __future__ import annotations
@@ -89,8 +91,8 @@ def write_statistics(
     Args:
         path: the file.
         statistics: of the model's activations.
-        dtype: of the rows, ``float32`` or ``float16`` (half the size, 3 digits). Grams, Fishers and factors are float32,
-            means float64.
+        dtype: of the rows, ``float32`` or ``float16`` (half the size, 3 digits). Grams, Fishers and factors are
+            float32, means float64.
         fisher: of its gradients.
 
     Raises:

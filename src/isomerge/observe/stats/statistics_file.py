@@ -87,7 +87,8 @@ class StatisticsFile:
             raise IsomergeError(f"{self.path}: {name} cannot be read ({error}): make the file again") from None
         if not (x.is_floating_point() and self._fits(name, list(x.shape)) and bool(x.isfinite().all())):
             raise IsomergeError(
-                f"{self.path}: {name} is not what a tap of {self.model.ref} gives: this file is damaged, make it again"
+                f"{self.path}: {name} is not what a tap of {self.model.ref} gives: this file is damaged, make "
+                f"it again"
             )
         return x
 

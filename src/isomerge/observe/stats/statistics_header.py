@@ -1,4 +1,5 @@
-"""Headers of statistics files, read and checked in one place; whether a file is of a model's very weights is checked behind it."""
+"""Headers of statistics files, read and checked in one place; whether a file is of a model's very weights is
+checked behind it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def read_statistics_header(path: str | Path, model: Model) -> tuple[dict[str, An
     """The header of a statistics file and the names of its tensors; no tensor is read, nor a weight of the model.
 
     Raises:
-        IsomergeError: no such file, none of ours, one of another version, or one for another architecture than ``model``'s.
+        IsomergeError: no such file, none of ours, one of another version, or one for another architecture than
+            ``model``'s.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -37,7 +39,8 @@ def read_statistics_header(path: str | Path, model: Model) -> tuple[dict[str, An
         raise IsomergeError(f"{path}: not a statistics file of isomerge: make one with isomerge stats")
     if header.get("version") != VERSION:
         raise IsomergeError(
-            f"{path}: version {header.get('version')} of the format, but this program reads {VERSION}: make it again with "
+            f"{path}: version {header.get('version')} of the format, but this program reads {VERSION}: make it "
+            f"again with "
             "isomerge stats"
         )
     if header.get("model_type") != model.spec.model_type:
@@ -76,7 +79,8 @@ def check_same_data(files: Sequence[str], told: Sequence[Any]) -> None:
             )
         if str(rows).split()[1:] != str(told[0]).split()[1:]:
             raise IsomergeError(
-                f"{files[0]} and {file} have rows that were chosen otherwise: make both with the same --rows and --batch-size"
+                f"{files[0]} and {file} have rows that were chosen otherwise: make both with the same --rows "
+                f"and --batch-size"
             )
         raise IsomergeError(
             f"{files[0]} and {file} are of different data: make both with the same --data, --limit and --length"

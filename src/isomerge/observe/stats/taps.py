@@ -1,8 +1,9 @@
 """Taps: where activations are read, and which axes they have.
 
-What comes out of a linear layer has the axis of its weight's rows, what goes into one has the axis of its columns, and
-what comes out of a norm lies in the residual stream. So an activation matrix [samples, width] is one more tensor with
-typed axes: a change of basis moves it as it moves weights, and matching needs its cross-Gram and nothing else.
+What comes out of a linear layer has the axis of its weight's rows, what goes into one has the axis of its columns,
+and what comes out of a norm lies in the residual stream. So an activation matrix [samples, width] is one more
+tensor with typed axes: a change of basis moves it as it moves weights, and matching needs its cross-Gram and
+nothing else.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def plain(axis: Axis, *, flip: bool = False) -> Axis:
 def plan_taps(model: Model, module: nn.Module) -> list[tuple[Tap, str]]:
     """The taps of a module, with the names of its submodules, in the order of the spec.
 
-    Norms are read at their outputs, linear layers at outputs and inputs that do not lie in a residual stream (what does
-    is read at the norms; sums of many writers say less).
+    Norms are read at their outputs, linear layers at outputs and inputs that do not lie in a residual stream (what
+    does is read at the norms; sums of many writers say less).
     """
     return [
         (_tap(block, side, axis), path)
@@ -98,7 +99,8 @@ def _tap(block: Block, side: str, axis: Axis) -> Tap:
 
 
 def input_axis(module: nn.Module) -> int | None:
-    """The axis of a linear layer's weight that reads its input; None for modules that give anything but ``W x + b``.
+    """The axis of a linear layer's weight that reads its input; None for modules that give anything but ``W x +
+    b``.
 
     Routers of experts may be linear layers by class, and give scores and choices.
     """
@@ -197,7 +199,8 @@ def reading(
 def capture(
     model: Model, module: nn.Module, examples: Examples, *, rows: int = ROWS, batch_size: int = 16
 ) -> Activations:
-    """Run a module over examples and keep up to ``rows`` rows of every tap, evenly spread over examples and positions.
+    """Run a module over examples and keep up to ``rows`` rows of every tap, evenly spread over examples and
+    positions.
 
     Padding is left out. Equal examples give equal rows for every model of one architecture.
     """
@@ -212,7 +215,8 @@ def captured(
     batch_size: int,
     images: Collection[str] = (),
 ) -> Activations:
-    """See `capture`, at some places of a module; ``images`` are the keys of taps that see [n, channels, height, width]."""
+    """See `capture`, at some places of a module; ``images`` are the keys of taps that see [n, channels, height,
+    width]."""
     import torch
 
     from isomerge.observe.losses import outputs_of
@@ -233,7 +237,8 @@ def captured(
 
 
 def shared_out(examples: Examples, rows: int, batch_size: int) -> Iterator[tuple[dict[str, Tensor], int]]:
-    """Batches without padding, and how many of ``rows`` rows are kept of each: as many as its share of the examples."""
+    """Batches without padding, and how many of ``rows`` rows are kept of each: as many as its share of the
+    examples."""
     done = 0
     for batch in examples.without_padding(batch_size):
         first, done = done, done + len(next(iter(batch.values())))

@@ -1,8 +1,8 @@
 """Optimisers whose trajectory does not depend on the point of the orbit where training began.
 
-Both take the gradient in the invariant metric (`isomerge.quotient.optim.invariant_metric`). A bias that a shift moves freely
-holds still: what it would do, the bias that it is carried into does. Parameters that no continuous space moves are
-updated as torch's SGD and AdamW do.
+Both take the gradient in the invariant metric (`isomerge.quotient.optim.invariant_metric`). A bias that a shift
+moves freely holds still: what it would do, the bias that it is carried into does. Parameters that no continuous
+space moves are updated as torch's SGD and AdamW do.
 """
 
 from __future__ import annotations

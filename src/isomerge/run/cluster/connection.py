@@ -13,8 +13,8 @@ from typing import Any
 from isomerge.errors import ClusterError, IsomergeError
 
 UNTOLD = "RAY_IGNORE_UNHANDLED_ERRORS"
-"""The environment variable without which Ray prints a traceback for every unit that ends beside one that has failed: its folder is
-gone then, and what went wrong is told already."""
+"""The environment variable without which Ray prints a traceback for every unit that ends beside one that has
+failed: its folder is gone then, and what went wrong is told already."""
 STORE = 100 << 20
 """Bytes of the object store of a cluster that is started here; nothing of size goes through it."""
 
@@ -30,8 +30,8 @@ def connected(address: str | None, jobs: int | None) -> Iterator[None]:
     """Connected to a cluster; one that was started for it is stopped at the end.
 
     Args:
-        address: ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts one of this machine
-            alone, unless this process is connected already.
+        address: ``auto`` for the cluster that this machine is part of, or ``host:port``; None starts one of this
+            machine alone, unless this process is connected already.
         jobs: tasks at once that a cluster of this machine alone has room for; by default one for each CPU.
 
     Raises:

@@ -1,8 +1,8 @@
 """What the driver leaves for its workers on the storage that all machines share: the work on units, tensors apart.
 
-The work is pickled, but for its tensors, which are a safetensors file beside it: through the cluster's object store goes a
-path. A worker reads the pickle only if it has the digest that the driver names, so that nobody who can merely write to the
-storage has workers run what he likes.
+The work is pickled, but for its tensors, which are a safetensors file beside it: through the cluster's object store
+goes a path. A worker reads the pickle only if it has the digest that the driver names, so that nobody who can
+merely write to the storage has workers run what he likes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Parcel:
     """Of the file of its tensors."""
     versions: tuple[tuple[str, str], ...] = field(default_factory=lambda: tuple(versions().items()))
     mkl: str | None = field(default_factory=lambda: mkl_mode() if is_reproducible() else None)
-    """The mode in which workers must compute; None where the driver itself computes in none that is reproducible."""
+    """The mode in which workers must compute; None where the driver itself computes in none that is
+    reproducible."""
 
 
 def pack(work: UnitWork, folder: Path) -> Parcel:
@@ -95,19 +96,21 @@ def unpack(parcel: Parcel) -> UnitWork:
     """The work that the driver has left, with this machine's view of its files.
 
     Raises:
-        ClusterError: naming the machine, and what is other here than on the driver's: releases, MKL's mode, the output's folder, or a
-            checkpoint's file.
+        ClusterError: naming the machine, and what is other here than on the driver's: releases, MKL's mode, the
+            output's folder, or a checkpoint's file.
     """
     here = socket.gethostname()
     mine = versions()
     for name, wanted in parcel.versions:
         if mine[name] != wanted:
             raise ClusterError(
-                f"{here} has {name} {mine[name]}, but the driver has {wanted}: install the same release on all machines"
+                f"{here} has {name} {mine[name]}, but the driver has {wanted}: install the same release on all "
+                f"machines"
             )
     if parcel.mkl not in (None, mkl_mode()):
         raise ClusterError(
-            f"{here} computes with {VARIABLE}={mkl_mode()}, but the driver with {parcel.mkl}: set the same on all machines "
+            f"{here} computes with {VARIABLE}={mkl_mode()}, but the driver with {parcel.mkl}: set the same on "
+            f"all machines "
             "before Ray is started there"
         )
     path = Path(parcel.path)
@@ -129,11 +132,13 @@ def unpack(parcel: Parcel) -> UnitWork:
         return _Unpickler(io.BytesIO(content), path.with_suffix(".safetensors")).load()
     except (ImportError, AttributeError) as error:
         raise ClusterError(
-            f"{here} lacks code that the driver has ({error}): install the packages of your own merge methods on all machines"
+            f"{here} lacks code that the driver has ({error}): install the packages of your own merge methods "
+            f"on all machines"
         ) from None
     except IsomergeError as error:
         raise ClusterError(
-            f"{here} does not see what the driver sees: {error}; checkpoints must be in folders that all machines share, "
+            f"{here} does not see what the driver sees: {error}; checkpoints must be in folders that all "
+            f"machines share, "
             "under the same path"
         ) from None
 

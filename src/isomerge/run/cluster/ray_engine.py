@@ -25,10 +25,11 @@ from isomerge.run.unit_work import Solved, UnitWork
 from isomerge.symmetry.units import Unit
 
 RETRIES = 5
-"""How often a unit is begun again whose worker or machine is lost; one that always ends its worker must end the run."""
+"""How often a unit is begun again whose worker or machine is lost; one that always ends its worker must end the
+run."""
 AHEAD = 2
-"""Units per CPU that are handed over without ``jobs``: the next ones wait at the machines, and a cluster that grows on
-demand sees the demand."""
+"""Units per CPU that are handed over without ``jobs``: the next ones wait at the machines, and a cluster that grows
+on demand sees the demand."""
 PATIENCE = 600.0
 """Seconds that a cluster without a machine that is large enough may take to get one."""
 LOOK = 5.0
@@ -38,9 +39,9 @@ LOOK = 5.0
 class RayEngine:
     """Units as tasks of a cluster; closed at the end of a run.
 
-    Through the object store go paths and small results; tensors go by the storage that all machines share, on which the
-    checkpoints and the output's folder must be, under the same paths. Each task has one thread and asks for the memory that
-    its unit is estimated to take, and for a GPU where units are matched on one.
+    Through the object store go paths and small results; tensors go by the storage that all machines share, on which
+    the checkpoints and the output's folder must be, under the same paths. Each task has one thread and asks for the
+    memory that its unit is estimated to take, and for a GPU where units are matched on one.
 
     Args:
         address: see `isomerge.run.cluster.connection.connected`.
@@ -61,8 +62,8 @@ class RayEngine:
         """See `isomerge.run.local_engine.Engine.run`; the largest units are begun first.
 
         Raises:
-            ClusterError: no cluster, no machine that is large enough, a unit that lost its worker too often, or a machine that
-                does not see the same files.
+            ClusterError: no cluster, no machine that is large enough, a unit that lost its worker too often, or a
+                machine that does not see the same files.
         """
         if not demand.units:
             return
@@ -79,13 +80,15 @@ class RayEngine:
         try:
             yield from tasks.solved()
         finally:
-            # without their parcel units that wait end at once. They are not cancelled: Ray ends this process with a failed check where
+            # without their parcel units that wait end at once. They are not cancelled: Ray ends this process with a
+            # failed check where
             # a task that it has begun again after a worker's death is cancelled and then answers (task_manager.cc)
             remove_at_once(folder)
 
 
 def remove_at_once(folder: Path) -> None:
-    """Remove a folder that workers may still write to: under another name first, so that no file is made while it is emptied."""
+    """Remove a folder that workers may still write to: under another name first, so that no file is made while it
+    is emptied."""
     aside = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
         folder.rename(aside)
@@ -159,7 +162,8 @@ class _Tasks:
             else "no machine is left"
         )
         raise ClusterError(
-            f"the unit of {unit.key} needs about {need / 1e9:.2g} GB, and {what}: add one that is large enough, then run the "
+            f"the unit of {unit.key} needs about {need / 1e9:.2g} GB, and {what}: add one that is large enough, "
+            f"then run the "
             "same command again to go on"
         )
 
@@ -177,6 +181,7 @@ class _Tasks:
             raise
         except RayError as error:
             raise ClusterError(
-                f"the unit of {unit.key} was lost with its worker {RETRIES + 1} times ({type(error).__name__}): look whether a "
+                f"the unit of {unit.key} was lost with its worker {RETRIES + 1} times ({type(error).__name__}): "
+                f"look whether a "
                 "machine runs out of memory; run the same command again to go on"
             ) from None

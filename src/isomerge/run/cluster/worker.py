@@ -1,8 +1,9 @@
 """What a worker of a cluster does: solve one unit and leave it on the storage that all machines share.
 
-It writes a file of its own, whole, under a name that no other attempt has, and never the output: the driver copies it to its
-place, as the output's only writer. On network file systems two machines that write neighbouring bytes of one file can lose
-each other's (a page is cached whole); and a worker that was given up for dead may still write when the output is complete.
+It writes a file of its own, whole, under a name that no other attempt has, and never the output: the driver copies
+it to its place, as the output's only writer. On network file systems two machines that write neighbouring bytes of
+one file can lose each other's (a page is cached whole); and a worker that was given up for dead may still write
+when the output is complete.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def solve_unit(parcel: Parcel, number: int) -> SolvedUnit:
 
 @contextmanager
 def _machine_named() -> Iterator[None]:
-    """What the system refuses this machine becomes a ClusterError that names it: others may be able to, and what is done stays."""
+    """What the system refuses this machine becomes a ClusterError that names it: others may be able to, and what is
+    done stays."""
     try:
         yield
     except UnfinishedError:
@@ -87,8 +89,8 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
     """On the driver: a unit that a worker has solved; its file is removed.
 
     Raises:
-        ClusterError: the file is not there, or not as the worker has written it, or the worker has read other bytes from a checkpoint than
-            another machine.
+        ClusterError: the file is not there, or not as the worker has written it, or the worker has read other bytes
+            from a checkpoint than another machine.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -106,7 +108,8 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
     for model, read in zip(work.models, solved.read, strict=True):
         if file := model.checkpoint.add_sums(read):
             raise ClusterError(
-                f"{solved.machine} has read other bytes from {file}, for {unit.key}, than another machine: all must see the "
+                f"{solved.machine} has read other bytes from {file}, for {unit.key}, than another machine: all "
+                f"must see the "
                 "same file under this path"
             )
     with _machine_named(), disk_errors(Path(solved.file), "removing"):

@@ -43,7 +43,8 @@ def check_match(matching: Matching) -> None:
 
 
 def prepare_baseline(run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching) -> list[dict[str, Any]]:
-    """Match every source by an exact baseline, once; ``given`` of every solver is set. Returns a report per source."""
+    """Match every source by an exact baseline, once; ``given`` of every solver is set. Returns a report per
+    source."""
     reports = []
     for k, pair in enumerate(solvers):
         path, key = run.blob(f"solution-{k}.safetensors"), f"solution {k}"

@@ -1,7 +1,8 @@
 """What every branch writes into a residual stream: the activations that optimal transport is computed from.
 
-Matching by symmetries reads the stream at its norms (`isomerge.observe.stats.taps`), where it is a sum of many writers. Transport
-maps are made writer by writer, and weighted by how large a branch is beside the stream that it joins.
+Matching by symmetries reads the stream at its norms (`isomerge.observe.stats.taps`), where it is a sum of many
+writers. Transport maps are made writer by writer, and weighted by how large a branch is beside the stream that it
+joins.
 """
 
 from __future__ import annotations

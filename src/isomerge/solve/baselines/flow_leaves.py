@@ -58,7 +58,8 @@ class Maps:
     """All maps of a model, and which of them move which leaf."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    """Maps by name, float32 [*batch, *source, *anchor]: what is kept is what is used, also after an interruption."""
+    """Maps by name, float32 [*batch, *source, *anchor]: what is kept is what is used, also after an
+    interruption."""
     steps: dict[str, list[Step]] = field(default_factory=dict)
     """By leaf, in the order of action."""
 

@@ -2,13 +2,13 @@
 
     maximise  sum over tensors <A, P B>  over permutations P of streams, heads, their dimensions, and neurons
 
-by coordinate descent from the identity: the permutations are visited in random order, each is replaced by the optimum with
-all others as they are (a linear assignment), until a whole sweep changes nothing. Tensors count as they are stored:
-neither gauges nor gains are fixed, and none is weighted. What shares heads is one coordinate: heads and the dimensions
-inside are solved together, exactly, which the paper's plain networks do not need.
+by coordinate descent from the identity: the permutations are visited in random order, each is replaced by the
+optimum with all others as they are (a linear assignment), until a whole sweep changes nothing. Tensors count as
+they are stored: neither gauges nor gains are fixed, and none is weighted. What shares heads is one coordinate:
+heads and the dimensions inside are solved together, exactly, which the paper's plain networks do not need.
 
-This is not what `isomerge.solve.pairs.stream_descent` does with permutations: that one starts from embeddings as well, folds gains,
-weights tensors by their norms, and solves all layers before it looks at the stream again.
+This is not what `isomerge.solve.pairs.stream_descent` does with permutations: that one starts from embeddings as
+well, folds gains, weights tensors by their norms, and solves all layers before it looks at the stream again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class WeightMatching:
     def solve(self, sweeps: int = SWEEPS) -> tuple[Alignment, dict[str, Any]]:
         """Descend until a sweep changes nothing; returns the alignment and the report.
 
-        The report's ``distances`` are squared distances of the two models, before the first sweep and after each one.
+        The report's ``distances`` are squared distances of the two models, before the first sweep and after each
+        one.
         """
         import torch
 
@@ -139,8 +140,8 @@ class WeightMatching:
     def _stream(self, name: str) -> _Step:
         """A residual stream, with everything else as it is.
 
-        A tensor that lies in the stream on both sides is linear in each: every side is counted with the other as it is,
-        and the step is judged by what it really gains.
+        A tensor that lies in the stream on both sides is linear in each: every side is counted with the other as it
+        is, and the step is judged by what it really gains.
         """
         import torch
 

@@ -125,7 +125,8 @@ class StreamMaps:
         return parts[0].x.double().abs().movedim(at, -1).flatten(0, -2).mean(0)
 
     def measure(self, part: Part) -> None:
-        """Remember how large the anchor's stream is: before a norm of a branch, or after a norm of the stream itself."""
+        """Remember how large the anchor's stream is: before a norm of a branch, or after a norm of the stream
+        itself."""
         stream = next((a for a in part.atoms if a.name in self.streams), None)
         if stream is None or self.anchor is None:
             return

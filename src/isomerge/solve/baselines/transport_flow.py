@@ -1,7 +1,7 @@
 """The flow of transport maps through a transformer (Imfeld et al., ICLR 2024, section 4), over typed axes.
 
-Maps are made in the order in which a model computes. A layer's input is transported by the map that it arrives with, its
-neurons by a map of their own, and that map is what the next layer's input arrives with:
+Maps are made in the order in which a model computes. A layer's input is transported by the map that it arrives
+with, its neurons by a map of their own, and that map is what the next layer's input arrives with:
 
 * What is read from a residual stream arrives with the stream's map: at a norm for its readers, else as it stands.
 * Queries and keys end in the softmax, so that their maps go nowhere; the values' map goes on into the output layer.
@@ -43,8 +43,8 @@ class TransportFlow:
         pair: the two models and the plan; spaces that are not selected are not transported.
         settings: the method.
         observer: told of progress.
-        activations: of the anchor and of the source (`isomerge.solve.baselines.branches`); needed where the cost is of
-            activations or the residual policy is weighted.
+        activations: of the anchor and of the source (`isomerge.solve.baselines.branches`); needed where the cost is
+            of activations or the residual policy is weighted.
     """
 
     def __init__(
@@ -166,7 +166,8 @@ class TransportFlow:
                 self.maps.add(part, self.stream.steps(part))
 
     def _compared(self, part: Part) -> Leaf:
-        """What a part's outputs are compared by: rows of weights, the source's with aligned inputs, or activations."""
+        """What a part's outputs are compared by: rows of weights, the source's with aligned inputs, or
+        activations."""
         key = f"{part.block.key}:out"
         if self.settings.cost == "activations" and self.centred is not None:
             a, b = self.centred

@@ -27,9 +27,9 @@ class TransportSettings:
     regularisation: float = 0.06
     """Of Sinkhorn, in units of the mean cost."""
     residual: str = "averaging"
-    """A stream's map after a branch was added, of its own map and the branch's: their ``averaging``, weighted by how large
-    they are (``weighted_scalar``: two numbers, ``weighted_matrix``: for every coordinate; these need activations), the
-    branch's alone (``no_residual``), or the stream's alone (``only_residual``)."""
+    """A stream's map after a branch was added, of its own map and the branch's: their ``averaging``, weighted by
+    how large they are (``weighted_scalar``: two numbers, ``weighted_matrix``: for every coordinate; these need
+    activations), the branch's alone (``no_residual``), or the stream's alone (``only_residual``)."""
     heads: str = "across"
     """``across``: one map for all dimensions of all heads (cross-head alignment); ``within``: heads to heads, and
     their dimensions inside."""
@@ -42,7 +42,8 @@ class TransportSettings:
 
     @property
     def exact(self) -> bool:
-        """Whether all maps are one symmetry of the model, so that the aligned source computes what the source does."""
+        """Whether all maps are one symmetry of the model, so that the aligned source computes what the source
+        does."""
         chosen = (self.coupling, self.residual, self.heads, self.queries)
         return chosen == ("emd", "only_residual", "within", "shared")
 

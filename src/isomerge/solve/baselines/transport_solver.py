@@ -1,4 +1,5 @@
-"""Fusion by optimal transport: solvers whose aligned source is no element of an orbit, but a soft average of neurons."""
+"""Fusion by optimal transport: solvers whose aligned source is no element of an orbit, but a soft average of
+neurons."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class TransportSolver:
     """Transports the units of a source to the places of an anchor; stands where a `PairSolver` does.
 
     Args:
-        pair: the two models, the plan and the working dtype. Its ``plan.selection`` says what is transported; residual
-            streams are with ``--spaces all``.
+        pair: the two models, the plan and the working dtype. Its ``plan.selection`` says what is transported;
+            residual streams are with ``--spaces all``.
         settings: the method.
     """
 
@@ -69,7 +70,8 @@ class TransportSolver:
         """
         if activations is not None and activations[0].fingerprint != activations[1].fingerprint:
             raise IsomergeError(
-                f"{self.anchor.ref} and {self.source.ref}: their activations are of different data: read the same for both"
+                f"{self.anchor.ref} and {self.source.ref}: their activations are of different data: read the "
+                f"same for both"
             )
         flow = TransportFlow(self.pair, self.settings, observer, activations)
         report = flow.run()
@@ -113,11 +115,13 @@ class TransportSolver:
         return self.pair.still(unit, squares)
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment | None:
-        """The maps as an element of the symmetry group; None where they are none and the function is not preserved."""
+        """The maps as an element of the symmetry group; None where they are none and the function is not
+        preserved."""
         return self.given
 
     def save(self, path: Path, report: dict[str, Any]) -> None:
-        """Write the maps (safetensors, float32) with a report, complete or not at all; an alignment goes beside them."""
+        """Write the maps (safetensors, float32) with a report, complete or not at all; an alignment goes beside
+        them."""
         assert self.flow is not None
         if self.given is not None:
             self.given.save(_beside(path))
@@ -160,7 +164,8 @@ def match_by_transport(
     """
     if not settings.exact:
         raise IsomergeError(
-            "an alignment needs hard maps that are one symmetry: coupling emd, residual only_residual, heads within, "
+            "an alignment needs hard maps that are one symmetry: coupling emd, residual only_residual, heads "
+            "within, "
             "queries shared"
         )
     solver = TransportSolver(pair, settings)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def folding(
     model: Model, frame: Spec, blocks: Sequence[Block], dtype: torch.dtype, unread: Collection[str] = ()
 ) -> Alignment:
-    """The residual scales that make every gain of a model one, but for the elements of ``unread`` gains, which stay. Gains of zero are
-    opened.
+    """The residual scales that make every gain of a model one, but for the elements of ``unread`` gains, which
+    stay. Gains of zero are opened.
 
     Raises:
         IsomergeError: a gain still has zeros, and a stream is to be turned by what acts on folded gains only.
@@ -50,14 +50,16 @@ def _folding(
 
 
 def free_folding(model: Model, dtype: torch.dtype) -> Alignment:
-    """The residual scales that make every gain of a model one, for what no basis changes; zeros that no output shows are opened."""
+    """The residual scales that make every gain of a model one, for what no basis changes; zeros that no output
+    shows are opened."""
     frame = free_frame(model.spec, [model])
     open_zero_gains([model], () if frame is None else frame.gains)
     return folded_gains(model.spec, model.blocks, lambda block: model.assemble(block, dtype))
 
 
 def with_gains(local: Spec, models: Sequence[Model]) -> Spec:
-    """The spec of models whose streams keep their basis: the spaces inside layers, and the scales of gains that no output shows."""
+    """The spec of models whose streams keep their basis: the spaces inside layers, and the scales of gains that no
+    output shows."""
     spec = models[0].spec
     gains = without_streams(spec, given_out_by_any(models)).gains
     return spec.restrict([*local.spaces, *(s.name for s in local.shifts), *gains])
@@ -80,7 +82,8 @@ def inner_folding(model: Model, spec: Spec, blocks: Sequence[Block], dtype: torc
 def read_moved(
     model: Model, block: Block, dtype: torch.dtype, g: Alignment | None, *, mapped: bool = False
 ) -> Tensor:
-    """One block in the working dtype, moved by the spaces of an element; integers as they are. ``mapped``: see `Model.read`."""
+    """One block in the working dtype, moved by the spaces of an element; integers as they are. ``mapped``: see
+    `Model.read`."""
     tensor = model.assemble(block, dtype, mapped=mapped)
     if g is not None and tensor.is_floating_point():
         g.act_linearly(block, tensor)

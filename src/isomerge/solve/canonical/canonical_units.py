@@ -1,7 +1,8 @@
-"""The units of several models in their canonical gauges: read one unit of all models at a time, kept while they fit.
+"""The units of several models in their canonical gauges: read one unit of all models at a time, kept while they
+fit.
 
-A unit of one model is a mapping from blocks (weights) and taps (activations) to tensors; both have typed axes, so that
-an element moves them alike and both have cross-Grams.
+A unit of one model is a mapping from blocks (weights) and taps (activations) to tensors; both have typed axes, so
+that an element moves them alike and both have cross-Grams.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class CanonicalUnits:
         models: compatible models.
         plan: the plan over their shared blocks, made for the first.
         dtype: the working dtype.
-        shares: how much every model's norms count where tensors are weighed, with sum one: with all on the first, it is
-            the anchor.
+        shares: how much every model's norms count where tensors are weighed, with sum one: with all on the first,
+            it is the anchor.
         activations: centred ones of every model, each in its own coordinates.
         evidence: with activations, what counts: a key of `SHARES`.
         room: bytes of units that are kept between passes; others are read again.
@@ -176,7 +177,8 @@ class CanonicalUnits:
             self.weights[block.key] = 1.0 if even else self.evidence[0] / mean if mean > 0 else 0.0
 
     def _add_taps(self, unit: Unit, found: list[Tensors], gauges: Sequence[Alignment]) -> None:
-        """The activations that belong to a unit, in the frame of its blocks; each counts as much as its weight does."""
+        """The activations that belong to a unit, in the frame of its blocks; each counts as much as its weight
+        does."""
         if self.activations is None:
             return
         here = {block.key: self.norms[block.key] for block in unit.blocks if block.key in self.norms}
@@ -216,7 +218,8 @@ class CanonicalUnits:
                     yield u, v, here, weight
 
     def canonical_order(self) -> list[int]:
-        """The models in an order that their orbits decide, wherever they were given: by norms in canonical gauges."""
+        """The models in an order that their orbits decide, wherever they were given: by norms in canonical
+        gauges."""
         return sorted(self._all, key=lambda m: ([norms[m] for norms in self.norms.values()], m))
 
     # ----------------------------------------------------------------- solutions
@@ -251,7 +254,8 @@ class CanonicalUnits:
         return vote(self.local, self._rooted(aim), self._rooted(turned), name)
 
     def _rooted(self, tensors: Mapping[Key, Tensor], factor: float = 1.0) -> Blocks:
-        """The blocks of a unit times the roots of their weights, as local solvers take them; those that count nothing as they are."""
+        """The blocks of a unit times the roots of their weights, as local solvers take them; those that count
+        nothing as they are."""
         blocks = weights_of(tensors)
         roots = {block: (self.weight(block) * factor) ** 0.5 for block in blocks}
         return {block: t if roots[block] in (0.0, 1.0) else t * roots[block] for block, t in blocks.items()}

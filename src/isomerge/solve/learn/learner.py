@@ -1,11 +1,11 @@
 """Learned matching: all continuous spaces at once, by gradient on the loss between the models.
 
-The simplex (of two models, a line) lies between the first model and the others as they are moved, all in the canonical
-frame (gains folded, gauges balanced) of the first one's own architecture. A step draws a point of it, every second one
-the point that will be written, and a batch, and moves all models but the first along their orbits so that the loss there
-falls: labels where there are some, else the mean of the models' predictions. What is kept is the step whose worst
-judged point is lowest, on examples that are held out: one point alone can be bought by moving the barrier elsewhere.
-The result is an exact symmetry, whatever was learned.
+The simplex (of two models, a line) lies between the first model and the others as they are moved, all in the
+canonical frame (gains folded, gauges balanced) of the first one's own architecture. A step draws a point of it,
+every second one the point that will be written, and a batch, and moves all models but the first along their orbits
+so that the loss there falls: labels where there are some, else the mean of the models' predictions. What is kept is
+the step whose worst judged point is lowest, on examples that are held out: one point alone can be bought by moving
+the barrier elsewhere. The result is an exact symmetry, whatever was learned.
 
 Sources: Theus et al. 2025 (learned matching of residual streams), Ainsworth et al. 2023 and Pena et al. 2023
 (straight-through and Sinkhorn permutations), Becigneul and Ganea 2019 (Riemannian Adam).
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 # Seconds between two saved states.
 SAVE_EVERY = 20.0
-# About as many held-out tokens judge a path: every look costs as much as a few steps, and candidates see the same tokens.
+# About as many held-out tokens judge a path: every look costs as much as a few steps, and candidates see the same
+# tokens.
 JUDGED_TOKENS = 8192
 
 
@@ -113,7 +114,8 @@ class Learner:
         return kept.sum() / max(kept.numel(), 1)
 
     def wanted(self, batch: Mapping[str, Tensor], temperature: float = 1.0) -> Tensor | None:
-        """The mean of the models' predictions, where these are the target; of examples softened by a temperature."""
+        """The mean of the models' predictions, where these are the target; of examples softened by a
+        temperature."""
         import torch
 
         if self.target == "labels":
@@ -132,7 +134,8 @@ class Learner:
         return [[float(k == m) for k in range(count)] for m in range(count)]
 
     def judge(self) -> dict[str, Any]:
-        """The held-out loss at the judged points in excess of the models' own, its maximum, and it where is written."""
+        """The held-out loss at the judged points in excess of the models' own, its maximum, and it where is
+        written."""
         import torch
 
         points = self.simplex.points()

@@ -43,9 +43,9 @@ class LearnSettings:
     judged: int = 256
     """The largest number of held-out examples."""
     temperature: float = 4.0
-    """Predictions of examples that are learned from are softened by it (logits are divided), the mean's and the point's.
-    A model that is sure says of what it has seen little more than a label; what it holds of the other classes is all that a
-    few images can tell. Tokens are not softened. Source: Hinton et al. 2015."""
+    """Predictions of examples that are learned from are softened by it (logits are divided), the mean's and the
+    point's. A model that is sure says of what it has seen little more than a label; what it holds of the other
+    classes is all that a few images can tell. Tokens are not softened. Source: Hinton et al. 2015."""
     seed: int = 0
 
 
@@ -72,8 +72,9 @@ def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
 
 
 def shifted(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:
-    """Images [n, c, height, width] shifted at random by up to an eighth of their side, edges repeated; other inputs as
-    they are. A few hundred images are soon known by heart: endpoints that have seen them say nothing new about them."""
+    """Images [n, c, height, width] shifted at random by up to an eighth of their side, edges repeated; other inputs
+    as they are. A few hundred images are soon known by heart: endpoints that have seen them say nothing new about
+    them."""
     import torch
 
     pixels = batch.get("pixel_values")
@@ -127,6 +128,7 @@ TOKENS, IMAGES = 2048, 128
 
 
 def batch_size_of(examples: Examples, images: int = IMAGES, tokens: int = TOKENS) -> int:
-    """How many examples make about so many ``tokens`` of text, at least one; ``images`` where there are no tokens."""
+    """How many examples make about so many ``tokens`` of text, at least one; ``images`` where there are no
+    tokens."""
     ids = examples.tensors.get("input_ids")
     return images if ids is None else max(1, tokens // ids.shape[1])

@@ -1,7 +1,7 @@
 """The simplex between matched models, as weights that a live module can be given.
 
-A point is given by barycentric coordinates, one per model, with sum one. All models are in the first one's canonical
-frame (gains folded, gauges balanced), and all but the first are moved by what has been learned.
+A point is given by barycentric coordinates, one per model, with sum one. All models are in the first one's
+canonical frame (gains folded, gauges balanced), and all but the first are moved by what has been learned.
 
 Memory: every model's weights in float32, one module, and the moved weights of one point.
 
@@ -81,7 +81,8 @@ class MatchedSimplex:
         return cls(units.plan, first, placed, lambda block: units.folded(0, block), units.shares, settings)
 
     def joining(self, m: int, stages: Sequence[Stage]) -> MatchedSimplex:
-        """The line from the mean of the first ``m`` models, moved by ``stages``, to the next one, in the same module."""
+        """The line from the mean of the first ``m`` models, moved by ``stages``, to the next one, in the same
+        module."""
         import torch
 
         before, share = sum(self.shares[:m]), self.shares[m]
@@ -124,7 +125,8 @@ class MatchedSimplex:
         return random_point(len(self.shares), rng)
 
     def at(self, point: Sequence[float], stages: Sequence[Stage] | None) -> dict[str, Tensor]:
-        """The weights ``sum over m of point_m (learned_m theta_m)`` by the module's names, with gradients to the stages.
+        """The weights ``sum over m of point_m (learned_m theta_m)`` by the module's names, with gradients to the
+        stages.
 
         Args:
             point: barycentric coordinates.
@@ -165,7 +167,8 @@ class MatchedSimplex:
 
 
 def judged_points(shares: Sequence[float]) -> list[list[float]]:
-    """Barycentric coordinates of the midpoints of all edges, and last of the point that will be written, if it is none."""
+    """Barycentric coordinates of the midpoints of all edges, and last of the point that will be written, if it is
+    none."""
     count = len(shares)
     edges = [[0.5 * (k in pair) for k in range(count)] for pair in combinations(range(count), 2)]
     return [*(edge for edge in edges if edge != list(shares)), list(shares)]

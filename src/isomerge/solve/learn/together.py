@@ -1,9 +1,9 @@
 """Learned matching of several models: one after the other onto the mean of those before it, then all together.
 
-In the middle of many models that nothing has brought together yet, the loss says little about any one of them: learned all at
-once, five digits ViTs ended at 69 % (docs/guide/many-models.md). The mean of those that are together already is a model that
-works, and on the line to it the next one finds its place as one of two does. What is then learned together is little, at
-low rates.
+In the middle of many models that nothing has brought together yet, the loss says little about any one of them:
+learned all at once, five digits ViTs ended at 69 % (docs/guide/many-models.md). The mean of those that are together
+already is a model that works, and on the line to it the next one finds its place as one of two does. What is then
+learned together is little, at low rates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from isomerge.observe.data.examples import Examples
 
 GENTLY = 0.1
-"""The rates of what is learned together, as parts of the usual ones: at these, three models were torn apart again."""
+"""The rates of what is learned together, as parts of the usual ones: at these, three models were torn apart
+again."""
 
 
 def learn_together(

@@ -1,5 +1,5 @@
-"""How much longer matching onto a common mean takes than matching onto one anchor: counted in passes, from how many models
-there are (see `isomerge.solve.many.mean_solver.ManySolver.solve`).
+"""How much longer matching onto a common mean takes than matching onto one anchor: counted in passes, from how many
+models there are (see `isomerge.solve.many.mean_solver.ManySolver.solve`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Effort:
     """What the common mean takes, in matchings of one model onto others and in passes over all models."""
 
     matchings: float
-    """How often one model is matched onto others; ``count - 1`` onto one anchor, times its passes with residual streams."""
+    """How often one model is matched onto others; ``count - 1`` onto one anchor, times its passes with residual
+    streams."""
     related: float
     """The same of related models."""
     passes: float
@@ -32,7 +33,8 @@ def mean_effort(count: int, settled: int | None) -> Effort:
 
     Args:
         count: how many models there are.
-        settled: passes after which residual streams settle, as a rule of thumb; None: no stream turns, and units settle apart.
+        settled: passes after which residual streams settle, as a rule of thumb; None: no stream turns, and units
+            settle apart.
     """
     others, every = count - 1, count <= EVERY_START
     if settled is not None:

@@ -44,7 +44,8 @@ def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
 
 
 def shares_of(weights: Sequence[float]) -> list[float]:
-    """How much every model counts in the common mean: the merge's weights where all are positive, else all alike."""
+    """How much every model counts in the common mean: the merge's weights where all are positive, else all
+    alike."""
     if min(weights) <= 0:
         return [1 / len(weights)] * len(weights)
     return [w / sum(weights) for w in weights]

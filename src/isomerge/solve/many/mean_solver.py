@@ -1,15 +1,16 @@
 """Matching more than two models without an anchor: all onto their common mean.
 
 Every model is in its canonical frame (gains folded, gauges balanced), where all that is left to find keeps lengths.
-There the sum over all models of ``w_m |g_m theta_m - U|^2``, with U their weighted mean, is lowered by block coordinate
-descent (see `isomerge.matching.many`): each pass solves the block-local elements of every unit, model after model, and
-gathers the cross-Grams of all pairs for the residual stream_descent. The descent starts from every model's star (all others
-matched onto it), so it ends no higher than the best anchor. Alignments between two models are ``g_i^-1 g_j``: around a
-cycle they compose to the identity. The result is given in the coordinates of the first model; another choice moves all
-models by one and the same element, and the mean with them: the function does not depend on it.
+There the sum over all models of ``w_m |g_m theta_m - U|^2``, with U their weighted mean, is lowered by block
+coordinate descent (see `isomerge.matching.many`): each pass solves the block-local elements of every unit, model
+after model, and gathers the cross-Grams of all pairs for the residual stream_descent. The descent starts from every
+model's star (all others matched onto it), so it ends no higher than the best anchor. Alignments between two models
+are ``g_i^-1 g_j``: around a cycle they compose to the identity. The result is given in the coordinates of the first
+model; another choice moves all models by one and the same element, and the mean with them: the function does not
+depend on it.
 
-Sources: Gower 1975 and ten Berge 1977 (generalised Procrustes analysis), Crisostomi et al. 2024 (C2M3: permutations to
-a universe, cycle-consistent), Theus et al. 2025 (matching many transformers to a universe).
+Sources: Gower 1975 and ten Berge 1977 (generalised Procrustes analysis), Crisostomi et al. 2024 (C2M3: permutations
+to a universe, cycle-consistent), Theus et al. 2025 (matching many transformers to a universe).
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class ManySolver(Passes):
         return best, objective
 
     def begin(self, places: Places, graph: Graph, movable: Sequence[int], kind: str) -> Places:
-        """Start some models afresh: their streams by embeddings and heads (``shared``) or as they are (``identity``)."""
+        """Start some models afresh: their streams by embeddings and heads (``shared``) or as they are
+        (``identity``)."""
         fresh, places = self.stored(), places.copy()
         for m in movable:
             places.turns[m], places.inner[m], places.votes[m] = fresh.turns[m], fresh.inner[m], fresh.votes[m]

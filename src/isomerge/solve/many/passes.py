@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # Rounds in a unit from every start; the lowest goes on until it settles.
 TRIAL_ROUNDS = 4
-# Rounds over the models inside a unit where no stream turns, and in every pass where one does. A round is the last when
+# Rounds over the models inside a unit where no stream turns, and in every pass where one does. A round is the last
+# when
 # it moves the models by less than this fraction of their squared distances: twins of other gauges then end alike.
 ROUNDS, ROUNDS_PER_PASS = 60, 2
 STILL = 1e-11
@@ -103,7 +104,8 @@ class Passes:
     def sweep(
         self, places: Places, graph: Graph, movable: Sequence[int], label: str, *, restart: bool = False
     ) -> tuple[float, float, PairCrosses]:
-        """One pass: block-local elements of every unit, in place; the objective before and after, and cross-Grams."""
+        """One pass: block-local elements of every unit, in place; the objective before and after, and
+        cross-Grams."""
         plan, before, after, seen = self.units.plan, 0.0, 0.0, 0
         total = sum(unit_bytes(self.models[0], unit) for unit in plan.units)
         crosses: PairCrosses = {}
@@ -163,7 +165,8 @@ class Passes:
     def _restart(
         self, places: Places, unit: Unit, turned: Sequence[Tensors], placed: list[Tensors]
     ) -> list[Tensors]:
-        """The best of a unit's descents from where it is and from all stars; units are apart where no stream turns."""
+        """The best of a unit's descents from where it is and from all stars; units are apart where no stream
+        turns."""
         found, lowest = self._settle(places, unit, turned, placed, self.complete, self.order, TRIAL_ROUNDS)
         best = (found, [dict(x) for x in places.inner])
         for centre in self.order:
@@ -179,7 +182,8 @@ class Passes:
         return best[0]
 
     def _vote(self, places: Places, graph: Graph, m: int) -> None:
-        """Decide one model's stack-wide spaces, and what lies over them, where that brings it nearer to the others."""
+        """Decide one model's stack-wide spaces, and what lies over them, where that brings it nearer to the
+        others."""
         units = [unit for unit in self.units.plan.units if unit.votes and self.units.plan.is_matched(unit)]
         profits: dict[str, Tensor] = {}
         for unit in units:

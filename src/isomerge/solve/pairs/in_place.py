@@ -1,8 +1,10 @@
-"""Units matched once more where they are stored: with the streams as they were found, in the anchor's own coordinates.
+"""Units matched once more where they are stored: with the streams as they were found, in the anchor's own
+coordinates.
 
-Streams are found between canonical gauges, where only compact elements are left. A non-compact space has more to give in
-the anchor's own coordinates (the general linear step, rescaling, shifts), and what is closest there is what an aligned
-checkpoint is measured by. Every unit keeps what it had unless the distance falls, and the dtype that is written carries it.
+Streams are found between canonical gauges, where only compact elements are left. A non-compact space has more to
+give in the anchor's own coordinates (the general linear step, rescaling, shifts), and what is closest there is what
+an aligned checkpoint is measured by. Every unit keeps what it had unless the distance falls, and the dtype that is
+written carries it.
 """
 
 from __future__ import annotations
@@ -55,11 +57,11 @@ def matched_in_place(solver: PairSolver, found: Alignment, observer: Observer) -
 
 
 def nearest_in_place(solver: PairSolver, found: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:
-    """What brings a source nearest to its anchor, from an element of the whole source: with the gains that are best, then
-    `matched_in_place`.
+    """What brings a source nearest to its anchor, from an element of the whole source: with the gains that are
+    best, then `matched_in_place`.
 
-    Where no stream is turned, layers alone are matched as well, with all gains as they are stored, and the nearer of both counts: such
-    an alignment never ends farther away than it began.
+    Where no stream is turned, layers alone are matched as well, with all gains as they are stored, and the nearer
+    of both counts: such an alignment never ends farther away than it began.
     """
     best, told = matched_in_place(solver, with_common_gains(solver, found, observer), observer)
     if not solver.plan.selection.streams:
@@ -80,7 +82,8 @@ def _distance(solver: PairSolver, g: Alignment) -> float:
 
 
 def _gained(solver: PairSolver, unit: Unit, found: Alignment) -> dict[str, Tensor]:
-    """The elements that bring one unit closer than an alignment has, if any; what the whole stack has in common stays."""
+    """The elements that bring one unit closer than an alignment has, if any; what the whole stack has in common
+    stays."""
     selection = solver.plan.selection
     anchor, source = (on(solver.device, solver.load(model, unit)) for model in (solver.anchor, solver.source))
     before = source

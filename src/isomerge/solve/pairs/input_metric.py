@@ -1,8 +1,9 @@
 """Weights in the metric of what they read: data-weighted Procrustes.
 
-The change of a layer's outputs on data is not |A - B|^2 but E |(A - B) x|^2 = |(A - B) C^(1/2)|^2 with C = E x x^T. So
-with every reader of a residual stream multiplied by C^(1/2) on its input side, cross-Grams become A C B^T, and the same
-solvers find the elements that disturb outputs least. C is the mean of the two models', in the frame in which both are.
+The change of a layer's outputs on data is not |A - B|^2 but E |(A - B) x|^2 = |(A - B) C^(1/2)|^2 with C = E x x^T.
+So with every reader of a residual stream multiplied by C^(1/2) on its input side, cross-Grams become A C B^T, and
+the same solvers find the elements that disturb outputs least. C is the mean of the two models', in the frame in
+which both are.
 
 This is for elements inside a layer, with the streams as they are: the solution for a stream itself would change C.
 """
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 def input_metrics(solver: StreamSolver, statistics: tuple[Statistics, Statistics]) -> dict[str, Tensor]:
-    """C^(1/2) float64 [d, d] of every reader of a stream, by block key, with the source's streams turned as they are.
+    """C^(1/2) float64 [d, d] of every reader of a stream, by block key, with the source's streams turned as they
+    are.
 
     Args:
         solver: its folds and its turn give the frame.

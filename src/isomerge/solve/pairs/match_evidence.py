@@ -1,4 +1,5 @@
-"""What a match looks at beside weights, read once for all sources: examples, and the models' activations on them."""
+"""What a match looks at beside weights, read once for all sources: examples, and the models' activations on
+them."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class MatchEvidence:
         return self._moments(self.anchor, 0)
 
     def moments_of_source(self, source: Model, number: int) -> Statistics:
-        """As `moments_of_anchor`, of the source with this number, the first being 0; not kept longer than until then."""
+        """As `moments_of_anchor`, of the source with this number, the first being 0; not kept longer than until
+        then."""
         found = self._moments(source, number + 1)
         self._ran.pop(number + 1, None)
         return found
@@ -85,7 +87,8 @@ class MatchEvidence:
             found = read_statistics(Path(how.stats[place]), model)
             if not found.inputs:
                 raise IsomergeError(
-                    f"{how.stats[place]} has no Grams, which --input-metric needs: make it with --kinds activations,regmean"
+                    f"{how.stats[place]} has no Grams, which --input-metric needs: make it with --kinds "
+                    f"activations,regmean"
                 )
             return found.of_inputs()
         return self._both(model, place)

@@ -1,4 +1,5 @@
-"""The midpoint of a matched line as a live module, cheap to change unit by unit, and how far it is from its parents."""
+"""The midpoint of a matched line as a live module, cheap to change unit by unit, and how far it is from its
+parents."""
 
 from __future__ import annotations
 
@@ -136,10 +137,11 @@ class Midpoint:
         return Judged(batches, targets, unpadded_batches(first), len(examples), kind)
 
     def divergence(self, judged: Judged, known: Sequence[float] | None = None) -> list[float]:
-        """KL(mean of the parents || midpoint) in nats, or the squared difference of values, summed over the examples of every batch.
+        """KL(mean of the parents || midpoint) in nats, or the squared difference of values, summed over the
+        examples of every batch.
 
-        With ``known``, what it was before: stops after a batch where it is clearly above that, and returns the batches
-        up to there.
+        With ``known``, what it was before: stops after a batch where it is clearly above that, and returns the
+        batches up to there.
         """
         from isomerge.observe.losses import divergence, logits_of
 
@@ -154,7 +156,8 @@ class Midpoint:
     # ----------------------------------------------------------------- inputs
 
     def inputs(self, paths: Sequence[str], batches: Sequence[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor]:
-        """What submodules are given, [n, width] float32, up to ``rows`` rows each, spread evenly over the batches."""
+        """What submodules are given, [n, width] float32, up to ``rows`` rows each, spread evenly over the
+        batches."""
         import torch
 
         from isomerge.observe.losses import logits_of

@@ -86,7 +86,8 @@ class Moves:
         ]
 
     def heads(self, unit: Unit, *, swaps: bool = False) -> Iterator[Trial]:
-        """Every order of a unit's heads, or some drawn ones, with the fibres solved again; ``swaps`` of two alone."""
+        """Every order of a unit's heads, or some drawn ones, with the fibres solved again; ``swaps`` of two
+        alone."""
         import torch
 
         voted = voted_elements(self.solver, unit)
@@ -196,7 +197,8 @@ def stream_step(group: str, n: int, rng: Generator, cross: Tensor | None = None)
     Args:
         group: its name.
         n: the width of the stream.
-        rng: draws its size (rotations: between 0.01 and 0.3 radians, or 0.03 to 3 times the cross-Gram) and the rest.
+        rng: draws its size (rotations: between 0.01 and 0.3 radians, or 0.03 to 3 times the cross-Gram) and the
+            rest.
         cross: a cross-Gram [n, n] to step towards; a random direction without.
     """
     import torch

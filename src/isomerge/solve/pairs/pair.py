@@ -93,25 +93,29 @@ class PairSolver:
         self.frames: dict[Model, Alignment] = {}
         """What is applied to a model's blocks as they are loaded; nothing by default."""
         self.given: Alignment | None = None
-        """The element of the whole source, where global passes have found it already; `alignment` then ignores its argument."""
+        """The element of the whole source, where global passes have found it already; `alignment` then ignores its
+        argument."""
         self.rounding: RoundingOf | None = None
-        """What rounding does to the moved source, where it is written: no element is taken that its dtype cannot carry."""
+        """What rounding does to the moved source, where it is written: no element is taken that its dtype cannot
+        carry."""
         self.gains: CommonGains | None = None
-        """The gains in which a merge measures and writes, where streams were turned; what is solved comes with the anchor's."""
+        """The gains in which a merge measures and writes, where streams were turned; what is solved comes with the
+        anchor's."""
         self.left = False
         """Whether the source is left as it is, because it is aligned already."""
         self.closes = False
-        """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their products: to compare
-        functions; no alignment follows."""
+        """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their
+        products: to compare functions; no alignment follows."""
 
     def load(self, model: Model, unit: Unit, *, dtype: torch.dtype | None = None, mapped: bool = False) -> Blocks:
-        """A unit's blocks of one model in the working dtype, or another (integers as they are). With ``mapped``, in pages of
-        their files where that can be: the caller must call `Model.check_unchanged` after its last use."""
+        """A unit's blocks of one model in the working dtype, or another (integers as they are). With ``mapped``, in
+        pages of their files where that can be: the caller must call `Model.check_unchanged` after its last use."""
         frame = self.frames.get(model)
         return {b: read_moved(model, b, dtype or self.dtype, frame, mapped=mapped) for b in unit.blocks}
 
     def to_gauge(self, spec: Spec, tensors: Blocks) -> tuple[Alignment, list[str]]:
-        """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes`` orbits."""
+        """`canonical_gauge` in place, and where that fails the balanced factors, if this solver ``closes``
+        orbits."""
         found, dead = canonical_gauge(spec, tensors)
         if dead and self.closes:
             close_orbits(spec, tensors, dead)
@@ -209,7 +213,8 @@ class PairSolver:
         return {"rounding": error, "tolerance": self.rounding.tolerance(block)}
 
     def still(self, unit: Unit, squares: Mapping[Block, tuple[float, float]]) -> UnitResult:
-        """What is told of a unit that nothing moves, from its blocks' squared distances and the anchor's squared norms."""
+        """What is told of a unit that nothing moves, from its blocks' squared distances and the anchor's squared
+        norms."""
         shown = self.given.spec if self.given is not None else self.plan.selection.spec
         shifts = find_shifts(self.plan.selection.spec, list(unit.blocks))
         result = UnitResult(unit.key, unit_layer(unit))
@@ -262,7 +267,8 @@ def overflow_told(solver: PairSolver, unit: Unit) -> Iterator[None]:
             raise
         refs = f"{solver.anchor.ref} and {solver.source.ref}"
         raise IsomergeError(
-            f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be matched; check "
+            f"{refs}: weights of {unit.key} are so large that their products overflow, so they cannot be "
+            f"matched; check "
             "that both checkpoints are undamaged"
         ) from None
 

@@ -1,7 +1,8 @@
 """Where gauges fail: a unit compared by the products of its factors, and by what rounding of the factors explains.
 
-Two models whose canonical gauges differ need not differ: near a point without a balanced gauge, rounding moves the gauge far.
-Products decide (`isomerge.matching.products`); tensors that no non-compact space acts on are compared as they are.
+Two models whose canonical gauges differ need not differ: near a point without a balanced gauge, rounding moves the
+gauge far. Products decide (`isomerge.matching.products`); tensors that no non-compact space acts on are compared as
+they are.
 """
 
 from __future__ import annotations

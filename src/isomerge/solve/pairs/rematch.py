@@ -1,4 +1,5 @@
-"""Solving one unit again: by other evidence, with heads where they are told to be, or by what its neurons compute."""
+"""Solving one unit again: by other evidence, with heads where they are told to be, or by what its neurons
+compute."""
 
 from __future__ import annotations
 
@@ -174,7 +175,8 @@ class FunctionalMatch:
         return {**voted_elements(self.solver, unit), **found}
 
     def sequence(self) -> dict[str, dict[str, Tensor]]:
-        """Elements of all layers, each matched on what those before it make of the inputs; the midpoint is left as it was."""
+        """Elements of all layers, each matched on what those before it make of the inputs; the midpoint is left as
+        it was."""
         old, found = dict(self.midpoint.placed), {}
         for key in self.layers:
             unit = self.midpoint.units[key]
@@ -188,7 +190,8 @@ class FunctionalMatch:
 
 
 def enough(examples: Examples) -> Examples:
-    """As many examples as the rows are drawn from: each forward pass, of which every layer needs one, reads them all."""
+    """As many examples as the rows are drawn from: each forward pass, of which every layer needs one, reads them
+    all."""
     ids = examples.tensors.get("input_ids")
     count = ROWS if ids is None else max(1, DRAWN_FROM // ids.shape[1])
     return examples.head(min(len(examples), count, ROWS))

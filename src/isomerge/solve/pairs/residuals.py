@@ -93,8 +93,9 @@ def peak(a: Tensor) -> float:
 def frame_residual_stream(solver: PairSolver, observer: Observer) -> None:
     """From now on, the solver loads both models with gains folded, the source's streams in the anchor's basis.
 
-    Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out keep their bases. Where
-    what reads a gain is not compared, a difference there would be taken for a symmetry: then no stream is turned.
+    Streams from embeddings and heads, then from all tensors in a few sweeps. Streams that a model gives out keep
+    their bases. Where what reads a gain is not compared, a difference there would be taken for a symmetry: then no
+    stream is turned.
     """
     models = (solver.anchor, solver.source)
     full = free_frame(solver.anchor.spec, models)
@@ -134,7 +135,8 @@ def _stream_search(solver: PairSolver, frame: Spec, observer: Observer) -> Strea
 
 
 def is_turned(solver: PairSolver) -> bool:
-    """Whether the source's blocks are loaded in a rotated residual stream, which rounding anywhere may have turned a little."""
+    """Whether the source's blocks are loaded in a rotated residual stream, which rounding anywhere may have turned
+    a little."""
     frame = solver.frames.get(solver.source)
     return frame is not None and any(
         frame.spec.spaces[s].group.compact in ("O", "OFixingOnes") for s in frame.spec.streams

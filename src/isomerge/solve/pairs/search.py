@@ -1,11 +1,12 @@
-"""Forward-only search: matchings are tried and kept when the midpoint comes closer to its parents, without gradients.
+"""Forward-only search: matchings are tried and kept when the midpoint comes closer to its parents, without
+gradients.
 
-What is lowered is KL(mean of the two models' distributions || midpoint), or the squared difference of values, on examples
-that need no labels. Moves are other
-orders of heads (their fibres solved again), small steps of the residual stream, and feed-forward layers matched again by
-other evidence. A move is accepted when the divergence on one half of the examples falls; the state that is kept is the
-one where it is lowest on the other half, so that the search cannot lose to its start there. Every state is an exact
-symmetry of the source.
+What is lowered is KL(mean of the two models' distributions || midpoint), or the squared difference of values, on
+examples that need no labels. Moves are other
+orders of heads (their fibres solved again), small steps of the residual stream, and feed-forward layers matched
+again by other evidence. A move is accepted when the divergence on one half of the examples falls; the state that is
+kept is the one where it is lowest on the other half, so that the search cannot lose to its start there. Every state
+is an exact symmetry of the source.
 
 ``docs/lab/experiments.md`` has what this gains, and which moves gain it.
 """
@@ -100,7 +101,8 @@ class Search:
     # ------------------------------------------------------------------- loop
 
     def run(self, seconds: float, moves: int | None) -> dict[str, Any]:
-        """Rounds of moves until the budget is spent, nothing is accepted, or the held-out half has risen for long."""
+        """Rounds of moves until the budget is spent, nothing is accepted, or the held-out half has risen for
+        long."""
         start, trials = monotonic(), self.round()
         kept, ended = 0, ""
         while not (ended := ended or self.ended(monotonic() - start >= seconds, moves)):
@@ -129,7 +131,8 @@ class Search:
         }
 
     def ended(self, late: bool, moves: int | None) -> str:
-        """Why the search ends now, or nothing; ``late`` is whether the time is over, which counts without ``moves``."""
+        """Why the search ends now, or nothing; ``late`` is whether the time is over, which counts without
+        ``moves``."""
         if self.waited >= PATIENCE:
             return "guard"
         if moves is None:
@@ -143,7 +146,8 @@ class Search:
     def round(self) -> Iterator[Trial]:
         """The moves of one round: heads, then the streams, then other layers; each is made when its turn comes.
 
-        Feed-forward layers depend on all that comes before them, so they are matched as a whole before each of these.
+        Feed-forward layers depend on all that comes before them, so they are matched as a whole before each of
+        these.
         """
         heads, others = self.moves.units()
         yield from self.moves.functional_pass()

@@ -1,8 +1,8 @@
 """Solutions found by passes over whole models, before anything is written: streams, activations, search, learning.
 
 Each stage starts from the one before it: weights (and activations) by block coordinate descent, then a forward-only
-search, then learning by gradient. The result is one alignment per source, kept in the folder of the unfinished output,
-so that an interrupted run goes on.
+search, then learning by gradient. The result is one alignment per source, kept in the folder of the unfinished
+output, so that an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -86,14 +86,16 @@ class Solver:
         return match_in_metric(solver, statistics, self.evidence.matching.evidence)
 
     def matched_functionally(self, solver: StreamSolver, examples: Examples) -> list[str]:
-        """Match feed-forward layers once more, by what averaging their neurons costs; returns the units that were."""
+        """Match feed-forward layers once more, by what averaging their neurons costs; returns the units that
+        were."""
         from isomerge.solve.pairs.rematch import match_functionally
 
         self.observer("matching neurons by what they compute", 0, 1)
         return match_functionally(solver, examples, self.evidence.matching.device)
 
     def searched(self, solver: StreamSolver, examples: Examples, seconds: float) -> dict[str, Any]:
-        """Search forward from a solver's solution, once: an interrupted run takes what was found, for learning from there."""
+        """Search forward from a solver's solution, once: an interrupted run takes what was found, for learning from
+        there."""
         from isomerge.solve.pairs.search import search_forward
 
         kept = self.state.with_name(f"search-{self.number}.safetensors")

@@ -1,4 +1,5 @@
-"""Where a solver has brought its source, kept in a file: what a search has found outlives the run that it was part of."""
+"""Where a solver has brought its source, kept in a file: what a search has found outlives the run that it was part
+of."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def save_places(path: Path, solver: StreamSolver, report: dict[str, Any]) -> Non
 
 
 def load_places(path: Path, solver: StreamSolver) -> dict[str, Any] | None:
-    """Bring a solver's source to where `save_places` has written that it is; returns the report, None without a file."""
+    """Bring a solver's source to where `save_places` has written that it is; returns the report, None without a
+    file."""
     kept = load_parts(path)
     if kept is None:
         return None

@@ -4,9 +4,9 @@ Gains are folded and every unit is moved to its canonical gauge, where all that 
 
     f(R, g) = sum over tensors of w |A - R g B|^2
 
-is lowered by block coordinate descent: each pass solves the block-local elements g of every unit with R as it is, and
-gathers one cross-Gram [d, d] per stream on the way, whose solution is the best R for these g. f never rises. R starts
-from what has a shared meaning: embeddings of tokens, positions and patches, and heads.
+is lowered by block coordinate descent: each pass solves the block-local elements g of every unit with R as it is,
+and gathers one cross-Gram [d, d] per stream on the way, whose solution is the best R for these g. f never rises. R
+starts from what has a shared meaning: embeddings of tokens, positions and patches, and heads.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from isomerge.observe.stats.taps import Activations
     from isomerge.solve.pairs.pair import PairSolver
 
-# A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged model.
+# A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged
+# model.
 SETTLED = 1e-5
 SWEEPS = 40
 # Of the objective as it began: what is left of a twin (squares of the dtype's rounding, a hundred times over).
 ROUNDING_IN_FLOAT32, ROUNDING_IN_FLOAT64 = 1e-12, 1e-28
-# Of the same, in float64: a score is a sum over all tensors, so that a difference of two shows nothing below its rounding.
+# Of the same, in float64: a score is a sum over all tensors, so that a difference of two shows nothing below its
+# rounding.
 # A search in float32 has ended there.
 NEAR = 1e-12
 
@@ -79,15 +81,18 @@ class StreamSolver:
     # ------------------------------------------------------------------ passes
 
     def begin(self, kind: str) -> None:
-        """Start from what has a shared meaning (``shared``, see `shared_start`) or from the streams as they are (``identity``)."""
+        """Start from what has a shared meaning (``shared``, see `shared_start`) or from the streams as they are
+        (``identity``)."""
         self.inner, self.turn = {}, Alignment(self.frame)
         if kind == "shared":
             self.turn = shared_start(self.units, self.pair.plan.units, self.pair.anchor.blocks)
 
     def sweep(self, label: str = "", *, near: bool = False) -> tuple[float, float, dict[str, Tensor]]:
-        """One pass: block-local elements of every unit; returns f before and after the streams would follow, and how.
+        """One pass: block-local elements of every unit; returns f before and after the streams would follow, and
+        how.
 
-        ``near``: f is less than a difference of scores can show, so that every stream follows, and the next pass measures it.
+        ``near``: f is less than a difference of scores can show, so that every stream follows, and the next pass
+        measures it.
         """
         units = self.pair.plan.units
         total = sum(unit_bytes(self.pair.anchor, unit) for unit in units)
@@ -160,8 +165,8 @@ class StreamSolver:
     # ------------------------------------------------------------------ descent
 
     def solve(self, sweeps: int | None = None) -> StreamSolution:
-        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at most (`SWEEPS`);
-        where f is nearly nothing, for `SWEEPS`.
+        """Descend from both starts for one sweep, then from the lower one until f settles, for so many sweeps at
+        most (`SWEEPS`); where f is nearly nothing, for `SWEEPS`.
 
         On the pair's device; all that is kept comes home at the end.
         """

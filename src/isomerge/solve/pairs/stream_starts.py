@@ -1,8 +1,8 @@
 """Where the search for the residual streams' elements starts: at what has a shared meaning.
 
-That are embeddings of tokens, positions and patches, and heads; with activations, the norms' outputs as well. Streams that none of
-these tell follow: permuted ones, those of a tower behind a convolution, by the norms of their coordinates; then those that turn
-between linear maps, by the stream on a map's other side.
+That are embeddings of tokens, positions and patches, and heads; with activations, the norms' outputs as well.
+Streams that none of these tell follow: permuted ones, those of a tower behind a convolution, by the norms of their
+coordinates; then those that turn between linear maps, by the stream on a map's other side.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from isomerge.symmetry.units import Unit
 if TYPE_CHECKING:
     from torch import Tensor
 
-# A direction of a stream is known from a cross-Gram where it has this much of the largest one's: far above what float32 leaves of nothing.
+# A direction of a stream is known from a cross-Gram where it has this much of the largest one's: far above what
+# float32 leaves of nothing.
 KNOWN = 1e-5
 
 
@@ -71,11 +72,11 @@ class _Start:
         return Alignment(frame, self.elements)
 
     def _next_between(self) -> dict[str, Tensor]:
-        """The elements of one more stream, or of all that are left, from the streams on the other sides of their linear maps, whose
-        elements are known; none where nothing tells.
+        """The elements of one more stream, or of all that are left, from the streams on the other sides of their
+        linear maps, whose elements are known; none where nothing tells.
 
-        The one comes first of which most directions are known: a map that narrows says little about where it begins. What is
-        not known so, the lengths in all tensors of a stream tell.
+        The one comes first of which most directions are known: a map that narrows says little about where it
+        begins. What is not known so, the lengths in all tensors of a stream tell.
         """
         import torch
 

@@ -1,8 +1,9 @@
 """The gains that models are written with, once their streams are turned: chosen by one pass over all of them.
 
-`isomerge.matching.gain_gauge` has the formula. An aligned model alone is brought as near to its anchor as gains can bring it. The
-models of a merge, the anchor among them, have one gain in common: their average then is the average of the folded models in
-any gauge, so that a merge stays a function of orbits, and a twin, which no other gain brings as near, keeps the anchor's.
+`isomerge.matching.gain_gauge` has the formula. An aligned model alone is brought as near to its anchor as gains can
+bring it. The models of a merge, the anchor among them, have one gain in common: their average then is the average
+of the folded models in any gauge, so that a merge stays a function of orbits, and a twin, which no other gain
+brings as near, keeps the anchor's.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def common_gains(
 
 
 def gains_of_merge(pairs: Sequence[PairSolver], form: StoredForm, observer: Observer) -> CommonGains | None:
-    """The gains that all models of a merge have in common, the anchor among them: what they are fused and written in.
+    """The gains that all models of a merge have in common, the anchor among them: what they are fused and written
+    in.
 
     None where some source was not solved as a whole, or no gains are folded: gains then are the anchor's.
 

@@ -1,10 +1,11 @@
-"""Linear assignment, exactly: ``max_p sum_i P[i, p(i)]``, with a proof in place of a solution where there is a cheap one.
+"""Linear assignment, exactly: ``max_p sum_i P[i, p(i)]``, with a proof in place of a solution where there is a
+cheap one.
 
-Numbers v_j of the columns change the order of no two assignments: if for every row the column that is best by ``P[i, j] - v_j`` is
-another one, these are optimal (the dual solution is v, with ``u_i = max_j P[i, j] - v_j``). Tried are v = 0, and half of every
-column's largest profit, which makes inner products of related points into distances. All else is solved by scipy's Jonker
-and Volgenant (Crouse 2016), from the prices of an auction where there are many rows: the same optimum in a third to a tenth of
-the time, since its augmenting paths are short then.
+Numbers v_j of the columns change the order of no two assignments: if for every row the column that is best by
+``P[i, j] - v_j`` is another one, these are optimal (the dual solution is v, with ``u_i = max_j P[i, j] - v_j``).
+Tried are v = 0, and half of every column's largest profit, which makes inner products of related points into
+distances. All else is solved by scipy's Jonker and Volgenant (Crouse 2016), from the prices of an auction where
+there are many rows: the same optimum in a third to a tenth of the time, since its augmenting paths are short then.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def _solved(profit: Profit) -> Index:
 
 
 def distinct_best(profit: Profit) -> Index | None:
-    """The best columns of all rows, where they are distinct: by profit, or less half of the column's largest; else None.
+    """The best columns of all rows, where they are distinct: by profit, or less half of the column's largest; else
+    None.
 
     None as well where profits are not finite, which proves nothing.
     """
@@ -119,7 +121,8 @@ def _assigned(profit: Tensor) -> Tensor:
 
 
 def _columns_of_each(profit: Profit) -> Index:
-    """`optimal_columns` of every problem [b, n, n]: what is proven without a solver is proven for all of them at once."""
+    """`optimal_columns` of every problem [b, n, n]: what is proven without a solver is proven for all of them at
+    once."""
     import numpy as np
 
     every = np.arange(profit.shape[-1])

@@ -1,9 +1,10 @@
-"""Prices of columns that are nearly dual to the best assignment, by auction (Bertsekas 1988, with his scaling of epsilon).
+"""Prices of columns that are nearly dual to the best assignment, by auction (Bertsekas 1988, with his scaling of
+epsilon).
 
-Every row without a column bids for the one that is best for it less the price, by as much as it is better than the second
-best, and epsilon; the highest bid takes it. Prices only ever start an exact solver here, which returns what is best at any
-prices: they need not be optimal, so that an auction ends before its last rows, whose bids are most of its rounds. Shortest
-augmenting paths are short where prices are nearly dual.
+Every row without a column bids for the one that is best for it less the price, by as much as it is better than the
+second best, and epsilon; the highest bid takes it. Prices only ever start an exact solver here, which returns what
+is best at any prices: they need not be optimal, so that an auction ends before its last rows, whose bids are most
+of its rounds. Shortest augmenting paths are short where prices are nearly dual.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _auction(profit: Profit, prices: Prices, epsilon: np.float32) -> None:
 
 
 def _bids(profit: Profit, prices: Prices, rows: Index, epsilon: np.float32, room: Profit) -> tuple[Index, Prices]:
-    """For every row the column that is best less its price, and what the row bids for it; ``room`` is overwritten."""
+    """For every row the column that is best less its price, and what the row bids for it; ``room`` is
+    overwritten."""
     import numpy as np
 
     best, bid = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)

@@ -1,7 +1,7 @@
 """The general linear group. Elements are float64.
 
-It splits into a part that ``balance`` removes (Kempf-Ness: the minimum-norm point of the orbit is unique up to the compact
-part) and the compact part, the rotations, that ``solve`` finds.
+It splits into a part that ``balance`` removes (Kempf-Ness: the minimum-norm point of the orbit is unique up to the
+compact part) and the compact part, the rotations, that ``solve`` finds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # Eigenvalue ratio of a self-Gram below which a block counts as rank-deficient. Grams are squares, so this is a
 # singular value ratio of 1e-6: above float32's rounding of weights (1e-7), below any condition met in practice.
 DEAD = 1e-12
-# Ratio of eigenvalues below which they are found from singular values: the least are then off by 1e-16 / 1e-10 of themselves.
+# Ratio of eigenvalues below which they are found from singular values: the least are then off by 1e-16 / 1e-10 of
+# themselves.
 THIN = 1e-10
 
 
@@ -31,9 +32,11 @@ def spectral_power(gram: Tensor, power: float) -> Tensor:
 
 
 def _modulus(root: Tensor, minus: Tensor) -> Tensor:
-    """``(R G R)^(1/2)`` of symmetric positive R and G [*b, n, n]: its eigenvalues are the singular values of ``G^(1/2) R``.
+    """``(R G R)^(1/2)`` of symmetric positive R and G [*b, n, n]: its eigenvalues are the singular values of
+    ``G^(1/2) R``.
 
-    From their squares where these are all there; the least are lost to rounding where both matrices are small in one direction.
+    From their squares where these are all there; the least are lost to rounding where both matrices are small in
+    one direction.
     """
     import torch
 

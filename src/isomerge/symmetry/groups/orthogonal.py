@@ -42,7 +42,8 @@ class Orthogonal:
         return (g @ x.mT).mT if x.stride(-1) != 1 else x @ g.mT
 
     def act_diagonal(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        """A constant diagonal commutes with every matrix; any other stays diagonal under (signed) permutations alone."""
+        """A constant diagonal commutes with every matrix; any other stays diagonal under (signed) permutations
+        alone."""
         if not bool(((x.amax(-1) - x.amin(-1)) > CONSTANT * x.abs().amax(-1)).any()):
             return x.clone()
         sizes = g.detach().abs()

@@ -1,8 +1,8 @@
 """The polar factor of a matrix: orthogonal Procrustes (Schönemann 1966; Eq. 10 of the seed paper), batched.
 
-``M = U H`` with U orthogonal and H symmetric, not negative: U maximises ``<M, U>``, and the score is the trace of H. From the
-eigenvalues of ``M^T M`` both come in 0.6 of the time of a singular value decomposition. Squaring loses half of the digits of
-small singular values, so matrices that have any are left to the decomposition.
+``M = U H`` with U orthogonal and H symmetric, not negative: U maximises ``<M, U>``, and the score is the trace of
+H. From the eigenvalues of ``M^T M`` both come in 0.6 of the time of a singular value decomposition. Squaring loses
+half of the digits of small singular values, so matrices that have any are left to the decomposition.
 """
 
 from __future__ import annotations
@@ -40,5 +40,6 @@ def polar_factor(m: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def nearer_orthogonal(m: Tensor) -> Tensor:
-    """Matrices m [*b, n, n] that are nearly orthogonal after one step of Newton and Schulz, which squares the gap."""
+    """Matrices m [*b, n, n] that are nearly orthogonal after one step of Newton and Schulz, which squares the
+    gap."""
     return 1.5 * m - 0.5 * (m @ (m.mT @ m))

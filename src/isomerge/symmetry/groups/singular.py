@@ -1,4 +1,5 @@
-"""Singular value decompositions that do not give up: LAPACK's fast driver may not converge where many singular values are alike.
+"""Singular value decompositions that do not give up: LAPACK's fast driver may not converge where many singular
+values are alike.
 
 Rotations have nothing else, and cross-Grams of twins come close. The slower driver (QR iteration) converges there.
 """
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def check_finite(m: Tensor) -> None:
-    """Refuse what LAPACK has no answer to, before it writes lines of its own to the terminal, or answers with anything.
+    """Refuse what LAPACK has no answer to, before it writes lines of its own to the terminal, or answers with
+    anything.
 
     Raises:
         LinAlgError: of torch, where an entry is not finite.
@@ -27,7 +29,8 @@ def singular_values_and_vectors(m: Tensor, *, full_matrices: bool = True) -> tup
     """``U, S, V^H`` of matrices m [*b, n, p], in their dtype and on their device, as `torch.linalg.svd` gives them.
 
     Raises:
-        LinAlgError: of torch where an entry is not finite, of numpy where the slower driver does not converge either.
+        LinAlgError: of torch where an entry is not finite, of numpy where the slower driver does not converge
+            either.
     """
     import torch
 

@@ -8,13 +8,14 @@
 ``A, B  AXES``          the same axes for several names: a line for each
 ======================  ==================================================================================
 
-A statement about something that the text before it has (a size, a space, a line, a key's default, ...) takes that one's place; a new one
-stands behind the statement before it, or at the end. ``NAME`` may end in ``*``. Statements without a name (``require``, ``config``,
-``prefix``, ``numbered``, ``returns``, ``fixed``, ``headed``) are dropped by their word, all of a kind.
+A statement about something that the text before it has (a size, a space, a line, a key's default, ...) takes that
+one's place; a new one stands behind the statement before it, or at the end. ``NAME`` may end in ``*``. Statements
+without a name (``require``, ``config``, ``prefix``, ``numbered``, ``returns``, ``fixed``, ``headed``) are dropped
+by their word, all of a kind.
 
 A bias has the first axis of its weight, the rows: ``MODULE.*  (h qk) res'`` is ``MODULE.weight  (h qk) res'`` and
-``MODULE.bias  (h qk)``. That of a norm is a vector where its gain is a diagonal: ``NORM.*  diag(res n1)`` is ``NORM.weight
-diag(res n1)`` and ``NORM.bias  (res n1)``.
+``MODULE.bias  (h qk)``. That of a norm is a vector where its gain is a diagonal: ``NORM.*  diag(res n1)`` is
+``NORM.weight diag(res n1)`` and ``NORM.bias  (res n1)``.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ def _last(statement: Statement, taken: list[Statement]) -> int:
 def _placed(
     one: Statement, taken: list[Statement], at: int | None, replaced: set[tuple[str, str]]
 ) -> tuple[list[Statement], int | None]:
-    """The statements with one more, in the place of those about the same thing that came from elsewhere, and where the next stands."""
+    """The statements with one more, in the place of those about the same thing that came from elsewhere, and where
+    the next stands."""
     subject = one.subject
     old = [k for k, other in enumerate(taken) if one.name and other.subject == subject]
     if old and subject not in replaced and taken[old[0]].place.partition(",")[0] != one.place.partition(",")[0]:
@@ -260,8 +262,8 @@ def statements(text: str, origin: str) -> Iterator[Statement]:
 
 
 def conditioned(body: str) -> tuple[str, str | None]:
-    """What stands before a last `` if `` outside of brackets and quotes, and the condition behind it; in ``A if C else B`` there is
-    none."""
+    """What stands before a last `` if `` outside of brackets and quotes, and the condition behind it; in ``A if C
+    else B`` there is none."""
     depth, quote, at = 0, "", -1
     for k, letter in enumerate(body):
         if quote:

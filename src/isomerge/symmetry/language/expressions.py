@@ -1,9 +1,10 @@
 """Expressions over a config: how a spec text reads sizes and conditions from ``config.json``.
 
 Python's own syntax, evaluated over a whitelist of nodes: names are config keys (missing ones are ``None``),
-``or`` chooses the first that is set, ``a.b`` is the key ``b`` of the group of keys ``a``, ``a[i]`` an entry of a list,
-``tensors["name"][0]`` the first length of a stored tensor's shape, arithmetic is on whole numbers; ``+`` also writes a number and
-words one after the other (the name of a tensor of the layer behind the last). No calls: a spec is data.
+``or`` chooses the first that is set, ``a.b`` is the key ``b`` of the group of keys ``a``, ``a[i]`` an entry of a
+list, ``tensors["name"][0]`` the first length of a stored tensor's shape, arithmetic is on whole numbers; ``+`` also
+writes a number and words one after the other (the name of a tensor of the layer behind the last). No calls: a spec
+is data.
 """
 
 from __future__ import annotations
@@ -113,9 +114,11 @@ def _member(node: ast.Attribute, group: Any) -> Any:
 
 
 def _entry(node: ast.expr, group: Any, at: Any) -> Any:
-    """An entry of a group of keys or of a list (a shape), of which ``-1`` is the last; ``None`` where either is missing.
+    """An entry of a group of keys or of a list (a shape), of which ``-1`` is the last; ``None`` where either is
+    missing.
 
-    A number is also the key that is written with it: keys of ``config.json`` are never numbers (``per_layer_config["05"]``).
+    A number is also the key that is written with it: keys of ``config.json`` are never numbers
+    (``per_layer_config["05"]``).
     """
     if group is None or at is None:
         return None
@@ -126,15 +129,16 @@ def _entry(node: ast.expr, group: Any, at: Any) -> Any:
     if isinstance(group, list | tuple) and type(at) is int:
         return group[at] if -len(group) <= at < len(group) else None
     raise IsomergeError(
-        f"expression in the spec: {ast.unparse(node)!r} is not allowed: names are for groups of keys, numbers for lists"
+        f"expression in the spec: {ast.unparse(node)!r} is not allowed: names are for groups of keys, numbers "
+        f"for lists"
     )
 
 
 def _computed(node: ast.BinOp, left: Any, right: Any) -> int | str:
     """Arithmetic on whole numbers; a division that leaves a remainder is a config that does not fit.
 
-    A whole number times a fraction is cut to a whole number, as transformers cuts the rotated part of a head. A sum with
-    words in it is the words: ``"layers." + 46 + ".norm"``.
+    A whole number times a fraction is cut to a whole number, as transformers cuts the rotated part of a head. A sum
+    with words in it is the words: ``"layers." + 46 + ".norm"``.
     """
     words = isinstance(left, str) or isinstance(right, str)
     if isinstance(node.op, ast.Add) and words and all(isinstance(v, str) or type(v) is int for v in (left, right)):

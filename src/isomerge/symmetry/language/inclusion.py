@@ -1,19 +1,21 @@
 """Specs inside specs: models that are made of others, such as a vision tower, a projector and a language model.
 
-``include GROUP [or whole] [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]`` reads the spec of the model that the keys
-under ``GROUP`` of ``config.json`` describe, and takes all of it in:
+``include GROUP [or whole] [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]`` reads the spec of the model
+that the keys under ``GROUP`` of ``config.json`` describe, and takes all of it in:
 
-* ``include GROUP or whole``: where there is no such group, the keys of the config itself describe the part (Qwen2-VL's
-  config is flat in its published checkpoints);
+* ``include GROUP or whole``: where there is no such group, the keys of the config itself describe the part
+  (Qwen2-VL's config is flat in its published checkpoints);
 
 * the model is the group's own ``model_type``; ``of MODEL`` says which where the group names none;
-* ``as NAME``: spaces, sizes, free axes and shifts are called ``NAME_...`` here, so that two parts do not clash. Roles
-  (``--spaces ov``) stay. Without it they keep their names: right for the one part that has the vocabulary;
-* ``at PREFIX``: what its tensors' names begin with here, in the language of names: ``at (language_model.|)`` may be lacking.
-  The prefixes of the included text itself may be there or not, behind it;
-* ``without SPACE``: a symmetry of the part alone that the whole does not have, because something else reads what it moves.
+* ``as NAME``: spaces, sizes, free axes and shifts are called ``NAME_...`` here, so that two parts do not clash.
+  Roles (``--spaces ov``) stay. Without it they keep their names: right for the one part that has the vocabulary;
+* ``at PREFIX``: what its tensors' names begin with here, in the language of names: ``at (language_model.|)`` may be
+  lacking. The prefixes of the included text itself may be there or not, behind it;
+* ``without SPACE``: a symmetry of the part alone that the whole does not have, because something else reads what it
+  moves.
 
-The part's own expressions know the keys of the whole as ``whole``, which is missing where the part is a model by itself.
+The part's own expressions know the keys of the whole as ``whole``, which is missing where the part is a model by
+itself.
 """
 
 from __future__ import annotations
@@ -77,13 +79,15 @@ class Inclusion:
         kind = str(config["model_type"])
         if kind not in texts:
             raise IsomergeError(
-                f"config.json: {self.group} is a {kind!r}, for which there is no spec to include: it is none of the "
+                f"config.json: {self.group} is a {kind!r}, for which there is no spec to include: it is none of "
+                f"the "
                 f"{len(texts)} of docs/reference/architectures.md"
             )
         return texts[kind]
 
     def stored(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """The stored tensors' shapes by the names that they have in the part, whichever alternative of ``at`` they begin with."""
+        """The stored tensors' shapes by the names that they have in the part, whichever alternative of ``at`` they
+        begin with."""
         starts = self.at[1:-1].split("|") if self.at.startswith("(") and self.at.endswith(")") else [self.at]
         return {
             name[len(start) :]: shape
@@ -106,7 +110,8 @@ def read_inclusion(rest: str) -> Inclusion:
     found = _INCLUDE.match(rest)
     if not found:
         raise IsomergeError(
-            f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [without SPACE ...] [if E]"
+            f"include {rest!r} is not understood: write GROUP [as NAME] [at PREFIX] [of MODEL] [without SPACE "
+            f"...] [if E]"
         )
     group, whole, name, at, model, without = found.groups()
     return Inclusion(group, name, at or "", model, tuple((without or "").split()), bool(whole))
@@ -146,7 +151,8 @@ def check_apart(inclusion: Inclusion, part: Spec, sizes: Mapping[str, int]) -> N
     scopes = {i for line in part.lines for i in line.indices if i not in part.sizes}
     if both := sorted((part.sizes.keys() | scopes) & sizes.keys()):
         raise IsomergeError(
-            f"include {inclusion.group}: {both[0]} is declared already: include it `as NAME`, so that its names begin with "
+            f"include {inclusion.group}: {both[0]} is declared already: include it `as NAME`, so that its names "
+            f"begin with "
             "NAME_"
         )
 

@@ -1,7 +1,7 @@
 """Specs: what every tensor of an architecture is, bound to one config.
 
-A spec is made by reading a text (`isomerge.symmetry.language.spec_text`); this file says what it knows: spaces, lines,
-shifts, sizes, and how a checkpoint's tensors are matched to its lines.
+A spec is made by reading a text (`isomerge.symmetry.language.spec_text`); this file says what it knows: spaces,
+lines, shifts, sizes, and how a checkpoint's tensors are matched to its lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from isomerge.symmetry.language.statements import FixedPart, Returned
 SUBGROUPS = {"SignedPerm": ("Perm", "Sign"), "O": ("Perm", "SignedPerm"), "OFixingOnes": ("Perm",), "GL": ("O",)}
 
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
-"""What torch puts before the names of a model that it was wrapped around: to run it on several devices, or compiled."""
+"""What torch puts before the names of a model that it was wrapped around: to run it on several devices, or
+compiled."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Line:
     tied: str | None = None
     """The canonical name of the tensor that stands in when the config ties the two."""
     less: int = 0
-    """What is stored is the tensor that the axes describe less this: 1 for gains of norms that multiply by 1 + w."""
+    """What is stored is the tensor that the axes describe less this: 1 for gains of norms that multiply by 1 +
+    w."""
     infinite: bool = False
     """Whether infinities are meant, as where bounds say that nothing is clipped."""
     place: str = field(default="", compare=False, repr=False)
@@ -137,7 +139,8 @@ class Spec:
     config_keys: tuple[str, ...] = ()
     origin: str = "spec"
     family: str = ""
-    """The text that this one is like, and those of its parts: models of one family can be brought together (see `kin`)."""
+    """The text that this one is like, and those of its parts: models of one family can be brought together (see
+    `kin`)."""
     fixed: tuple[FixedPart, ...] = ()
     """The parts that alignment leaves as they are, and why."""
     depths: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -149,8 +152,8 @@ class Spec:
     returned: tuple[Returned, ...] = ()
     """What classes return by default beside their predictions."""
     tied: str = ""
-    """What else the classes of transformers read from the tie of head and embeddings, without a key of its own: such heads stay
-    tied."""
+    """What else the classes of transformers read from the tie of head and embeddings, without a key of its own:
+    such heads stay tied."""
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Line]]:
@@ -194,7 +197,8 @@ class Spec:
             if want is not None and want != have:
                 if have == 0:
                     raise IsomergeError(
-                        f"tensor {name}: axis {show(axis)} is empty: the spec for {self.model_type} ({self.origin}) does not "
+                        f"tensor {name}: axis {show(axis)} is empty: the spec for {self.model_type} "
+                        f"({self.origin}) does not "
                         "describe models without this part"
                     )
                 raise IsomergeError(
@@ -251,7 +255,8 @@ class Spec:
 
     @cached_property
     def gains(self) -> tuple[str, ...]:
-        """The scales of the gains over residual streams: one for every coordinate, which folding takes into their readers."""
+        """The scales of the gains over residual streams: one for every coordinate, which folding takes into their
+        readers."""
         return tuple(n for n, s in self.spaces.items() if s.residual and s.group_name == "Scale")
 
     @property
@@ -266,7 +271,8 @@ class Spec:
     def unfolded(self, stream: str) -> dict[str, bool]:
         """The lines of a stream's gains that no scale can take into their readers, and whether a tie is why.
 
-        A tie is why where a scale is written but not active, and a tied line has it as well (`isomerge.models.tied_tensors`).
+        A tie is why where a scale is written but not active, and a tied line has it as well
+        (`isomerge.models.tied_tensors`).
         """
         tied = {a.name for line in self.lines if line.tied for a in atoms(line.axes or ())}
         found = {}

@@ -27,19 +27,20 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ==============================================  ==========================================================
 
 In names, ``{l}`` is an index, ``{a,b}`` one number that factors (``a`` slow, ``b`` fast; both are axes), ``{l:E}``
-and ``{l!E}`` a number that must or must not be (in) E (``E..E``: from one up to another), ``{l:E,r}`` one of the layers that r
-lists, which are an axis of layer E, and ``(a|b)`` are alternatives (see `isomerge.symmetry.language.names`). ``?`` marks tensors that one of
-two models may lack (task heads, poolers, buffers); ``= TIED`` names the tensor that stands in when the config ties them. A ``BIAS``
-may end in ``#1``: the second block of a concatenation. An index with a ``size`` is an axis; one without (``l``) is
-a scope: it numbers the layers.
+and ``{l!E}`` a number that must or must not be (in) E (``E..E``: from one up to another), ``{l:E,r}`` one of the
+layers that r lists, which are an axis of layer E, and ``(a|b)`` are alternatives (see
+`isomerge.symmetry.language.names`). ``?`` marks tensors that one of two models may lack (task heads, poolers,
+buffers); ``= TIED`` names the tensor that stands in when the config ties them. A ``BIAS`` may end in ``#1``: the
+second block of a concatenation. An index with a ``size`` is an axis; one without (``l``) is a scope: it numbers the
+layers.
 
 ``include`` is for models that are made of others (see `isomerge.symmetry.language.inclusion`).
 
-In axes, ``diag(a n)`` is the diagonal of a matrix from ``a`` to itself: the gain of a norm over a stream ``a``, which the
-scale ``n`` can take into the gain's readers (``diag(a n)`` there, ``(a n)'`` here), or a layer scale, which ``n'`` can take
-into its writers. Only what is declared so can be folded, and only a folded stream is acted on by its ``folded`` group.
-``diag(a n) - 1`` is a gain that is stored less one (``w`` where the norm multiplies by ``1 + w``). ``* infinite`` is a tensor whose
-infinities are meant: everywhere else they are damage.
+In axes, ``diag(a n)`` is the diagonal of a matrix from ``a`` to itself: the gain of a norm over a stream ``a``,
+which the scale ``n`` can take into the gain's readers (``diag(a n)`` there, ``(a n)'`` here), or a layer scale,
+which ``n'`` can take into its writers. Only what is declared so can be folded, and only a folded stream is acted on
+by its ``folded`` group. ``diag(a n) - 1`` is a gain that is stored less one (``w`` where the norm multiplies by ``1
++ w``). ``* infinite`` is a tensor whose infinities are meant: everywhere else they are damage.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def parse_spec(
         config: the parsed ``config.json``.
         origin: what to call the text in messages, such as its file name.
         texts: the specs that it may include, by ``model_type``.
-        shapes: of the stored tensors, by name, which expressions know as ``tensors`` (by their names without a prefix).
+        shapes: of the stored tensors, by name, which expressions know as ``tensors`` (by their names without a
+            prefix).
 
     Raises:
         IsomergeError: a statement is not understood, or the config is not one that the spec describes.
@@ -153,7 +155,8 @@ class _Reader:
             raise IsomergeError(f"no statement {word!r}; did you mean `{near[0]}`?")
         if self.shapes:
             raise IsomergeError(
-                f"{word!r} is no statement ({', '.join(WORDS)}), and no tensor of the checkpoint is called so: correct it, or put "
+                f"{word!r} is no statement ({', '.join(WORDS)}), and no tensor of the checkpoint is called so: "
+                f"correct it, or put "
                 "`? ` before the name of a tensor that may be missing"
             )
 

@@ -1,4 +1,5 @@
-"""Statements of a spec beside its spaces and lines: parts that alignment leaves as they are, and what classes of models return."""
+"""Statements of a spec beside its spaces and lines: parts that alignment leaves as they are, and what classes of
+models return."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _RETURNS = re.compile(r"([\w\s]+?)\s*:\s*([\w*?\s]+)$")
 
 @dataclass(frozen=True)
 class FixedPart:
-    """A part whose tensors no symmetry of a block moves; what they share with a residual stream follows the stream."""
+    """A part whose tensors no symmetry of a block moves; what they share with a residual stream follows the
+    stream."""
 
     beginnings: tuple[str, ...]
     """What the names of its lines begin with."""
@@ -68,6 +70,7 @@ def read_returned(rest: str) -> Returned:
     found = _RETURNS.match(rest)
     if not found:
         raise IsomergeError(
-            f"returns {rest!r} is not understood: write `returns SPACE ... : CLASS ...`, or `returns nothing : CLASS ...`"
+            f"returns {rest!r} is not understood: write `returns SPACE ... : CLASS ...`, or `returns nothing : "
+            f"CLASS ...`"
         )
     return Returned(frozenset(found[1].split()) - {NOTHING}, tuple(found[2].split()))
