@@ -34,7 +34,8 @@ myst_heading_anchors = 4
 default_role = "literal"
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["flwr"]
-autodoc_preserve_defaults = True
+# signatures have the options of groups, which the source does not show
+autodoc_preserve_defaults = False
 napoleon_use_rtype = False
 maximum_signature_line_length = 100
 
