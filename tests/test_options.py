@@ -62,9 +62,11 @@ def test_python_has_it() -> None:
 
     @checked(ScratchOptions)
     def dig(place: str, **options: Any) -> dict[str, Any]:
+        """Dig at a place."""
         return {"place": place, "how": ScratchOptions.of(options)}
 
     loose: Any = dig
+    assert "    depth: How deep." in str(dig.__doc__)
     assert list(inspect.signature(dig).parameters) == ["place", "depth", "kinds", "deeper"]
     assert inspect.signature(dig).parameters["depth"].default == 3
     assert loose("here", depth=4)["how"] == ScratchOptions(4)

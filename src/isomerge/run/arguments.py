@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import wraps
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from operator import index
 from pathlib import Path
 from types import NoneType, UnionType
@@ -69,6 +69,7 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
                 return with_notes(run(**bound.arguments), outermost=outermost)
 
         call.__signature__ = full  # pyright: ignore[reportAttributeAccessIssue]
+        call.__doc__ = documented(function, groups)
         return call
 
     return decorate
@@ -85,6 +86,14 @@ def with_groups(own: Signature, groups: Sequence[type[Options]]) -> Signature:
     ]
     kept = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     return own.replace(parameters=[*kept, *more])
+
+
+def documented(function: Callable[..., Any], groups: Sequence[type[Options]]) -> str | None:
+    """A function's docstring with what the options of groups are."""
+    if not groups or function.__doc__ is None:
+        return function.__doc__
+    rows = [f"    {name}: {about.help}" for group in groups for name, (_, about) in group.declared().items()]
+    return "\n".join([cleandoc(function.__doc__), "", "Keyword Args:", *rows])
 
 
 def defaults_in(*groups: type[Options]) -> dict[str, Any]:
