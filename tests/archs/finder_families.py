@@ -58,7 +58,7 @@ FINDER_MUTANTS = [
     mutant("grounding-dino", "the gain not divided", "vs", "vision_param (channel vs') => vision_param channel"),
     mutant("grounding-dino", "stages mistaken", "vision_res3", "input_proj_vision.3.0.weight channel vision_res3' => input_proj_vision.3.0.weight channel other", "size level = => size other = backbone_config.embed_dim * 8\nsize level ="),
     mutant("mm-grounding-dino", "words past their map", "text_res", "text_projection.weight channel text_res' => text_projection.weight channel rows"),
-    mutant("mask2former", "the scalar product with one side", "mf", "mask_projection.weight mf' => mask_projection.weight rows"),
+    mutant("mask2former", "the scalar product with one side", "mf", "mask_projection.weight mf' => mask_projection.weight rows", "returns mf vision_res3 => returns vision_res3"),
     mutant("mask2former", "fused head by head", "xqk", "[xh xqk | xh xqk' | xh xov] => (xh [xqk | xqk' | xov])"),
     mutant("mask2former", "stages from the first", "vision_res1", "input_projections.2.0.weight channel vision_res1' => input_projections.2.0.weight channel rows"),
     mutant("mask2former-before", "queries in other coordinates than grids", "query", "size h = => residual query: Perm\nsize h ="),

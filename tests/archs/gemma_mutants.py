@@ -17,8 +17,8 @@ GEMMA_MUTANTS = [
     mutant("t5gemma-tied", "groups fast", "xkv", "(xkv xg xqk) => (xg xkv xqk)", "(xkv xg xov') => (xg xkv xov')"),
     mutant("t5gemma-labels", "labels read in another order", "dres", "labels (dres dnf)' => labels other", "residual dnf: Scale[dres]\n => ", "diag(dres dnf) => diag(dres)", "vocab (dres dnf)' => vocab dres'"),
     # gemma3n
-    mutant("gemma3n", "tokens of sounds in other coordinates", "audio_res", "embed_audio.embedding.weight token audio_res => embed_audio.embedding.weight token other"),
-    mutant("gemma3n", "sounds read in another order", "audio_res", "res audio_res' => res other"),
+    mutant("gemma3n", "tokens of sounds in other coordinates", "audio_res", "embed_audio.embedding.weight token audio_res => embed_audio.embedding.weight token elsewhere"),
+    mutant("gemma3n", "sounds read in another order", "audio_res", "res audio_res' => res elsewhere"),
     mutant("gemma3n", "one gain folded where two are read", "ns", "embed_vision.embedding.weight => residual ns: Scale[audio_res]\nembed_vision.embedding.weight",
            "soft_embedding_norm.weight diag(audio_res) => soft_embedding_norm.weight diag(audio_res ns)", "res audio_res' => res (audio_res ns)'"),
     mutant("gemma3n-tied", "patches written in other coordinates", "res", "embed_vision.embedding_projection.weight res piece => embed_vision.embedding_projection.weight rows piece"),
@@ -64,8 +64,8 @@ GEMMA_MUTANTS = [
     mutant("gemma4-clipped", "any matrix past bounds", "audio_ov", "ov: Perm[l, h] if clip => ov: GL[l, h] if clip", part=EARS),
     mutant("gemma4-clipped", "factors past bounds", "audio_t", "Scale[l, h, qk] if not clip => Scale[l, h, qk]", part=EARS),
     # gemma4_unified
-    mutant("gemma4_unified", "positions forgotten", "patch", "pos_embedding pos 2 patch => pos_embedding pos 2 other"),
-    mutant("gemma4_unified", "the norm's bias forgotten", "patch", "pos_norm.bias patch => pos_norm.bias rows"),
-    mutant("gemma4_unified", "signs under norms that centre", "patch", "patch as ff: Perm => patch as ff: SignedPerm"),
+    mutant("gemma4_unified", "positions forgotten", "patch", "pos_embedding pos 2 patch => pos_embedding pos 2 other", "returns patch res => returns res"),
+    mutant("gemma4_unified", "the norm's bias forgotten", "patch", "pos_norm.bias patch => pos_norm.bias rows", "returns patch res => returns res"),
+    mutant("gemma4_unified", "signs under norms that centre", "patch", "patch as ff: Perm => patch as ff: SignedPerm", "returns patch res => returns res"),
     mutant("gemma4_unified", "sounds written in other coordinates", "res", "res frame => rows frame"),
 ]  # fmt: skip

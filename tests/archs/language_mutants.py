@@ -118,7 +118,7 @@ LANGUAGE_MUTANTS = [
     mutant("llama4", "patches fast in the adapter", "vres", "(merge vres vnf)' => (vres vnf merge)'"),
     mutant("llama4", "half-split pairs in the tower", "vc", "(vh vpair vc) => (vh vc vpair)", "(vh vpair vc') => (vh vc' vpair)"),
     # Gemma 3n and Gemma 4
-    mutant("gemma3n_text", "a copy in another basis", "res", "altup_projections.{i}.weight res res' => altup_projections.{i}.weight other res'"),
+    mutant("gemma3n_text", "a copy in another basis", "res", "altup_projections.{i}.weight res res' => altup_projections.{i}.weight elsewhere res'"),
     mutant("gemma3n_text", "the bypass not dual", "lau", "res lau' => res lau"),
     mutant("gemma3n_text", "the norm's output added past its scale", "n1", "residual n2: => residual n1: Scale[l, res]\nresidual n2:", "input_layernorm.weight diag(res) => input_layernorm.weight diag(res n1)", "(kv g c pair sg) res' => (kv g c pair sg) (res n1)'", "(kv c pair sg) res' => (kv c pair sg) (res n1)'", "(kv ov) res' => (kv ov) (res n1)'", "lau res' => lau (res n1)'"),
     *(

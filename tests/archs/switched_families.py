@@ -17,7 +17,7 @@ SWITCHED_STREAMS: dict[str, dict[str, str]] = {
 SWITCHED_IDLE: set[tuple[str, str]] = set()
 SWITCHED_MUTANTS = [
     mutant("phi-normed", "the norms' gains not dual", "t", "[c pair t' | => [c pair t |"),
-    mutant("phi-normed", "the keys' norm forgets the rest", "rest", "k_layernorm.weight [c pair t' | rest rt'] => k_layernorm.weight [c pair t' | other rt']", "size rest => size other = head - 2 * pair\nsize rest"),
+    mutant("phi-normed", "the keys' norm forgets the rest", "rest", "k_layernorm.weight [c pair t' | rest rt'] => k_layernorm.weight [c pair t' | other]", "size rest => size other = head - 2 * pair\nsize rest"),
     mutant("falcon-slopes", "heads permuted under ALiBi", "kv", "space kv as h: Perm[l] if not alibi => space kv as h: Perm[l]"),
     mutant("falcon-slopes", "a matrix for every query", "qk", "(kv [g qk | qk' | ov]) (res n1)' if alibi => (kv [g qk | other | ov]) (res n1)' if alibi", "(kv [g qk | qk' | ov]) if alibi => (kv [g qk | other | ov]) if alibi", "size qk => size other = head\nsize qk"),
     mutant("roformer-turned", "any matrix on values that turn", "ov", "space ov: GL[l, h] if not rotary_value => space ov: GL[l, h]", "(h pair vc) res' if => (h ov) res' if", "value.bias (h pair vc) if => value.bias (h ov) if", "space vc as ov: Complex[l, h, pair] if rotary_value\n => ", "res (h pair vc') if => res (h ov') if"),
