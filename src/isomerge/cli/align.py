@@ -30,7 +30,8 @@ def align(
         bool,
         typer.Option(
             "--align",
-            help="Match also what is aligned already, as fine-tunes of one base are; by default it is left as it is.",
+            help="Match also what is aligned already, as fine-tunes of one base are; by default it is left as "
+            "it is.",
         ),
     ] = False,
     *,

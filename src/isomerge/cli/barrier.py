@@ -24,7 +24,8 @@ def barrier(
         str,
         typer.Option(
             "--data",
-            help="Labelled examples: a folder of images or text, .jsonl, .csv, .parquet, text, .safetensors, a data set of "
+            help="Labelled examples: a folder of images or text, .jsonl, .csv, .parquet, text, .safetensors, a "
+            "data set of "
             "the package datasets (name:split), or a Python function (module:function).",
         ),
     ],

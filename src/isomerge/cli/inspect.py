@@ -43,7 +43,8 @@ def inspect(
     rows = [
         [
             s["name"], s["role"], s["group"] + (f"({s['size']})" if s["size"] > 1 else ""), ", ".join(s["index"]),
-            f"{s['elements']:,}", f"{s['dimension']:,}", f"{s['log10_permutations']:.0f}" if s["log10_permutations"] else "",
+            f"{s['elements']:,}", f"{s['dimension']:,}",
+            f"{s['log10_permutations']:.0f}" if s["log10_permutations"] else "",
             "yes" if s["matched"] else "with all",
         ]
         for s in report["spaces"]

@@ -23,7 +23,8 @@ def prove(
         typer.Option(
             "--module",
             metavar="FILE.py:FUNCTION",
-            help="A function of yours that returns a tiny module and its inputs, where transformers does not build the class: "
+            help="A function of yours that returns a tiny module and its inputs, where transformers does not "
+            "build the class: "
             "plain torch, remote code. The file is run.",
         ),
     ] = None,

@@ -34,7 +34,10 @@ def verify(
             a, b, run=run, spec=opening.spec, allow_pickle=opening.allow_pickle, observer=observer
         )
     residual = report["residual"]
-    how = f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows {residual['tolerance']:.0e}"
+    how = (
+        f"largest relative residual {residual['largest']:.2g} in {residual['tensor']}, rounding allows "
+        f"{residual['tolerance']:.0e}"
+    )
     if report["refuted"]:
         how = (
             f"their fingerprints are {report['fingerprints']['verdict']} and differ, the relation in "

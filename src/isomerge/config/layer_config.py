@@ -314,7 +314,10 @@ def _sentence(key: str, model: Layered, layer: int, number: int, was: Any, now: 
         return (
             f"{moved} (config.json counts the first layers by {key}): choose slices that keep such layers in front"
         )
-    return f"{moved} (by config.json's rules, {key} is {now} there and not {was}): choose slices that keep such layers at their places"
+    return (
+        f"{moved} (by config.json's rules, {key} is {now} there and not {was}): choose slices that keep such "
+        "layers at their places"
+    )
 
 
 def check_numbered(whole: Layered, order: Order) -> None:

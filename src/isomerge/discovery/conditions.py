@@ -67,7 +67,8 @@ def _shared(draft: Draft, full: Mapping[str, Any]) -> list[str]:
     for key in [k for k in full if kind_of(k, full) == "shared"]:
         heads = next((k for k in full if kind_of(k, full) == "heads" and split(k)[0] == split(key)[0]), None)
         if not heads or heads in grouped or full[key] not in (1, full[heads]):
-            continue  # where several query heads share a key and none of them was found, nothing depends on their number
+            # where several query heads share a key and none of them was found, nothing depends on their number
+            continue
         what = heads if full[key] == full[heads] else "1"
         found.append(
             f"require {key} in (None, {what}) : this spec was discovered with {key} = {what}, run isomerge "

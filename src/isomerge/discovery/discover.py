@@ -149,7 +149,10 @@ def _comments(real: Any, specimen: Specimen, fixed: list[str]) -> tuple[str, ...
     import transformers
 
     kind = type(specimen.module).__name__
-    first = f"{real.model_type}: discovered by isomerge on a tiny random {kind} of transformers {transformers.__version__}; every"
+    first = (
+        f"{real.model_type}: discovered by isomerge on a tiny random {kind} of transformers "
+        f"{transformers.__version__}; every"
+    )
     lines = [first, "space was proven by the law: random elements of it leave the outputs unchanged."]
     return (*lines, *(f"stays fixed: {name}" for name in fixed))
 

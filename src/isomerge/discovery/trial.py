@@ -120,7 +120,10 @@ class Trial:
                 return f"{what} cannot act on a tiny random {self.module}"
             return f"{what} changes {of} by {law.error:.1g}, of which rounding explains {law.bound:.0e}"
         if self.empty:
-            return f"nothing is proven of space {', '.join(self.empty)}: no output of a {self.module} depends on what it moves"
+            return (
+                f"nothing is proven of space {', '.join(self.empty)}: no output of a {self.module} depends on "
+                "what it moves"
+            )
         return None
 
     def report(self) -> dict[str, Any]:

@@ -180,7 +180,10 @@ def _same(pair: Pair, a: str, b: str) -> str:
 
 
 def _near(pair: Pair, a: str, b: str) -> str:
-    said = f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already ({_share(pair.before)} of the norm apart)"
+    said = (
+        f"{b} and {a} are fine-tunes of one base, or one of the other, and aligned already "
+        f"({_share(pair.before)} of the norm apart)"
+    )
     if not pair.align:
         return said
     if pair.left:
@@ -198,8 +201,14 @@ def _related(pair: Pair, a: str, b: str) -> str:
             f"so that averaging them as they are stored will most likely destroy both{known}"
         )
     if pair.after is None:
-        return f"{b} has a common base with {a}, but lies in other coordinates ({_share(pair.before)} of the norm apart): aligned before it is merged"
-    return f"{b} and {a} are related: {_share(pair.before)} of the norm apart as stored, {_share(pair.after)} after alignment"
+        return (
+            f"{b} has a common base with {a}, but lies in other coordinates ({_share(pair.before)} of the norm "
+            "apart): aligned before it is merged"
+        )
+    return (
+        f"{b} and {a} are related: {_share(pair.before)} of the norm apart as stored, {_share(pair.after)} "
+        "after alignment"
+    )
 
 
 def _derived(pair: Pair, a: str, b: str) -> str:

@@ -223,7 +223,10 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
     for model in (one, two):
         refusal = refusal_of(model.config, model.checkpoint.shapes)
         if refusal is not None:
-            return f"the weights are the same, but transformers makes no model of config.json of {model.ref} ({refusal})"
+            return (
+                f"the weights are the same, but transformers makes no model of config.json of {model.ref} "
+                f"({refusal})"
+            )
     readings = [
         reading_of(m.config, m.checkpoint.shapes) if m.config.get("architectures") else None for m in (one, two)
     ]

@@ -73,7 +73,10 @@ def _unfolded(spec: Spec, name: str) -> str:
     folded = spec.spaces[name].folded
     others = [line for line, tied in spec.unfolded(name).items() if not tied]
     if others:  # untying would not help
-        return f"the gain {others[0]} stands where nothing that reads the stream can take it in, and {folded} needs that"
+        return (
+            f"the gain {others[0]} stands where nothing that reads the stream can take it in, and {folded} "
+            "needs that"
+        )
     return (
         f"the final norm's gain cannot be folded into a head that is tied to the embeddings, and {folded} needs "
         f"that; "

@@ -197,5 +197,6 @@ def prediction_of(module: nn.Module, labels: Tensor | None = None) -> Prediction
     config = getattr(module, "config", None)
     if not hasattr(config, "to_dict"):
         return CLASSES
-    about = {**config.to_dict(), "architectures": [type(module).__name__]}  # pyright: ignore[reportOptionalMemberAccess]
+    told: Any = config
+    about = {**told.to_dict(), "architectures": [type(module).__name__]}
     return KINDS[Inputs(about).kind(labels)]

@@ -236,7 +236,10 @@ def exchanged(tables: Mapping[str, Mapping[str, float]], done: Sequence[Change])
             [draw for draw in (TOKENS, OTHERS, EVERY) if test(said.get(draw))] for test in (_sees, _sees_not)
         )
         if kin and strange:
-            return f"seen from {' and '.join(kin)} of {key} they have one base, from {' and '.join(strange)} none: rows were exchanged"
+            return (
+                f"seen from {' and '.join(kin)} of {key} they have one base, from {' and '.join(strange)} none: "
+                "rows were exchanged"
+            )
     return ""
 
 

@@ -105,12 +105,18 @@ class Similarity:
         """A sentence where witnesses disagree and nothing that was done explains it; empty where they do not."""
         if self.equal:
             if self.spread is not None and self.spread > self.tolerance**0.5:
-                return f"all relations agree, but spectra of circuits are {self.spread:.2g} apart: weights were changed where no anchor looks"
+                return (
+                    f"all relations agree, but spectra of circuits are {self.spread:.2g} apart: weights were "
+                    "changed where no anchor looks"
+                )
             return ""
         places = [said for draw in (TOKENS, OTHERS, EVERY) if (said := self.witnesses.get(draw)) is not None]
         spectra = self.witnesses.get(SPECTRA)
         if places and min(places) >= CERTAIN and spectra is not None and spectra < UNLIKE:
-            return f"anchors see one function ({min(places):.2f}), but spectra of circuits are strange to each other ({spectra:.2f}): they were changed where no anchor looks"
+            return (
+                f"anchors see one function ({min(places):.2f}), but spectra of circuits are strange to each "
+                f"other ({spectra:.2f}): they were changed where no anchor looks"
+            )
         return exchanged(self.tables, self.changes) if self.derived else ""
 
     @property

@@ -115,7 +115,10 @@ def _call_text(name: str, own: Signature, args: Sequence[Any], named: Mapping[st
     lacking = [word for word in needed if word not in named and word not in plain[: len(args)]]
     hint = ""
     if len(args) > len(plain):
-        what = f"takes {len(plain)} argument{'s' * (len(plain) != 1)} without a name ({', '.join(plain)}), and {len(args)} are given"
+        what = (
+            f"takes {len(plain)} argument{'s' * (len(plain) != 1)} without a name ({', '.join(plain)}), and "
+            f"{len(args)} are given"
+        )
         hint = (
             "; put the models into one list"
             if plain[:1] == ["models"]
@@ -159,7 +162,10 @@ def _as_kind(name: str, value: Any, kind: Any) -> Any:
     shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
     example = _example(value, kinds)
     tensors = "Examples" in _words(kinds) and (isinstance(value, Mapping) or _is_iterable(value))
-    made = "; isomerge.observe.data.examples.Examples(tensors, labelled) makes them of tensors by name, of all batches together"
+    made = (
+        "; isomerge.observe.data.examples.Examples(tensors, labelled) makes them of tensors by name, of all "
+        "batches together"
+    )
     raise IsomergeError(
         f"{name}={shown}: give {_words(kinds)}{example and f', such as {example}'}{made if tensors else ''}"
     )

@@ -178,7 +178,10 @@ def chosen_spaces(
     moved = [s for s in found if s.moved]
     if not moved:
         return "default" if asked is None else asked, []
-    names = f"{' and '.join(s.model for s in moved)}: derived from one base with {moved[0].anchor}, but in another basis of the residual stream"
+    names = (
+        f"{' and '.join(s.model for s in moved)}: derived from one base with {moved[0].anchor}, but in another "
+        "basis of the residual stream"
+    )
     if asked is not None:
         streams = make_plan(donor, others, asked).selection.streams
         return asked, [] if streams else [

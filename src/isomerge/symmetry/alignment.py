@@ -135,7 +135,10 @@ class Alignment(Mapping[str, "Tensor"]):
         return found
 
     def __repr__(self) -> str:
-        return f"<Alignment of {self.spec.model_type}: {len(self)} elements of {', '.join(self.moved()) or 'no space'}>"
+        return (
+            f"<Alignment of {self.spec.model_type}: {len(self)} elements of "
+            f"{', '.join(self.moved()) or 'no space'}>"
+        )
 
     def _repr_html_(self) -> str:
         """What a notebook shows: how much of every space is moved."""

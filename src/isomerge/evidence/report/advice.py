@@ -56,7 +56,10 @@ def _of_near(written: Written, level: Level) -> Iterator[Advice]:
             "Leave alignment out: the result is nearly the same, in less time.", again(written, "--no-align")
         )
     if facts.command != "merge" or (facts.method == "linear" and not facts.base):
-        text = "If you have the base that both were tuned from, merge their task vectors: less gets lost than in a mean."
+        text = (
+            "If you have the base that both were tuned from, merge their task vectors: less gets lost than in "
+            "a mean."
+        )
         names = [*facts.models[1:], facts.models[0]] if facts.command == "align" else facts.models
         yield Advice(
             text, _words("isomerge", "merge", *names, "--method", "ties", "--base-model", "BASE", "-o", NEW)

@@ -137,9 +137,12 @@ def settings_of(written: Written) -> list[tuple[str, str]]:
         found.append(("Parameters", ", ".join(f"{name} {_plain(value)}" for name, value in sorted(shown.items()))))
     found.append(("Aligned", "no" if not told.aligned else _alignment(told)))
     if told.aligned and told.looked_at:
-        words = {"input_metric": "how outputs of layers change", "functional": "what merging pairs of neurons would cost",
-                 "search": "a forward search on data",
-                 "learned": "gradients on examples"}  # fmt: skip
+        words = {
+            "input_metric": "how outputs of layers change",
+            "functional": "what merging pairs of neurons would cost",
+            "search": "a forward search on data",
+            "learned": "gradients on examples",
+        }
         found.append(("It also looked at", ", ".join(words[name] for name in told.looked_at)))
     if facts.heads:
         found.append(("Classifier heads", facts.heads))

@@ -86,7 +86,10 @@ def _levels(losses: Losses, kind: str) -> list[Level]:
 def _course(line: LossLine, kind: str) -> str:
     first, last = line.ends
     if kind == "loss":
-        return f"{nats(first.loss)}, in the middle {nats(line.midpoint.loss)}, {nats(last.loss)}; barrier {nats(line.barrier)}"
+        return (
+            f"{nats(first.loss)}, in the middle {nats(line.midpoint.loss)}, {nats(last.loss)}; barrier "
+            f"{nats(line.barrier)}"
+        )
     return f"{share(first)}, in the middle {share(line.midpoint)}, {share(last)}"
 
 

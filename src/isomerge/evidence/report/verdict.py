@@ -130,7 +130,10 @@ def _rise(losses: Losses, line: LossLine) -> str:
     if stored is None or line.name == STORED:
         return f"On the straight line between them the loss {highest}."
     if stored.barrier <= _slight(losses, stored) and stored.drop <= CONNECTED:
-        return f"On the line between them the loss {highest}; it did not before alignment either, which was not needed."
+        return (
+            f"On the line between them the loss {highest}; it did not before alignment either, which was not "
+            "needed."
+        )
     return f"On the line between them the loss {highest}; before alignment it rose by {nats(stored.barrier)}."
 
 
@@ -158,7 +161,10 @@ def _by_distance(written: Written, relation: Relation) -> tuple[Level, str, str]
     facts = written.told
     share = facts.distance.movable.share or (inf, inf)
     before, after = (ratio(x) for x in share)
-    moved = f"Over the weights that symmetries act on, they were {before} of their norm apart and are {after} after alignment"
+    moved = (
+        f"Over the weights that symmetries act on, they were {before} of their norm apart and are {after} after "
+        "alignment"
+    )
     if relation is Relation.SAME:
         if share[0] <= SAME["F32"]:
             return Level.GOOD, "The models are the same", "They have the same weights: a merge gives them back."

@@ -9,7 +9,10 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
 
-FORMS = "give images, text, JSON lines, a table, parquet, safetensors, a data set of the package datasets, or a Python function module:function"
+FORMS = (
+    "give images, text, JSON lines, a table, parquet, safetensors, a data set of the package datasets, or a "
+    "Python function module:function"
+)
 
 
 def check_given(ref: Any, option: str) -> None:
