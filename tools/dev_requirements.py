@@ -1,4 +1,4 @@
-"""Print the requirements of dependency groups of pyproject.toml (``dev`` by default), for pips that do not know them."""
+"""Print the requirements of dependency groups of pyproject.toml (``dev`` by default), for older pips."""
 
 from __future__ import annotations
 
