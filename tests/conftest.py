@@ -102,7 +102,7 @@ made."""
 def trusted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spec texts of tests are taken as proven where something else is tested."""
     if request.path.stem not in TRIED and request.path.parent.name != "docs":
-        monkeypatch.setattr("isomerge.commands.proof.demand_proof", lambda *args: None)
+        monkeypatch.setattr("isomerge.commands.opening.demand_proof", lambda *args: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

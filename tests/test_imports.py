@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pkgutil
 import subprocess
@@ -14,13 +15,17 @@ import isomerge
 from depth import thorough
 
 HEAVY = ["torch", "transformers", "numpy", "scipy", "matplotlib", "sklearn", "safetensors", "huggingface_hub"]
-# classes of torch cannot be defined without it: these are imported by who uses them alone
-NETWORKS = (
-    "isomerge.relational.",
-    "isomerge.quotient.optim.wrapper",
-    "isomerge.quotient.optim.invariant",
-    "isomerge.models.assembled",
-)
+LIGHT = (
+    "__init__", "__main__", "errors", "files", "lock", "progress", "arithmetic", "pieces", "checkpoint", "config",
+    "options", "cli", "api.opening", "run.arguments", "observe.data.examples",
+)  # fmt: skip
+"""What a command line loads before its command runs, and what opens a checkpoint: they import torch where they use
+it. All others import at the top what is theirs."""
+LATE = {
+    "transformers", "huggingface_hub", "tokenizers", "peft", "diffusers", "datasets", "scipy", "ot", "sklearn", "ray", "flwr",
+    "matplotlib", "PIL", "rich", "IPython", "pyarrow", "jinja2", "markupsafe",
+}  # fmt: skip
+"""Packages that take long to load, or that not everybody has: imported where they are used."""
 SHOW = f"import json, sys; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
 
 
@@ -80,12 +85,49 @@ for name in {modules()!r}:
     run(code)
 
 
-def test_only_light_modules_at_the_top() -> None:
-    """No module of isomerge imports torch or transformers before it is used, but those that define torch's
-    classes."""
-    light = [name for name in modules() if not name.startswith(NETWORKS)]
+def is_light(name: str) -> bool:
+    """Whether a module's name, or that of a package it is in, is in `LIGHT`."""
+    inner = name.partition(".")[2] or "__init__"
+    return any(inner == light or inner.startswith(f"{light}.") for light in LIGHT)
+
+
+def test_light_modules_load_no_torch() -> None:
+    """The modules of the command line and of opening, all of them together."""
+    light = [name for name in modules() if is_light(name)]
+    assert len(light) > 80
     code = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in light)
-    assert {"torch", "transformers"}.isdisjoint(json.loads(run(code + SHOW)))
+    assert {"torch", "transformers", "numpy"}.isdisjoint(json.loads(run(code + SHOW)))
+
+
+def test_no_module_loads_what_is_late() -> None:
+    """Whatever module of isomerge is imported, transformers and matplotlib wait until they are used."""
+    code = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in modules())
+    assert {"transformers", "matplotlib", "sklearn", "huggingface_hub"}.isdisjoint(json.loads(run(code + SHOW)))
+
+
+def imported_inside_functions(path: Path) -> set[str]:
+    """The packages that the functions of a file import."""
+    nodes = [
+        node
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    ]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_functions_import_only_what_is_late() -> None:
+    """Everywhere but in light modules, imports stand at the top."""
+    folder = Path(isomerge.__path__[0])
+    inside = {}
+    for path in folder.rglob("*.py"):
+        name = ".".join(("isomerge", *path.relative_to(folder).with_suffix("").parts))
+        if not is_light(name.removesuffix(".__init__")) and path.name != "__init__.py":
+            inside[name] = imported_inside_functions(path) - LATE
+    assert len(inside) > 300
+    assert {name: packages for name, packages in inside.items() if packages} == {}
 
 
 def test_public_names() -> None:

@@ -33,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import isomerge
 from benchmarks.barrier.run import DATA, LIMITS, RESULTS, folder_of, learning, named, test_data, train_data
 from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.live.substitution import substituted
 from isomerge.observe.losses import targets_of
-from isomerge.solve.learn import learner as matched_learner
-from isomerge.solve.learn import model_line as matched_line
 from isomerge.solve.learn.learner import Learned, Learner
 from isomerge.solve.learn.model_line import MatchedLine
+from isomerge.solve.pairs import solutions
 from isomerge.symmetry.units import elements_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class UnseenLearner(Learner):
     def measured(self, point: list[float]) -> float:
         """The mean loss by labels at a point."""
         total, count = 0.0, 0
-        with torch.no_grad(), matched_learner.substituted(
+        with torch.no_grad(), substituted(
             self.simplex.module, self.simplex.at(point, self.elements.stages())
         ):  # fmt: skip
             for batch in self.unseen.batches(BATCH):
@@ -161,7 +161,7 @@ def diagnose(
     config = json.loads((one / "config.json").read_text())
     UnseenLearner.unseen = unseen_half(open_data(test_data(family), one, config=config), LIMITS[family]["test"])
     PartLine.part = part
-    matched_line.MatchedLine, matched_learner.Learner = PartLine, UnseenLearner
+    solutions.MatchedLine, solutions.Learner = PartLine, UnseenLearner
     began = time.perf_counter()
     how = {k: v for k, v in learning(family, width).items() if k != "steps"}
     untie = {"untie": True} if family == "gpt2" else {}

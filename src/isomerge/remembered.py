@@ -11,9 +11,11 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from isomerge import __version__
 from isomerge.files import write_whole
 
 
@@ -46,9 +48,6 @@ def remember(kind: str, question: Sequence[Any], answer: Any) -> Path | None:
 
 
 def _file(kind: str, question: Sequence[Any]) -> Path:
-    from importlib.metadata import version
-
-    from isomerge import __version__
 
     asked = [*question, __version__, version("transformers")]
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

@@ -19,8 +19,7 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.opening_data import open_data
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.losses import evaluate
-from isomerge.solve.learn import learner as matched_learner
-from isomerge.solve.learn import model_line as matched_line
+from isomerge.solve.pairs import solutions
 from toys import config_of, save_toy
 
 
@@ -98,8 +97,8 @@ def test_a_diagnosis_is_of_unseen_examples(tmp_path: Path, monkeypatch: pytest.M
     a, b = (save_toy("vit", tmp_path / f"seed-{seed}", seed=seed, dtype=torch.float32) for seed in (0, 1))
     monkeypatch.setattr(run, "DATA", tmp_path)
     monkeypatch.setattr(diagnose, "DATA", tmp_path)
-    for module, name in ((matched_line, "MatchedLine"), (matched_learner, "Learner")):
-        monkeypatch.setattr(module, name, getattr(module, name))  # put back behind the test
+    for name in ("MatchedLine", "Learner"):
+        monkeypatch.setattr(solutions, name, getattr(solutions, name))  # put back behind the test
     seen: dict[tuple[float, ...], float] = {}
     measured = diagnose.UnseenLearner.measured
     monkeypatch.setattr(

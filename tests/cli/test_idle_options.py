@@ -246,15 +246,14 @@ def test_tokens_of_images_are_noted(
     """Whoever reads them, and whoever makes them."""
     import torch
 
-    from isomerge.observe.data import opening_data as opening
     from isomerge.observe.data.examples import Examples
-    from isomerge.solve.match_inputs import data_for
+    from isomerge.solve import match_inputs
 
     images = Examples({"pixel_values": torch.zeros(1, 3, 8, 8)}, labelled=False)
-    monkeypatch.setattr(opening, "open_data", lambda *_, **__: images)
+    monkeypatch.setattr(match_inputs, "open_data", lambda *_, **__: images)
     for length, count in ((9, 1), (128, 0)):
         with noting():
-            data_for(library.open(place / "a"), "x", length=length)
+            match_inputs.data_for(library.open(place / "a"), "x", length=length)
             assert len(notes()) == count
     report = library.generate([stored("vit", 0)], out=tmp_path / "n.safetensors", limit=2, length=9, batch_size=3)
     assert [note.partition(" ")[0] for note in report["notes"]] == ["--length", "--batch-size"]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import isomerge
+from isomerge import remembered
 from isomerge.archs import expanded_texts
-from isomerge.discovery import trial
+from isomerge.commands import proof
 from isomerge.discovery.proofs import recall, remember
 from isomerge.errors import IsomergeError
 from toys import config_of, save_toy
@@ -96,8 +97,8 @@ def test_a_proof_is_demanded_once(gpt2: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("ISOMERGE_CACHE", str(tmp_path / "cache"))
     text, config = text_of("gpt2"), config_of(gpt2)
     spec, tried = written(tmp_path, text), []
-    real = trial.try_spec
-    monkeypatch.setattr(trial, "try_spec", lambda *args: tried.append(1) or real(*args))
+    real = proof.try_spec
+    monkeypatch.setattr(proof, "try_spec", lambda *args: tried.append(1) or real(*args))
     for number, (edited, count) in enumerate([(text, 1), (text, 1), (f"# a comment\n\n{text}   ", 1)]):
         spec.write_text(edited)
         isomerge.align(gpt2, onto=gpt2, out=tmp_path / f"out{number}", spec=spec)
@@ -105,7 +106,7 @@ def test_a_proof_is_demanded_once(gpt2: Path, tmp_path: Path, monkeypatch: pytes
     assert recall(text, {**config, "transformers_version": "0", "_name_or_path": "elsewhere"})
     assert not recall(text, {**config, "activation_function": "relu"})
     assert not recall(text.replace("ov: GL", "ov: O"), config)
-    monkeypatch.setattr(isomerge, "__version__", "0.0.0")
+    monkeypatch.setattr(remembered, "__version__", "0.0.0")
     assert not recall(text, config)
 
 

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import isomerge
+from isomerge.api import comparing
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.cli.program import app
-from isomerge.evidence import verify as proof
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import recognise
 from isomerge.quotient.fingerprint import Fingerprint, fingerprint, read_fingerprint
@@ -381,7 +381,7 @@ def test_verify_matches_only_what_may_be_the_same(tmp_path: Path, monkeypatch: p
     def unwanted(*given: object) -> None:
         raise AssertionError("matched")
 
-    monkeypatch.setattr(proof, "prove", unwanted)
+    monkeypatch.setattr(comparing, "prove", unwanted)
     b = save_toy("gpt2", tmp_path / "b", seed=5, dtype=torch.float32)
     report = isomerge.verify(a, b)
     assert not report["same"]

@@ -234,12 +234,12 @@ def test_places_survive(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
 def test_a_search_is_made_once(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted while learning after a search, a run goes on from where the search had come."""
-    from isomerge.solve.pairs import search
+    from isomerge.solve.pairs import solutions
 
     file, made = tmp_path / "x.safetensors", []
     save_file({"input_ids": ids(1, 16)}, file)
-    real = search.search_forward
-    monkeypatch.setattr(search, "search_forward", lambda *a, **k: made.append(k) or real(*a, **k))
+    real = solutions.search_forward
+    monkeypatch.setattr(solutions, "search_forward", lambda *a, **k: made.append(k) or real(*a, **k))
 
     def run(observer: Any) -> Any:
         return isomerge.align(

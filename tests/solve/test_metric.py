@@ -13,12 +13,12 @@ import isomerge
 from depth import more
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
-from isomerge.observe.live import modules
 from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.gathering import gather
 from isomerge.observe.stats.taps import plan_inputs, reading, unpadded
 from isomerge.progress import quiet
 from isomerge.solve.match_options import Matching
+from isomerge.solve.pairs import match_evidence
 from isomerge.solve.pairs import stream_descent as streams
 from isomerge.solve.pairs.input_metric import in_metric, input_metrics, solve_in_metric
 from isomerge.solve.pairs.match_evidence import MatchEvidence
@@ -143,7 +143,9 @@ def test_one_run_gives_rows_and_grams(tmp_path: Path, monkeypatch: pytest.Monkey
     model = recognise(a)
     save_file(dict(examples_for(a, 24).tensors), tmp_path / "data.safetensors")
     loads = []
-    monkeypatch.setattr(modules, "load_module", lambda *of, **how: loads.append(of) or load_module(*of, **how))
+    monkeypatch.setattr(
+        match_evidence, "load_module", lambda *of, **how: loads.append(of) or load_module(*of, **how)
+    )
     found, plain = (
         MatchEvidence(Matching(data=str(tmp_path / "data.safetensors"), rows=16, input_metric=how), model, quiet)
         for how in (True, False)

@@ -82,7 +82,7 @@ def test_no_prices_can_fool_the_solver(kind: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(assignment, "MANY", 2)
     monkeypatch.setattr(assignment, "distinct_best", lambda p: None)
     monkeypatch.setattr(
-        auction, "auction_prices", lambda p: (np.abs(p).max() * rng.standard_normal(len(p))).astype(np.float32)
+        assignment, "auction_prices", lambda p: (np.abs(p).max() * rng.standard_normal(len(p))).astype(np.float32)
     )
     for seed in range(10):
         p = drawn(seed, 30, kind)

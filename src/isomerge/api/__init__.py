@@ -1,33 +1,32 @@
-"""The Python API: the commands as functions, on paths, hub ids, open checkpoints or live modules."""
+"""The Python API: the commands as functions, on paths, hub ids, open checkpoints or live modules.
 
-from isomerge.api.checking import fsck
-from isomerge.api.comparing import distance, fingerprint, inspect, orbit_distance, similarity, verify
-from isomerge.api.discovering import discover
-from isomerge.api.generating import generate
-from isomerge.api.measuring import barrier, report, stats
-from isomerge.api.merging import extract_lora, merge
-from isomerge.api.moving import align, apply, canon
-from isomerge.api.opening import open
-from isomerge.api.proving import prove
+A lazy door: a function's module, and torch with it, is imported when the function is first used. Type checkers and
+editors read the signatures in ``__init__.pyi``.
+"""
 
-__all__ = [
-    "align",
-    "apply",
-    "barrier",
-    "canon",
-    "discover",
-    "distance",
-    "extract_lora",
-    "fingerprint",
-    "fsck",
-    "generate",
-    "inspect",
-    "merge",
-    "open",
-    "orbit_distance",
-    "prove",
-    "report",
-    "similarity",
-    "stats",
-    "verify",
-]
+from importlib import import_module
+from typing import Any
+
+HOMES = {
+    "checking": ["fsck"],
+    "comparing": ["distance", "fingerprint", "inspect", "orbit_distance", "similarity", "verify"],
+    "discovering": ["discover"],
+    "generating": ["generate"],
+    "measuring": ["barrier", "report", "stats"],
+    "merging": ["extract_lora", "merge"],
+    "moving": ["align", "apply", "canon"],
+    "opening": ["open"],
+    "proving": ["prove"],
+}
+_MODULES = {name: f"isomerge.api.{module}" for module, names in HOMES.items() for name in names}
+__all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module 'isomerge.api' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

@@ -8,6 +8,7 @@ from typing import Any
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
+from isomerge.run.fsck import fsck as check
 
 
 @checked()
@@ -25,6 +26,5 @@ def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer 
     Raises:
         IsomergeError: no such folder, or no report with checksums in it.
     """
-    from isomerge.run.fsck import fsck as check
 
     return Report(check(out, spec=spec, observer=observer))

@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.commands.opening import pair_solver, recognised
+from isomerge.evidence.inspection import inspection
+from isomerge.evidence.outputs import compare_outputs
 from isomerge.evidence.report.notebook import Report
+from isomerge.evidence.verify import compare, contradiction, doubt_of_configs, doubted, prove, reconsidered, refute
+from isomerge.files import check_file, check_not_read
+from isomerge.models.unit_plan import make_plan
+from isomerge.models.zero_gains import open_zero_gains
+from isomerge.observe.live.modules import on_disk
+from isomerge.observe.read_files import files_read
 from isomerge.progress import Observer, quiet
+from isomerge.quotient.fingerprint import Fingerprint, read_fingerprint
+from isomerge.quotient.fingerprint import fingerprint as print_of
+from isomerge.quotient.orbit_distance import orbit_distance as distance_of
+from isomerge.quotient.similarity import similarity as compare_prints
 from isomerge.run.arguments import checked
-
-if TYPE_CHECKING:
-    from isomerge.quotient.fingerprint import Fingerprint
+from isomerge.solve.standing import chosen_spaces, standings
 
 
 @checked()
@@ -30,12 +40,6 @@ def distance(
     """Raw distance and distance after alignment of ``two`` onto ``one``, per space and layer, with a verdict; and
     what their fingerprints say of them, which do not depend on any alignment. ``spaces`` are by default those
     inside the layers, and the residual stream as well where it is a relative's in another basis."""
-    from isomerge.evidence.verify import compare
-    from isomerge.models.unit_plan import make_plan
-    from isomerge.models.zero_gains import open_zero_gains
-    from isomerge.quotient.fingerprint import fingerprint as print_of
-    from isomerge.quotient.similarity import similarity as compare_prints
-    from isomerge.solve.standing import chosen_spaces, standings
 
     with pair_solver(one, two, spaces or "default", layers, spec, allow_pickle, guard=True) as solver:
         pair = solver.anchor, solver.source
@@ -80,11 +84,6 @@ def verify(
         ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against
         algebra.
     """
-    from isomerge.evidence.outputs import compare_outputs
-    from isomerge.evidence.verify import contradiction, doubt_of_configs, doubted, prove, reconsidered, refute
-    from isomerge.observe.live.modules import on_disk
-    from isomerge.quotient.fingerprint import fingerprint as print_of
-    from isomerge.quotient.similarity import similarity as compare_prints
 
     with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
         apart = 0.0
@@ -135,9 +134,6 @@ def fingerprint(
     Raises:
         IsomergeError: a model that cannot be read, or that has no tensors.
     """
-    from isomerge.files import check_file, check_not_read
-    from isomerge.observe.read_files import files_read
-    from isomerge.quotient.fingerprint import fingerprint as print_of
 
     path = None if out is None else Path(os.path.expanduser(out))
     if path is not None:
@@ -179,8 +175,6 @@ def similarity(
     Raises:
         IsomergeError: a model that cannot be read, a file that is no fingerprint, or another salt.
     """
-    from isomerge.quotient.fingerprint import Fingerprint, read_fingerprint
-    from isomerge.quotient.similarity import similarity as compare_prints
 
     def print_of(given: Any) -> Fingerprint:
         if isinstance(given, Fingerprint):
@@ -217,7 +211,6 @@ def orbit_distance(
     Raises:
         IsomergeError: the models do not fit together.
     """
-    from isomerge.quotient.orbit_distance import orbit_distance as distance_of
 
     with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
         found = distance_of(solver, observer, streams=streams)
@@ -227,7 +220,6 @@ def orbit_distance(
 @checked()
 def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = False) -> dict[str, Any]:
     """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
-    from isomerge.evidence.inspection import inspection
 
     with recognised([model], spec, allow_pickle, proven=False) as (found,):
         return Report(inspection(found))

@@ -6,8 +6,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+from isomerge.checkpoint.companions import files_of_model
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.discovery.checkpoint import covered, read_config
+from isomerge.discovery.discover import discover as find
+from isomerge.discovery.summary import summary
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.files import check_file, check_not_read, write_whole
+from isomerge.observe.read_files import paths_read
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
 
@@ -43,13 +50,6 @@ def discover(
         IsomergeError: transformers cannot build a tiny model of this class, its tensors are not those of the
             checkpoint, or ``out`` exists.
     """
-    from isomerge.checkpoint.companions import files_of_model
-    from isomerge.checkpoint.reader import Checkpoint
-    from isomerge.discovery.checkpoint import covered, read_config
-    from isomerge.discovery.discover import discover as find
-    from isomerge.discovery.summary import summary
-    from isomerge.files import check_file, check_not_read, write_whole
-    from isomerge.observe.read_files import paths_read
 
     path = None if out is None else Path(os.path.expanduser(out))
     if path is not None:

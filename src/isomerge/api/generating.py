@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.commands.measuring import planned_generate
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
@@ -51,7 +52,6 @@ def generate(
     Raises:
         IsomergeError: models that neither write texts nor see images, or not the same ones; nothing is written.
     """
-    from isomerge.commands.measuring import planned_generate
 
     with planned_generate(
         models, out=out, limit=limit, length=length, batch_size=batch_size, device=device, seed=seed, spec=spec,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from isomerge.commands.measuring import planned_barrier, planned_stats
 from isomerge.commands.opening import dtype_name
+from isomerge.evidence.report.folder import read_output
+from isomerge.evidence.report.loss_facts import losses_of, read_losses
 from isomerge.evidence.report.notebook import Report
+from isomerge.evidence.report.page import Page, page_of
 from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
-
-if TYPE_CHECKING:
-    from isomerge.evidence.report.page import Page
+from isomerge.run.barrier_options import BarrierOptions
+from isomerge.run.measured_output import measure
 
 
 @checked()
@@ -62,7 +65,6 @@ def barrier(
     Raises:
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
-    from isomerge.commands.measuring import planned_barrier
 
     with planned_barrier(
         [one, two] if third is None else [one, two, third], data=data, points=points, grid=grid, spaces=spaces,
@@ -104,11 +106,6 @@ def report(
     Raises:
         IsomergeError: nothing that isomerge wrote, or models and data do not fit together.
     """
-    from isomerge.evidence.report.folder import read_output
-    from isomerge.evidence.report.loss_facts import losses_of, read_losses
-    from isomerge.evidence.report.page import page_of
-    from isomerge.run.barrier_options import BarrierOptions
-    from isomerge.run.measured_output import measure
 
     written = read_output(out, spec=spec)
     given = [barrier] if isinstance(barrier, (str, Path, Mapping)) else barrier
@@ -169,7 +166,6 @@ def stats(
     Raises:
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
-    from isomerge.commands.measuring import planned_stats
 
     with planned_stats(
         model, data=data, out=out, rows=rows, limit=limit, length=length, batch_size=batch_size, device=device,

@@ -11,6 +11,7 @@ from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.merging.adapter.extract_lora import extract_lora as extract
 from isomerge.observe.data.examples import Examples
 from isomerge.options import (
     FusingOptions,
@@ -117,7 +118,6 @@ def extract_lora(
     Raises:
         IsomergeError: the models do not fit together or are equal, or an option is wrong; nothing is written.
     """
-    from isomerge.merging.adapter.extract_lora import extract_lora as extract
 
     folder = Path(os.path.expanduser(out))
     with recognised([finetuned, base], spec, allow_pickle, proven=False) as (one, two):

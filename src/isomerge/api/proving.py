@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.commands.proof import text_of
+from isomerge.discovery.building import real_config, specimens
+from isomerge.discovery.checkpoint import read_config
+from isomerge.discovery.module_specimen import module_specimens
+from isomerge.discovery.proofs import remember
+from isomerge.discovery.specimen import Specimen
+from isomerge.discovery.trial import try_spec
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
-
-if TYPE_CHECKING:
-    from isomerge.discovery.specimen import Specimen
 
 
 @checked()
@@ -56,8 +59,6 @@ def prove(
     """
     text, spec_of = text_of(spec)
     ref, config, made = _specimens(model, module, inputs, forward, seed, observer)
-    from isomerge.discovery.proofs import remember
-    from isomerge.discovery.trial import try_spec
 
     observer("the law and its mutants", 1, 0)
     try:
@@ -74,9 +75,6 @@ def _specimens(
     model: Any, module: Any, inputs: Any, forward: Any, seed: int, observer: Observer
 ) -> tuple[str, dict[str, Any], tuple[Specimen, ...]]:
     """What the user calls the model, its config, and tiny random models of its class."""
-    from isomerge.discovery.building import real_config, specimens
-    from isomerge.discovery.checkpoint import read_config
-    from isomerge.discovery.module_specimen import module_specimens
 
     if module is None and inputs is not None and hasattr(model, "named_parameters"):
         module = model

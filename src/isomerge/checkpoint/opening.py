@@ -9,6 +9,7 @@ from typing import Any
 
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.hub import local_folder
+from isomerge.checkpoint.pickled import load_pickles
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.stamps import stamps_of
 from isomerge.checkpoint.weights import WeightFiles, find_weights, read_headers
@@ -44,8 +45,6 @@ def open_tensors(
     """
     stamps = stamps_of((*weights.files, *others))  # before the headers are read: a later change is always noticed
     if weights.pickled:
-        from isomerge.checkpoint.pickled import load_pickles
-
         tensors, views = load_pickles(weights)
         return Checkpoint(ref, folder, config, tensors, stamps, views)
     return Checkpoint(ref, folder, config, read_headers(weights), stamps)

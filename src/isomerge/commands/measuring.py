@@ -13,13 +13,18 @@ from typing import Any
 from isomerge.checkpoint.size import parse_size
 from isomerge.commands.opening import recognised
 from isomerge.files import check_not_read
-from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model, working_dtype
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.live.generated import Generation
+from isomerge.observe.live.generated import Generation, check_generate, run_generate
 from isomerge.observe.read_files import files_read
-from isomerge.observe.stats.gathering import StatsOptions, parse_kinds
+from isomerge.observe.stats.gathering import StatsOptions, parse_kinds, run_stats
+from isomerge.quotient.kinship import kinship
+from isomerge.run.barrier_options import BarrierOptions
+from isomerge.run.connectivity import barrier_verdict, run_barrier, untied_alike
 from isomerge.run.forward_cost import Cost, barrier_cost, generate_cost, stats_cost
+from isomerge.run.run_verdict import pairs_of
 from isomerge.solve.match_inputs import data_for
+from isomerge.solve.standing import standings
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,6 @@ def planned_stats(
     Raises:
         IsomergeError: see there.
     """
-    from isomerge.observe.stats.gathering import run_stats
 
     bound = bytes_of(max_memory)
     options = StatsOptions(Path(os.path.expanduser(out)), kinds=parse_kinds(kinds), **how)
@@ -104,7 +108,6 @@ def planned_generate(
     Raises:
         IsomergeError: see there.
     """
-    from isomerge.observe.live.generated import check_generate, run_generate
 
     bound, options = bytes_of(max_memory), Generation(Path(os.path.expanduser(out)), count=limit, **how)
     options.check()
@@ -135,12 +138,6 @@ def planned_barrier(
     Raises:
         IsomergeError: see there.
     """
-    from isomerge.models.recognised import working_dtype
-    from isomerge.quotient.kinship import kinship
-    from isomerge.run.barrier_options import BarrierOptions
-    from isomerge.run.connectivity import barrier_verdict, run_barrier, untied_alike
-    from isomerge.run.run_verdict import pairs_of
-    from isomerge.solve.standing import standings
 
     options = BarrierOptions(
         spaces=[spaces] if isinstance(spaces, str) else spaces,

@@ -7,21 +7,23 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.checkpoint.in_memory import as_reference
+from isomerge.checkpoint.size import parse_size
+from isomerge.commands.proof import demand_proof
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, recognise, working_dtype
+from isomerge.models.unit_plan import make_plan
+from isomerge.observe.live.saved_modules import save_module
 from isomerge.observe.read_files import paths_read
 from isomerge.options import OutputOptions, RunningOptions
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
 from isomerge.run.engines import engine_of
 from isomerge.run.writing_run import Output
-
-if TYPE_CHECKING:
-    from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.pairs.pair import PairSolver
 
 
 @contextlib.contextmanager
@@ -44,8 +46,6 @@ def recognised(
         for model in models:
             name = None
             if hasattr(model, "save_pretrained"):
-                from isomerge.observe.live.saved_modules import save_module
-
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isomerge-"))
                 save_module(model, folder)
                 name, model = type(model).__name__, folder
@@ -54,8 +54,6 @@ def recognised(
             found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
             found[-1].checkpoint.ref = name or found[-1].ref
         if spec is not None and proven and not unmoved:
-            from isomerge.commands.proof import demand_proof
-
             for each in found:
                 demand_proof(spec, each.ref, each.config)
         if untie and not any(model.unties for model in found):
@@ -85,7 +83,6 @@ def destination(
     Raises:
         IsomergeError: an option is wrong, or the folder is not apart from what is read.
     """
-    from isomerge.checkpoint.size import parse_size
 
     running = running or RunningOptions()
     if running.jobs is not None and running.jobs < 1:
@@ -114,8 +111,6 @@ def pair_solver(
     one: Any, two: Any, spaces: str, layers: str | None, spec: Any, allow_pickle: bool, *, guard: bool
 ) -> Iterator[PairSolver]:
     """Two models recognised, and what solves their units."""
-    from isomerge.models.unit_plan import make_plan
-    from isomerge.solve.pairs.pair import PairSolver
 
     with recognised([one, two], spec, allow_pickle) as (a, b):
         # a model and its copy that was moved with untie: nothing is written here

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from isomerge.archs import spec_for
+from isomerge.discovery.building import real_config, specimens
+from isomerge.discovery.proofs import recall, remember
+from isomerge.discovery.trial import try_spec
 from isomerge.errors import IsomergeError
 
 
@@ -21,9 +25,6 @@ def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any]) -> None:
     Raises:
         IsomergeError: the law refutes the text, or it cannot be tried.
     """
-    from isomerge.discovery.building import real_config, specimens
-    from isomerge.discovery.proofs import recall, remember
-    from isomerge.discovery.trial import try_spec
 
     text, spec_of = text_of(spec)
     assert text is not None
@@ -46,7 +47,6 @@ def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any]) -> None:
 
 def text_of(spec: str | Path | None) -> tuple[str | None, Any]:
     """A spec text, and what binds it to a config."""
-    from isomerge.archs import spec_for
 
     file = None if spec is None else Path(os.path.expanduser(spec))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.config.config_parts import split
 from isomerge.discovery.draft import Draft, SpaceDraft
@@ -13,9 +14,6 @@ from isomerge.discovery.lines import size_keys
 from isomerge.discovery.proving import PROVEN, Court
 from isomerge.discovery.queries import Proposals, QueryNames
 from isomerge.discovery.shrinking import kind_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from isomerge.discovery.specimen import Specimen
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.matching.stream_groups import returned_streams
 from isomerge.models.tied_tensors import tied_lines, without_broken_ties
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.discovery.specimen import Specimen
 
 MOVED = 1e-3
 """How much some weight must move for a proof not to be empty; weights are of size 0.1 to 1."""
@@ -81,7 +80,6 @@ class BoundSpecimen:
             seed: of the element.
             spec: draws from the groups of this one.
         """
-        import torch
 
         active = [n for n in names if not self.idle(n)]
         for attempt in range(DRAWS):
@@ -94,7 +92,6 @@ class BoundSpecimen:
     def turn(self, seed: int) -> float:
         """The change of outputs when gains are folded, the streams are turned by their largest groups, and new
         gains taken on."""
-        import torch
 
         spec = with_streams(self.spec)
         blocks, rng = self.fresh(), torch.Generator().manual_seed(seed)

@@ -7,7 +7,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
 
 from isomerge.config.agreement import read_by_transformers
 from isomerge.config.config_parts import parts_of
@@ -18,9 +23,6 @@ from isomerge.discovery.shrinking import FALLBACKS, SCALES, Scale
 from isomerge.discovery.specimen import Specimen, loaded, silent
 from isomerge.discovery.specimen_inputs import inputs_of
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 HEADS = (
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
@@ -113,7 +115,6 @@ def make_specimen(config: Any, scale: Scale, seed: int, *, untied: bool = True) 
 
 
 def _built(config: Any, kind: Any, scale: Scale, seed: int, untied: bool) -> Specimen:
-    import torch
 
     small = _settled(shrunk_whole(config.to_dict(), scale), untied)
     with silent(), torch.random.fork_rng(devices=[]), double_precision():
@@ -146,7 +147,6 @@ def _settled(small: dict[str, Any], untied: bool) -> dict[str, Any]:
 @contextmanager
 def _bounded(kind: Any) -> Iterator[None]:
     """Refuse a model of more than LARGEST parameters, while it is built."""
-    from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
 
     total = 0
 
@@ -176,7 +176,6 @@ def parameter_shape(parameter: Tensor | None) -> str:
 
 def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors that ``save_pretrained`` writes, by their names on disk, and the config beside them."""
-    from safetensors.torch import load_file
 
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent():
         module.save_pretrained(folder)
@@ -188,7 +187,6 @@ def saved(module: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def randomise(module: nn.Module, seed: int) -> None:
     """Fill every parameter: matrices 0.15 N, vectors 0.3 N, gains around one, so that no term is vacuous."""
-    import torch
 
     rng = torch.Generator().manual_seed(seed)
     for name, p in module.named_parameters():

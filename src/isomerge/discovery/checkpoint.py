@@ -8,18 +8,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.opening import CONFIG, open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.weights import find_weights
+from isomerge.discovery.discover import Discovery
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.spec import coverage
 from isomerge.symmetry.language.spec_text import parse_spec
-
-if TYPE_CHECKING:
-    from isomerge.discovery.discover import Discovery
 
 Shapes = Mapping[str, tuple[int, ...]]
 BUFFER = re.compile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from isomerge.config.config_parts import flattened, split
@@ -31,7 +32,6 @@ def with_conditions(
         full: the same with defaults filled in.
         common: the keys that every config of transformers has.
     """
-    from dataclasses import replace
 
     config, full = flattened(config), flattened(full)
     sizes = {name: _filled(text, config, full) for name, text in draft.sizes.items()}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.discovery.attention_spaces import Attention, prove_attention
 from isomerge.discovery.biases import prove_shifts
@@ -22,9 +25,7 @@ from isomerge.discovery.shrinking import kind_of
 from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.streams import prove_folded, prove_stream
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from isomerge.symmetry.axes import atoms, parse
 
 COUNT = 48
 """Random outputs whose moments are compared: more than an attention has chunks of heads."""
@@ -226,7 +227,6 @@ def _lengths(pair: Sequence[Specimen], *kinds: str) -> list[tuple[int, int]]:
 
 
 def _acted_on(draft: Draft, line: LineFound) -> bool:
-    from isomerge.symmetry.axes import atoms, parse
 
     here = (
         {a.name for a in atoms(parse(draft.pattern(line).removesuffix(" - 1")) or ())}
@@ -238,7 +238,6 @@ def _acted_on(draft: Draft, line: LineFound) -> bool:
 
 def _tidied(draft: Draft) -> Draft:
     """Without sizes that no line and no other size uses."""
-    import re
 
     used = " ".join(draft.pattern(line) for line in draft.lines) + " " + " ".join(line.name for line in draft.lines)
     used += " ".join(s.text() for s in draft.spaces.values())

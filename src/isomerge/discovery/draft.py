@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from isomerge.discovery.lines import LineFound
+from isomerge.discovery.lines import LineFound
 
 FREE = ("rows", "columns", "depth", "height", "width")
 """What axes are called that nothing is known of: of any length, touched by nothing."""

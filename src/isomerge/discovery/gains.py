@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.discovery.draft import Draft, SpaceDraft
 from isomerge.discovery.head_chunks import bias_of
 from isomerge.discovery.lines import LineFound
 from isomerge.discovery.moments import RELATED, along
 from isomerge.discovery.proving import Court
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 End = tuple[LineFound, int]
 """One axis of one line."""
@@ -132,7 +131,6 @@ def _carriers(
 
 def _solved(target: Tensor, carried: list[tuple[End, Tensor]]) -> list[End]:
     """Those whose sum is the target; none where no sum of some is."""
-    import torch
 
     if not carried:
         return []

@@ -4,13 +4,12 @@ moments."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.discovery.lines import LineFound
 from isomerge.discovery.moments import RELATED, along, combination, relations
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 End = tuple[LineFound, int]
 """One axis of one line."""
@@ -140,7 +139,6 @@ def _put(found: HeadsFound, chunks: Chunks, end: End, number: int, chunk: tuple[
 
 def _pair_queries(chunks: Chunks, attentions: list[HeadsFound]) -> None:
     """Give every attention its queries and keys: by moments where they show, else by what is left in its module."""
-    import torch
 
     taken = {(n, a, i) for found in attentions for (n, a), c in found.roles.items() for i, x in enumerate(c) if x}
     outputs = {found.output.name for found in attentions}

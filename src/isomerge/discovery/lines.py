@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.discovery.shrinking import kind_of
-
-if TYPE_CHECKING:
-    from isomerge.discovery.specimen import Specimen
+from isomerge.discovery.specimen import Specimen
 
 SCOPES = ("l", "m", "n")
 EXPERT = "e"

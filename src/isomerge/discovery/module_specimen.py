@@ -6,7 +6,10 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.discovery.building import LARGEST, first_line, randomise
 from isomerge.discovery.placement import Place
@@ -14,9 +17,6 @@ from isomerge.discovery.precision import double_precision
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 from isomerge.evidence.outputs import returned
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Forward = Callable[[Any, Any], Any]
 """From a module and an input to what it computes."""
@@ -30,7 +30,6 @@ class ModuleSpecimen(Specimen):
 
     def outputs(self) -> list[Tensor]:
         """Every tensor that the module returns for each input, float64."""
-        import torch
 
         with double_precision(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # modules that draw at random
@@ -113,7 +112,6 @@ def called(module: Any, given: Any) -> Any:
 
 def _double(value: Any) -> Any:
     """Inputs of any structure in float64 where they are of floating point."""
-    import torch
 
     if isinstance(value, torch.Tensor):
         return value.double() if value.is_floating_point() else value

@@ -9,15 +9,12 @@ law proves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
 from isomerge.discovery.precision import double_precision
+from isomerge.discovery.specimen import Specimen, output_of
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.discovery.specimen import Specimen
 
 
 def moments(specimen: Specimen, names: list[str], count: int, seed: int) -> dict[str, Tensor]:
@@ -32,9 +29,6 @@ def moments(specimen: Specimen, names: list[str], count: int, seed: int) -> dict
     Returns:
         Stored name -> float64 [count, *shape]; zeros where no output depends on the tensor.
     """
-    import torch
-
-    from isomerge.discovery.specimen import output_of
 
     rng = torch.Generator().manual_seed(seed)
     known = [name for name in names if name in specimen.places and specimen.stored[name].is_floating_point()]
@@ -68,7 +62,6 @@ def along(moment: Tensor, axis: int) -> Tensor:
 def combination(target: Tensor, parts: Tensor) -> tuple[Tensor, float]:
     """The coefficients by which parts [n, count] sum to a target [count], and the relative error of the best
     ones."""
-    import torch
 
     coefficients = torch.linalg.lstsq(parts.mT, target.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
     gap = (parts.mT @ coefficients - target).norm() / target.norm().clamp_min(1e-300)

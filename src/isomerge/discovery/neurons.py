@@ -10,6 +10,7 @@ from isomerge.discovery.draft import Draft, SpaceDraft
 from isomerge.discovery.head_chunks import bias_of
 from isomerge.discovery.lines import EXPERT, LineFound, expression
 from isomerge.discovery.proving import PROVEN, Court
+from isomerge.symmetry.language.expressions import evaluate
 
 Place = tuple[LineFound, int]
 
@@ -110,7 +111,6 @@ def prove_experts(draft: Draft, court: Court, stack: str) -> Draft:
 
 
 def _value(expr: str, config: dict[str, object]) -> int:
-    from isomerge.symmetry.language.expressions import evaluate
 
     return int(evaluate(expr, config))
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 View = Callable[["Tensor"], "Tensor"]
 
@@ -31,7 +30,6 @@ def places_of(stored: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) ->
         stored: the tensors on disk by name; random, so that no two are equal.
         parameters: the module's parameters by name.
     """
-    import torch
 
     found: dict[str, Place] = {}
     for name, value in stored.items():

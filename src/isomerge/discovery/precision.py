@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 
 @contextmanager
 def double_precision() -> Iterator[None]:
     """Casts from float64 to float32 do nothing, and new tensors are float64."""
-    import torch
-    from torch.overrides import TorchFunctionMode
 
     float_cast, to, kind = torch.Tensor.float, torch.Tensor.to, torch.Tensor.type
 

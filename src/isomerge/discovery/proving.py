@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from isomerge.discovery.bound_specimen import BoundSpecimen
 from isomerge.discovery.draft import Draft
+from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.spec_text import parse_spec
-
-if TYPE_CHECKING:
-    from isomerge.discovery.specimen import Specimen
 
 PROVEN = 1e-9
 """The largest relative change of outputs that rounding explains: in float64 true spaces give below 1e-10, at a

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.discovery.draft import SpaceDraft
 from isomerge.discovery.head_chunks import Chunks, HeadsFound
 from isomerge.discovery.lines import LineFound
 from isomerge.discovery.rotary_moments import Rotation, pair_expressions, rotation_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.config.config_parts import parts_of
 from isomerge.discovery.moments import RELATED
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.language.expressions import evaluate
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

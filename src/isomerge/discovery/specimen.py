@@ -4,20 +4,22 @@ compared."""
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 from isomerge.config.config_parts import flattened
 from isomerge.discovery.placement import Place
 from isomerge.discovery.precision import double_precision
 from isomerge.evidence.outputs import differences, returned
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 OUTPUTS = ("logits", "prediction_logits", "predicted_depth", "reconstruction", "last_hidden_state")
 
@@ -75,7 +77,6 @@ class Specimen:
 
     def outputs(self) -> list[Tensor]:
         """The outputs for every input, float64, by the weights that are in the module now."""
-        import torch
 
         with double_precision(), torch.no_grad():
             if not self.whole:
@@ -124,8 +125,6 @@ def loaded(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
     What a checkpoint does not store, such as sinusoids, is computed anew, and so is what a class never takes from
     it.
     """
-    import torch
-    from safetensors.torch import save_file
 
     with tempfile.TemporaryDirectory(prefix="isomerge-") as folder, silent(), double_precision():
         config.save_pretrained(folder)
@@ -137,7 +136,6 @@ def loaded(kind: Any, config: Any, tensors: Mapping[str, Tensor]) -> Any:
 @contextmanager
 def silent() -> Iterator[None]:
     """Without the warnings and bars of transformers and torch."""
-    import warnings
 
     from transformers.utils import logging
 
@@ -156,7 +154,6 @@ def silent() -> Iterator[None]:
 
 def run(module: Any, given: Mapping[str, Tensor]) -> Any:
     """What a model returns; those that mask at random do so alike each time."""
-    import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -169,7 +166,6 @@ def output_of(module: Any, given: Mapping[str, Tensor]) -> Tensor:
     Of two towers that meet, their vectors: they are stored and compared across models, and the scores follow from
     them.
     """
-    import torch
 
     out = run(module, given)
     if all(isinstance(getattr(out, name, None), torch.Tensor) for name in TOWERS):

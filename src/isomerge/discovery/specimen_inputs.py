@@ -6,14 +6,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.config.config_parts import flattened
 from isomerge.discovery.precision import double_precision
 from isomerge.discovery.shrinking import Scale
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 MANY = 40
 """Rows of the input for moments: a classifier with two labels has to give more numbers than there are heads."""
@@ -25,7 +25,6 @@ IMAGE_TOKENS = ("image_token_id", "image_token_index", "img_token_id", "image_pa
 def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[str, Tensor]]:
     """Two inputs of different shapes, the second one with padding where the model takes a mask; and one of many
     rows."""
-    import torch
 
     rng = torch.Generator().manual_seed(seed + 1)
     takes = inspect.signature(module.forward).parameters
@@ -56,7 +55,6 @@ def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[st
 
 
 def _noise(shape: tuple[int, ...], rng: Generator) -> Tensor:
-    import torch
 
     return torch.randn(shape, generator=rng, dtype=torch.float64)
 
@@ -71,7 +69,6 @@ class _Images:
 
     def beside(self, module: Any, keys: Mapping[str, Any], ids: Tensor, rng: Generator) -> dict[str, Tensor]:
         """Tokens with room among them, and one image for each row."""
-        import torch
 
         takes = inspect.signature(module.forward).parameters
         images = list(_layouts(keys, len(ids), takes, rng))[self.layout]
@@ -90,7 +87,6 @@ def _images_of(module: Any, keys: Mapping[str, Any]) -> _Images:
     Raises:
         ValueError: there is none.
     """
-    import torch
 
     token = next((keys[k] for k in IMAGE_TOKENS if keys.get(k) is not None), None)
     ids, rng, first = torch.full((1, 7), 6), torch.Generator().manual_seed(0), None
@@ -123,7 +119,6 @@ def _layouts(
 ) -> Iterator[dict[str, Tensor]]:
     """How classes want their images: one a row, a list of one or two a row with their sizes, or all patches in a
     row."""
-    import torch
 
     by_name = {key.rpartition(".")[2]: value for key, value in keys.items() if value is not None}
     side = by_name.get("image_size", 8)

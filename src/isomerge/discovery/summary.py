@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from isomerge.discovery.discover import Discovery
-    from isomerge.discovery.proving import Verdict
+from isomerge.discovery.discover import Discovery
+from isomerge.discovery.proving import Verdict
 
 
 def summary(found: Discovery) -> dict[str, Any]:

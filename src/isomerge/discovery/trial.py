@@ -12,18 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
 from isomerge.discovery.proving import CANNOT_ACT, PROVEN
+from isomerge.discovery.specimen import Specimen
 from isomerge.evidence.law import with_streams
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
-
-if TYPE_CHECKING:
-    from isomerge.discovery.specimen import Specimen
 
 SEEDS = (11, 12)
 LARGER = {

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import nn
+
+from isomerge.evidence.line import Line
+from isomerge.evidence.plane import Plane
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.losses import (
     Measure,
     Tally,
@@ -13,13 +19,6 @@ from isomerge.observe.losses import (
     logits_of,
 )
 from isomerge.observe.predictions import prediction_of
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from isomerge.evidence.line import Line
-    from isomerge.evidence.plane import Plane
-    from isomerge.observe.data.examples import Examples
 
 
 def evaluator(examples: Examples, batch_size: int = 32) -> Callable[[nn.Module], tuple[float, float]]:
@@ -42,7 +41,6 @@ def ensemble(modules: Sequence[nn.Module], examples: Examples, batch_size: int =
     Raises:
         IsomergeError: examples without labels, or modules that cannot read them.
     """
-    import torch
 
     tally = Tally(prediction_of(modules[0], examples.tensors.get("labels")))
     with torch.no_grad():

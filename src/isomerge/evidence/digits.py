@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 PIXEL_MAX = 16.0
 
@@ -58,7 +58,6 @@ def labelled_test_digits() -> list[dict[str, Tensor]]:
 
 def _digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """The training and the test part, split as in ``examples/train_digits.py``."""
-    import torch
 
     try:
         from sklearn.datasets import load_digits
@@ -75,7 +74,6 @@ def _digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 def digit_evaluator() -> Callable[[nn.Module], tuple[float, float]]:
     """A function from a classifier to its test cross-entropy (nats) and accuracy (0..1)."""
-    import torch
 
     images, labels = held_out_digits()
 

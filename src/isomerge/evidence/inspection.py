@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from math import lgamma, log, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.matching.stream_groups import choose_frame
+from isomerge.models.free_streams import given_out, why_given_out
+from isomerge.models.recognised import Model
 from isomerge.symmetry.axes import show
 from isomerge.symmetry.fixed import fixed_parts
 from isomerge.symmetry.stage import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of, plan_units
-
-if TYPE_CHECKING:
-    from isomerge.models.recognised import Model
 
 
 def inspection(model: Model) -> dict[str, Any]:
@@ -81,7 +80,6 @@ def _spaces(model: Model) -> list[dict[str, Any]]:
 
 def _streams(model: Model) -> list[dict[str, Any]]:
     """What may act on every residual stream, and why it is no more."""
-    from isomerge.models.free_streams import given_out, why_given_out
 
     frame, notes = choose_frame(model.spec, ["all"])
     if frame is None:

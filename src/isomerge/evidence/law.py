@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.matching.frame import Load, folded_gains
 from isomerge.symmetry.alignment import Alignment
@@ -11,9 +13,6 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts, shift_atoms
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 
 def random_alignment(
@@ -33,7 +32,6 @@ def random_alignment(
         spaces: names of spaces and shifts.
         condition: the ratio of the largest to the smallest singular value in non-compact groups.
     """
-    import torch
 
     names = set(spaces) if spaces is not None else {*spec.spaces, *(s.name for s in spec.shifts)}
     elements: dict[str, Tensor] = {}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.files import whole_file
 from isomerge.observe.live.stored_weights import weights_of
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 STYLES: list[dict[str, Any]] = [
     {"color": "#9a9a9a", "linestyle": "--"},
@@ -114,9 +115,6 @@ def loss_line(
         points: how many, both ends included.
         observer: is told how many are done.
     """
-    import copy
-
-    import torch
 
     middle = copy.deepcopy(a)
     found = []

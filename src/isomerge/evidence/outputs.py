@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from isomerge.observe.live.modules import eager_experts
 
 
 def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: int = 2, length: int = 16) -> float:
@@ -25,7 +26,6 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
         IsomergeError: transformers cannot load a checkpoint, its class does not run on tokens and pixels alone, or
             what it gives is not a number.
     """
-    import torch
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -40,7 +40,6 @@ def compare_outputs(one: str | Path, two: str | Path, *, seed: int = 0, batch: i
 def _inputs(config: Any, rng: Any, batch: int, length: int) -> dict[str, Any]:
     """Random pixels and token ids, of a config or of the parts of one: a picture where it knows a size of pictures,
     a film where it counts frames, a text where it has a vocabulary, or no pictures."""
-    import torch
 
     seeing = next((part for part in _parts(config, "vision") if getattr(part, "image_size", None)), None)
     reading = next((part for part in _parts(config, "text") if getattr(part, "vocab_size", None)), None)
@@ -82,10 +81,7 @@ def _config(folder: str | Path) -> Any:
 def _run(folder: str | Path, name: str, given: dict[str, Any], seed: int) -> dict[str, Tensor]:
     """What the model returns for these inputs; tensors that its class has and the checkpoint lacks are drawn from
     the seed."""
-    import torch
     import transformers
-
-    from isomerge.observe.live.modules import eager_experts
 
     kind: Any = getattr(transformers, name, transformers.AutoModel) if name else transformers.AutoModel
     try:
@@ -128,7 +124,6 @@ def returned(found: Any, name: str = "") -> dict[str, Tensor]:
         found: what ``forward`` returned: a mapping, a sequence, a dataclass or a tensor, nested in any way.
         name: what the path begins with.
     """
-    import torch
 
     if torch.is_tensor(found):
         return {name: found}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.line import paired, save_figure
-
-if TYPE_CHECKING:
-    from torch import nn
 
 MARGIN = 0.2
 """How far the picture reaches beyond the three models, in parts of their extent."""
@@ -67,7 +69,6 @@ def plane_corners(a: nn.Module, b: nn.Module, c: nn.Module) -> tuple[tuple[float
     Raises:
         IsomergeError: they lie on one line, so that no plane is theirs.
     """
-    import torch
 
     bb = bc = cc = 0.0
     with torch.no_grad():
@@ -110,9 +111,6 @@ def loss_plane(
     Raises:
         IsomergeError: the three lie on one line.
     """
-    import copy
-
-    import torch
 
     corners = plane_corners(a, b, c)
     middle = copy.deepcopy(a)
@@ -158,7 +156,6 @@ def draw_planes(planes: Sequence[tuple[str, Plane]], names: Sequence[str], path:
     import matplotlib
 
     matplotlib.use("Agg")
-    import numpy
     from matplotlib import colors, pyplot
 
     every = [v for _, plane in planes for row in plane.losses for v in row]

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from isomerge.config.agreement import undeclared_differences
 from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, why_risen
 from isomerge.evidence.relation import verdict
 from isomerge.matching.frame import has_shared_meaning, reads_once
+from isomerge.models.compatible import compared_keys
+from isomerge.models.free_streams import streams_are_free
+from isomerge.models.recognised import Model
+from isomerge.models.transformers_reading import reading_of, refusal_of
+from isomerge.models.unit_plan import unit_bytes, unit_layer
 from isomerge.progress import Observer
+from isomerge.solve.pairs.in_place import nearest_in_place
+from isomerge.solve.pairs.pair import PairSolver, rows_of
+from isomerge.solve.pairs.product_residuals import judge
+from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream, is_turned
+from isomerge.solve.pairs.stream_descent import StreamSolver
+from isomerge.solve.pairs.written_gains import with_common_gains
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.fixed import fixed_parts
-
-if TYPE_CHECKING:
-    from isomerge.models.recognised import Model
-    from isomerge.solve.pairs.pair import PairSolver
-    from isomerge.symmetry.units import Unit
+from isomerge.symmetry.units import Unit
 
 OUTPUTS_APART = 10.0
 """Times the tolerance of weights: twins' outputs are apart by a tenth of it and less (benchmarks/verify.py)."""
@@ -38,18 +46,12 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     ``distance`` (see `summarise`), ``residual`` (the largest relative one, its tensor, the tolerance), ``same`` and
     ``verdict``.
     """
-    from isomerge.models.unit_plan import unit_bytes
-    from isomerge.solve.pairs.pair import rows_of
 
     units = solver.plan.units
     total = sum(unit_bytes(solver.anchor, unit) for unit in units)
     seen = 0
     streams: list[dict[str, Any]] = []
     if solver.plan.selection.frame is not None:
-        from isomerge.solve.pairs.in_place import nearest_in_place
-        from isomerge.solve.pairs.stream_descent import StreamSolver
-        from isomerge.solve.pairs.written_gains import with_common_gains
-
         found_streams = StreamSolver(solver, observer).solve()
         if solver.plan.selection.streams:
             solver.given = with_common_gains(solver, found_streams.alignment, observer)
@@ -85,7 +87,6 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
 
 def _streams(solver: PairSolver) -> str:
     """What is known of the residual streams: ``matched``, ``free`` (not matched, but they could be), or nothing."""
-    from isomerge.models.free_streams import streams_are_free
 
     if solver.plan.selection.streams:
         return "matched"
@@ -102,7 +103,6 @@ def prove(solver: PairSolver, observer: Observer) -> dict[str, Any]:
 
     ``same`` is None where what differs may be rounding of the stored numbers; ``reason`` says so in a sentence.
     """
-    from isomerge.solve.pairs.residuals import frame_residual_stream
 
     solver.closes = True
     found = _residual(solver, observer)
@@ -208,9 +208,6 @@ def doubt_of_configs(one: Model, two: Model) -> str | None:
     """Why equal weights are no equal functions for certain: the configs differ in a key that the spec says nothing
     of, transformers makes no model of one, or one lacks weights of its class; None where there is no such
     reason."""
-    from isomerge.config.agreement import undeclared_differences
-    from isomerge.models.compatible import compared_keys
-    from isomerge.models.transformers_reading import reading_of, refusal_of
 
     unlike = undeclared_differences(one.config, two.config, compared_keys(one))
     if unlike:
@@ -274,9 +271,6 @@ def _residual(solver: PairSolver, observer: Observer) -> dict[str, Any]:
     residual. Where some unit cannot be told and a rotation of the residual stream was found with it, a smaller
     difference elsewhere is no certain one.
     """
-    from isomerge.models.unit_plan import unit_layer
-    from isomerge.solve.pairs.product_residuals import judge
-    from isomerge.solve.pairs.residuals import every_residual, is_turned
 
     found: dict[bool | None, dict[str, Any]] = {
         True: {"largest": 0.0, "tensor": "", "tolerance": SAME["F64"], "rounding": 0.0}

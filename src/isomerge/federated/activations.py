@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import torch
+from torch import nn
+
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.federated.parameters import Parameters, recognised
+from isomerge.models.transformers_classes import class_of, silent
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.taps import ROWS, Activations, capture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import nn
-
-    from isomerge.checkpoint.reader import Checkpoint
-    from isomerge.observe.data.examples import Examples
 
 
 def activations_of(
@@ -53,10 +52,7 @@ def activations_of(
 
 def _module(checkpoint: Checkpoint) -> nn.Module:
     """The transformers module of parameters in memory, float32, in eval mode."""
-    import torch
     import transformers
-
-    from isomerge.models.transformers_classes import class_of, silent
 
     config = {key: value for key, value in checkpoint.config.items() if key not in ("dtype", "torch_dtype")}
     kind: Any = class_of(checkpoint.config, tuple(checkpoint.tensors), checkpoint.folder)

@@ -13,18 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.federated.parameters import Parameters, like
 from isomerge.federated.round import Matching, Round, weights_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from isomerge.observe.stats.taps import Activations
-    from isomerge.symmetry.alignment import Alignment
+from isomerge.fusion.linear import linear
+from isomerge.observe.stats.taps import Activations
+from isomerge.symmetry.alignment import Alignment
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,6 @@ def aggregate(
     Raises:
         IsomergeError: parameters that do not fit together, or an option that is wrong.
     """
-    from isomerge.fusion.linear import linear
 
     shares = weights_of(weights, len(updates))
     how = Matching(config, names, spaces, layers, evidence, guard, spec)

@@ -9,12 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from isomerge.errors import IsomergeError
+from isomerge.federated.activations import activations_of
+from isomerge.federated.aggregate import Aligned, align_updates
+from isomerge.federated.round import ANCHORS
+from isomerge.observe.data.examples import Examples
 
 if TYPE_CHECKING:
-    from isomerge.federated.aggregate import Aligned
-    from isomerge.observe.data.examples import Examples
-
     _Strategy: Any = object
     AlignedFedAvg: Any
 else:
@@ -68,7 +71,6 @@ class Aligning(_Strategy):
         probe: Examples | None = None,
         **options: Any,
     ) -> None:
-        from isomerge.federated.round import ANCHORS
 
         super().__init__(*arguments, **options)
         for asked in (anchor, first_anchor):
@@ -118,8 +120,6 @@ class Aligning(_Strategy):
         return arrays, metrics
 
     def _aligned(self, server_round: int, replies: Sequence[Any]) -> Aligned:
-        from isomerge.federated.activations import activations_of
-        from isomerge.federated.aggregate import align_updates
 
         records = [next(iter(reply.content.array_records.values())) for reply in replies]
         weights = [
@@ -148,7 +148,6 @@ class Aligning(_Strategy):
 
 def _record(keys: Iterable[str], update: Mapping[str, Any]) -> Any:
     """An ArrayRecord of an update under the keys that clients use."""
-    import numpy as np
     from flwr.app import Array, ArrayRecord  # pyright: ignore[reportMissingImports]
 
     return ArrayRecord(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, recognise
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
 
 Parameters = Mapping[str, Any] | Sequence[Any]
 """One model: a ``state_dict`` (name -> torch tensor or numpy array), or arrays in the order of ``names``."""

@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
+from isomerge.evidence.distance import summarise
 from isomerge.federated.parameters import Parameters, recognised
+from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.stored_form import StoredForm, cast
+from isomerge.models.unit_plan import Plan, make_plan
+from isomerge.observe.stats.taps import Activations
 from isomerge.progress import quiet
-from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult
+from isomerge.run.streaming import elements_of_results
+from isomerge.solve.canonical.canonical_units import SHARES, CanonicalUnits
+from isomerge.solve.many.mean_solutions import check_anchor, shares_of
+from isomerge.solve.many.mean_solver import ManySolver
+from isomerge.solve.match_options import WEIGHTS
+from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult, rows_of
+from isomerge.solve.pairs.stream_descent import StreamSolver
+from isomerge.solve.pairs.written_gains import CommonGains, gains_of_merge
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.fixed import fixed_parts
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import torch
-    from torch import Tensor
-
-    from isomerge.models.recognised import Model
-    from isomerge.models.unit_plan import Plan
-    from isomerge.observe.stats.taps import Activations
-    from isomerge.solve.pairs.written_gains import CommonGains
 
 ANCHORS = ("first", "largest", "none")
 
@@ -85,9 +90,6 @@ class Round:
             weights: from `weights_of`.
             how: what else it is told.
         """
-        from isomerge.models.recognised import working_dtype
-        from isomerge.models.unit_plan import make_plan
-        from isomerge.solve.canonical.canonical_units import SHARES
 
         if how.evidence not in SHARES:
             raise IsomergeError(f"evidence {how.evidence!r}: choose from {', '.join(SHARES)}")
@@ -119,14 +121,11 @@ class Round:
     def gains(self) -> CommonGains | None:
         """The gains that the average is written in, as `isomerge.merge` chooses them; None: the donor's, which
         moved updates have."""
-        from isomerge.models.stored_form import StoredForm
-        from isomerge.solve.pairs.written_gains import gains_of_merge
 
         return gains_of_merge(self.solvers, StoredForm(self.models[0], None), quiet)
 
     def stored(self, blocks: Blocks, donor: Blocks) -> dict[str, Tensor]:
         """A unit's tensors by name, in the stored types; integers are the donor's."""
-        from isomerge.models.stored_form import cast
 
         first = self.models[0]
         found = {}
@@ -138,7 +137,6 @@ class Round:
 
     def alignments(self) -> list[Alignment]:
         """What moved every update, after all units."""
-        from isomerge.run.streaming import elements_of_results
 
         found = [Alignment(self.models[0].spec)]
         found += [s.alignment(elements_of_results(r)) for s, r in zip(self.solvers, self.results, strict=True)]
@@ -146,8 +144,6 @@ class Round:
 
     def report(self) -> dict[str, Any]:
         """Distances to the donor, after all units."""
-        from isomerge.evidence.distance import summarise
-        from isomerge.solve.pairs.pair import rows_of
 
         rows = [[], *map(rows_of, self.results)]
         each = [
@@ -197,7 +193,6 @@ def _paired(
 
 def _solve_pairs(solvers: Sequence[PairSolver], seen: Sequence[Activations] | None, evidence: str) -> None:
     """Solve every source by passes over it and the donor, where one unit at a time does not do."""
-    from isomerge.solve.pairs.stream_descent import StreamSolver
 
     for k, solver in enumerate(solvers, 1):
         if solver.plan.selection.frame is not None or seen is not None:
@@ -214,10 +209,6 @@ def _solve_mean(
     how: Matching,
 ) -> None:
     """Solve all sources at once, towards the common mean."""
-    from isomerge.solve.canonical.canonical_units import CanonicalUnits
-    from isomerge.solve.many.mean_solutions import check_anchor, shares_of
-    from isomerge.solve.many.mean_solver import ManySolver
-    from isomerge.solve.match_options import WEIGHTS
 
     check_anchor("none", WEIGHTS, how.spaces)
     first = solvers[0]

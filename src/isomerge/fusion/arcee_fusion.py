@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.fusion.bounds import convex
 from isomerge.fusion.inner_products import PIECE
 from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import merge_method
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 EPS = 1e-8
 """Added to probabilities (mergekit's)."""
@@ -36,7 +35,6 @@ def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
     Raises:
         IsomergeError: there is not exactly one model beside the base.
     """
-    import torch
 
     check_number(tensors, arcee_fusion)
     if base.numel() == 0:
@@ -50,7 +48,6 @@ def arcee_fusion(tensors: Sequence[Tensor], base: Tensor) -> Tensor:
 
 def divergence(theta: Tensor, base: Tensor) -> Tensor:
     """``KL(softmax(theta) || softmax(base))`` of every row along the last axis, float64 [..., 1]."""
-    import torch
 
     width = base.shape[-1] if base.ndim else 1
     tall = max(1, PIECE // width)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import inf, isfinite, prod, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.fusion.near import REACH, distance_from
 from isomerge.pieces import PIECE, wide_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FAR = 10.0
 """What means on a sphere may add to the sum of their inputs' norms: between nearly opposite tensors they are
@@ -66,7 +66,6 @@ def total(sizes: Sequence[Size], factors: Sequence[float] | None = None) -> Size
 
 def size_of(parts: Iterable[Tensor]) -> Size:
     """The size of some tensors taken as one, in any floating dtype; not finite where an entry is not."""
-    import torch
 
     squares = largest = 0.0
     for part in parts:
@@ -117,7 +116,6 @@ class Inputs:
     @cached_property
     def masses(self) -> list[float]:
         """The sum of magnitudes of every task vector."""
-        import torch
 
         origin = self.origin or []
         return [

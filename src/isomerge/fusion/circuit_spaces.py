@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import add_shifts, bias_view, element_key, find_shifts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 GROUPS = ("GL", "O")
 Blocks = Mapping[Block, "Tensor"]
@@ -53,7 +52,6 @@ class Circuit:
 
     def side(self, spec: Spec, tensors: Blocks, *, dual: bool) -> Tensor:
         """One side's leaves side by side, [heads, n, columns]."""
-        import torch
 
         heads = len(spec.batch(spec.spaces[self.space]))
         parts = []

@@ -8,7 +8,9 @@ the head's inner space, so their average needs no rotation to be found; the best
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import circuit_sides
@@ -19,9 +21,6 @@ from isomerge.fusion.registry import per_model, unit_method
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @unit_method
@@ -95,7 +94,6 @@ def products(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence[f
     Returns:
         float64 [n, p] and [n, d] with equal Gram matrices.
     """
-    import torch
 
     n = len(plain[0])
     left, upper = torch.linalg.qr(torch.cat(list(plain)).mT)  # [p, k], [k, models n]
@@ -111,7 +109,6 @@ def invariants(plain: Sequence[Tensor], dual: Sequence[Tensor], shares: Sequence
 
     Arguments and results as in `products`; negative eigenvalues, of negative weights, are cut.
     """
-    import torch
 
     n, width = plain[0].shape
     both = [torch.cat(pair, 1) for pair in zip(plain, dual, strict=True)]
@@ -134,6 +131,5 @@ def nearest_turn(sides: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor]) -> 
 
 def _padded(rows: Tensor, n: int) -> Tensor:
     """With rows of zeros up to n: a side of fewer columns than the head's size has no more rank."""
-    import torch
 
     return torch.cat([rows, rows.new_zeros(n - len(rows), rows.shape[1])]) if len(rows) < n else rows

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from torch import Generator, Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, random_entries, sparse
 from isomerge.fusion.task_vectors import add_task_vectors
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 
 @merge_method

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from torch import Generator, Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, Together, limited
 from isomerge.fusion.registry import merge_method, per_model
 from isomerge.fusion.sparsity import check_share, check_window, ranked_entries, sparse
 from isomerge.fusion.task_vectors import add_task_vectors
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 
 def _check_drawn(density: float, epsilon: float) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import convex, near_average
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, Range, limited
 from isomerge.fusion.near import near_or_average
 from isomerge.fusion.registry import merge_method, per_model
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Eigenvalues of a factor below this, relative to the largest, are rounding: factors are stored in float32 (6e-8).
 ROUNDING = 1e-7
@@ -62,7 +61,6 @@ def fisher(
     Raises:
         IsomergeError: negative weights, or a sum of weights that is zero.
     """
-    import torch
 
     shares = checked_weights(weight)
     known = [f for f in fishers if f is not None]
@@ -117,7 +115,6 @@ def fisher_kfac(
     Raises:
         IsomergeError: negative weights, a sum of weights that is zero, or an option outside of its range.
     """
-    import torch
 
     shares = checked_weights(weight)
     if iterations < 1:
@@ -204,7 +201,6 @@ def pseudo_inverse(gram: Tensor) -> Tensor:
     Its rank is found after coordinates are scaled to a diagonal of ones: entries are rounded each by its own size,
     so that a coordinate of large numbers does not hide the others.
     """
-    import torch
 
     size = gram.diagonal().clamp_min(0).sqrt()
     unit = torch.where(size > 0, 1 / size.clamp_min(1e-300), torch.zeros_like(size))
@@ -234,7 +230,6 @@ def checked_weights(weight: Sequence[float]) -> list[float]:
 
 def weighted_mean(tensors: Sequence[Tensor], weight: Sequence[float]) -> Tensor:
     """``sum_k w_k theta_k / sum_k w_k``, summed in float64."""
-    import torch
 
     total = torch.zeros_like(tensors[0], dtype=torch.float64)
     for tensor, share in zip(tensors, checked_weights(weight), strict=True):

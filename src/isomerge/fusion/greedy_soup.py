@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from isomerge.fusion.bounds import convex
+from isomerge.fusion.forward.running import Forward
+from isomerge.fusion.forward.soup import candidates_of, make_soup
 from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import forward_method
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from isomerge.fusion.forward.running import Forward
 
 
 @forward_method
@@ -27,7 +26,6 @@ def greedy_soup(run: Forward, *, metric: str = "loss") -> tuple[nn.Module, dict[
         run: the aligned models, live, and labelled examples that none of them was trained on.
         metric: ``loss`` or ``accuracy``.
     """
-    from isomerge.fusion.forward.soup import candidates_of, make_soup
 
     module = copy.deepcopy(run.endpoints[0])
     soup = make_soup(module, candidates_of(run.endpoints), run.examples, metric=metric, observer=run.observer)

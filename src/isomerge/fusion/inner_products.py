@@ -7,10 +7,9 @@ of n tensors, on n coefficients.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 PIECE = 1 << 20
 """Elements of one tensor that are widened to float64 at a time."""
@@ -27,7 +26,6 @@ def inner_products(tensors: Sequence[Tensor], origin: Tensor | None = None) -> T
         float64 [rows, n, n]. Products of float32 numbers are exact in float64: the Gram of equal tensors is
         singular to 1e-16, where float32 sums would leave 1e-7, an angle of 3e-4.
     """
-    import torch
 
     rows, columns = tensors[0].shape
     n = len(tensors)
@@ -51,7 +49,6 @@ def combination(
 
     Coefficients are numbers, or tensors that broadcast.
     """
-    import torch
 
     total = torch.zeros_like(tensors[0])
     for tensor, coefficient in zip(tensors, coefficients, strict=True):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.fusion.bounds import on_sphere
 from isomerge.fusion.inner_products import combination, inner_products
 from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @merge_method
@@ -54,7 +53,6 @@ def karcher_coefficients(cosines: Tensor, max_iter: int, tol: float) -> Tensor:
     Where the vectors cancel (their sum is shorter than ``tol``), the iteration starts from the first. Where one is
     opposite to the iterate, no direction leads to it, and it does not pull.
     """
-    import torch
 
     n = len(cosines)
 

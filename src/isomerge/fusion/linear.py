@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import weighted
 from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import elementwise_method, per_model, scale_free
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @elementwise_method
@@ -30,7 +29,6 @@ def linear(
     Raises:
         IsomergeError: the weights sum to zero, and should be divided by that.
     """
-    import torch
 
     total = sum(weight) if normalize else 1.0
     if total == 0:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 EXACT_UP_TO = 2048
 """Matrices whose smaller side is longer than this are cut by a randomised range finder, unless the rank is near
@@ -31,7 +30,6 @@ class Cut:
 
 def norm(x: Tensor) -> float:
     """The Frobenius norm, summed in float64."""
-    import torch
 
     return float(torch.linalg.vector_norm(x, dtype=torch.float64))
 
@@ -42,7 +40,6 @@ def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
 
     Values within rounding of zero, by numpy's rule for ranks, are not counted.
     """
-    import torch
 
     rank = min(matrix.shape) if cut.rank is None else cut.rank
     u, s, v = _singular(matrix, rank, cut.seed)
@@ -59,7 +56,6 @@ def factors(matrix: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
 def _singular(matrix: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """``U, S, V^T``: all, or the first few of a large matrix (Halko, Martinsson and Tropp 2011, algorithms 4.4 and
     5.1)."""
-    import torch
 
     few = rank + OVERSAMPLING
     if min(matrix.shape) <= max(EXACT_UP_TO, 2 * few):

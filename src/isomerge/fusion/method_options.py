@@ -13,13 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from isomerge.fusion.bounds import Bound
-
+from isomerge.fusion.bounds import Bound
 
 KINDS = (bool, int, float, str)
 Function = TypeVar("Function", bound=Callable[..., Any])

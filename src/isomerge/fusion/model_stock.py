@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.fusion.bounds import stock
 from isomerge.fusion.inner_products import combination, inner_products
 from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import merge_method
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 PRODUCT = 1e-6
 """Smallest product of two norms that is divided by (mergekit's)."""
@@ -37,7 +36,6 @@ def model_stock(tensors: Sequence[Tensor], base: Tensor, *, filter_wise: bool = 
     Raises:
         IsomergeError: fewer than two models.
     """
-    import torch
 
     check_number(tensors, model_stock)
     n = len(tensors)

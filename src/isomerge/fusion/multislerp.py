@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import on_sphere
 from isomerge.fusion.inner_products import combination, inner_products
 from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method, per_model
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @merge_method

@@ -8,10 +8,9 @@ nothing of the models: it is what is left of rounding and of too few examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 REACH = 10.0
 """How far from the average a solution may lie, as a multiple of the farthest model's distance from it. With the
@@ -41,7 +40,6 @@ def near_or_average(
 
 def distance_from(tensors: Sequence[Tensor], shares: Sequence[float]) -> float:
     """The farthest tensor's distance from the average with these shares, which sum to one."""
-    import torch
 
     mean = torch.zeros_like(tensors[0], dtype=torch.float64)
     for tensor, share in zip(tensors, shares, strict=True):
@@ -50,6 +48,5 @@ def distance_from(tensors: Sequence[Tensor], shares: Sequence[float]) -> float:
 
 
 def _length(x: Tensor) -> float:
-    import torch
 
     return float(torch.linalg.vector_norm(x, dtype=torch.float64))

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import Inputs, Size, anything_near, size_of
 from isomerge.fusion.registry import Method
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from isomerge.pieces import Places
+from isomerge.pieces import Places
 
 ROUNDING = 1.01
 """What rounding to a half precision, and sums in float32, may add to a size."""
@@ -92,7 +90,6 @@ def _within(size: Size, limit: Size, resolution: float) -> bool:
 
 def resolution_of(dtype: torch.dtype) -> float:
     """The smallest number above zero of a dtype."""
-    import torch
 
     return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
 

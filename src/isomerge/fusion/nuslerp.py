@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.fusion.bounds import interpolated
 from isomerge.fusion.inner_products import combination, inner_products
 from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import merge_method, per_model
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NORM = 1e-7
 """Smallest norm that a vector is divided by (mergekit's)."""
@@ -47,7 +46,6 @@ def nuslerp(
     Raises:
         IsomergeError: there are not two models.
     """
-    import torch
 
     check_number(tensors, nuslerp)
     total = weight[0] + weight[1]

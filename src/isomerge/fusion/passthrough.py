@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.fusion.bounds import scaled
 from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import elementwise_method, per_model, scale_free
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @elementwise_method

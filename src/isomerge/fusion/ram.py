@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.fusion.bounds import changes
 from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import merge_method
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @merge_method
@@ -49,7 +48,6 @@ def ramplus_tl(
 
 
 def _merged(tensors: Sequence[Tensor], base: Tensor, epsilon: float, *, r: float, alpha: float) -> Tensor:
-    import torch
 
     counts = torch.zeros(base.shape, dtype=torch.int32, device=base.device)
     for tensor in tensors:

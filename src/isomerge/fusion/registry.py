@@ -25,15 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Generator, Tensor
+
+import isomerge.fusion as package
 from isomerge.errors import IsomergeError
+from isomerge.fusion.bounds import Bound
 from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
-
-    from isomerge.fusion.bounds import Bound
 
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
@@ -260,7 +259,6 @@ def kind_of(function: Callable[..., Any], parameter: inspect.Parameter) -> type:
 
 @cache
 def _load_all() -> None:
-    import isomerge.fusion as package
 
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")

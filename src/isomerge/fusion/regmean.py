@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import near_average
@@ -12,9 +14,6 @@ from isomerge.fusion.fisher import ROUNDING, checked_weights, pseudo_inverse, we
 from isomerge.fusion.method_options import NOT_NEGATIVE, SHARE, limited
 from isomerge.fusion.near import near_or_average
 from isomerge.fusion.registry import merge_method, per_model
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,6 @@ def regmean(
     Raises:
         IsomergeError: negative weights, a sum of weights that is zero, or an alpha outside its range.
     """
-    import torch
 
     shares = checked_weights(weight)
     if not 0 <= alpha <= 1:
@@ -81,7 +79,6 @@ def regmean(
 
 def _solved(gram: Tensor, change: Tensor) -> Tensor:
     """X of least norm with ``X gram = change`` [out, in]: by Cholesky, or by eigenvectors where it is singular."""
-    import torch
 
     size = gram.diagonal().sqrt()
     if bool((size > 0).all()):

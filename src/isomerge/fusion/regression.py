@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from isomerge.fusion.bounds import in_layers
+from isomerge.fusion.forward.control import regress_with_control
+from isomerge.fusion.forward.running import Forward
 from isomerge.fusion.method_options import NOT_NEGATIVE, limited
 from isomerge.fusion.registry import forward_method, per_model
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from isomerge.fusion.forward.running import Forward
 
 
 @forward_method
@@ -32,7 +31,6 @@ def regression(
         ridge: relative to the mean of a Gram matrix's diagonal; by default 1e-3, and 1e-2 for fewer than 256
             examples.
     """
-    from isomerge.fusion.forward.control import regress_with_control
 
     unaligned = run.unaligned if run.aligned else None
     module, rewritten, report = regress_with_control(

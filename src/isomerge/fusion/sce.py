@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.fusion.bounds import changes
 from isomerge.fusion.method_options import SHARE, limited
 from isomerge.fusion.registry import merge_method
 from isomerge.fusion.sparsity import check_share, lowest
 from isomerge.fusion.task_vectors import elect_signs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NEGLIGIBLE = 1e-6
 """Sum of the models' mean squares below which they weigh alike, and the smallest sum of weights that is divided
@@ -38,7 +37,6 @@ def sce(tensors: Sequence[Tensor], base: Tensor, *, select_topk: float = 1.0, in
     Raises:
         IsomergeError: a share outside of [0, 1].
     """
-    import torch
 
     check_share("select_topk", select_topk)
     deltas = [t - base for t in tensors]

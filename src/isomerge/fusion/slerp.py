@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.fusion.bounds import interpolated
 from isomerge.fusion.inner_products import combination, inner_products
 from isomerge.fusion.method_options import check_number, limited
 from isomerge.fusion.registry import merge_method
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 DOT_THRESHOLD = 0.9995
 """Cosine beyond which two tensors count as colinear (mergekit's)."""

@@ -6,13 +6,11 @@ earlier entry ranks lower in ascending and higher in descending order, as with a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Generator, Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.pieces import PIECE
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 NEGLIGIBLE = 1e-7
 """Sum of magnitudes below which nothing is rescaled (mergekit's)."""
@@ -20,7 +18,6 @@ NEGLIGIBLE = 1e-7
 
 def lowest(values: Tensor, count: int) -> Tensor:
     """The mask of the ``count`` lowest entries of a tensor of any shape; of equal ones the earlier are lower."""
-    import torch
 
     if count >= values.numel():
         return torch.ones_like(values, dtype=torch.bool)
@@ -102,7 +99,6 @@ def ranked_entries(delta: Tensor, density: float, epsilon: float, rng: Generator
     Raises:
         IsomergeError: ``density +- epsilon`` leaves (0, 1).
     """
-    import torch
 
     check_window(density, epsilon)
     rows = delta.abs() if delta.ndim > 1 else delta.abs().reshape(1, -1)
@@ -115,7 +111,6 @@ def ranked_entries(delta: Tensor, density: float, epsilon: float, rng: Generator
 
 def uniform(like: Tensor, rng: Generator) -> Tensor:
     """Uniform numbers of [0, 1), float32, of a tensor's shape, drawn where the generator lives."""
-    import torch
 
     return torch.rand(like.shape, generator=rng, device=rng.device).to(like.device)
 
@@ -135,6 +130,5 @@ def sparse(delta: Tensor, mask: Tensor, rescale: bool) -> Tensor:
 
 def _mass(delta: Tensor) -> float:
     """The sum of magnitudes."""
-    import torch
 
     return sum(float(here.abs().sum(dtype=torch.float64)) for here in delta.reshape(-1).split(PIECE))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import limited
 from isomerge.fusion.registry import elementwise_method, per_model, scale_free
 from isomerge.fusion.task_vectors import add_task_vectors
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @elementwise_method

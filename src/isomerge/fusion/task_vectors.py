@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.pieces import pieces
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NO_WEIGHT = 1e-8
 """Sum of weights that nothing is divided by (mergekit's)."""
@@ -27,7 +26,6 @@ def elect_signs(deltas: Sequence[Tensor], consensus: str) -> Tensor:
     Raises:
         IsomergeError: another word for ``consensus``.
     """
-    import torch
 
     if consensus not in ("sum", "count"):
         raise IsomergeError(f"`consensus_method` is {consensus}, but it is one of: sum, count")
@@ -57,7 +55,6 @@ def add_task_vectors(
         lambda_: scales what is added.
         consensus: see `elect_signs`; None: no election.
     """
-    import torch
 
     out = torch.empty(base.shape, dtype=base.dtype, device=base.device)
     for (origin, *parts), place in pieces([base, *deltas], out):  # entry by entry

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.fusion.bounds import task_vectors
 from isomerge.fusion.method_options import CONSENSUS, SHARE, limited
@@ -12,9 +14,6 @@ from isomerge.fusion.sparsity import check_share
 from isomerge.fusion.task_vectors import mixed_task_vector
 from isomerge.fusion.trimming import Sizes, Trim
 from isomerge.pieces import pieces, wide_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @widening_method
@@ -52,7 +51,6 @@ def ties(
     Raises:
         IsomergeError: a density outside of [0, 1].
     """
-    import torch
 
     for share in density:
         check_share("density", share)

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from isomerge.fusion.sparsity import NEGLIGIBLE, kth_smallest
 from isomerge.pieces import PIECE, scratch
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 SAMPLE = 1 << 16
 """Entries of a sample."""
@@ -69,7 +69,6 @@ class Sizes:
             yield room
 
     def _of(self, part: Tensor, origin: Tensor, out: Tensor | None = None) -> Tensor:
-        import torch
 
         return torch.sub(part.to(self._wide), origin.to(self._wide), out=out).abs_()
 
@@ -103,7 +102,6 @@ def _bracket(sizes: Sizes, k: int) -> tuple[float, float]:
 def _between(sizes: Sizes, k: int, low: float, high: float) -> Rank | None:
     """The ``k``-th smallest where it is from ``low`` to ``high``; None where it is not, or where too much lies
     between."""
-    import numpy as np
 
     below = at_low = at_high = count = 0
     # one room for all: small arrays that are kept among large ones that are not would leave memory full of holes
@@ -133,7 +131,6 @@ def _between(sizes: Sizes, k: int, low: float, high: float) -> Rank | None:
 
 def _searched(sizes: Tensor, k: int) -> Rank:
     """By quickselect; the entries are put in another order."""
-    import numpy as np
 
     value = kth_smallest(sizes, k)
     entries = _entries(sizes)
@@ -158,7 +155,6 @@ class Trim:
     """
 
     def __init__(self, sizes: Sizes, density: float, *, rescale: bool = False) -> None:
-        import torch
 
         left_out = len(sizes) - max(1, int(density * len(sizes)))
         rank = rank_of(sizes, left_out + 1)
@@ -175,7 +171,6 @@ class Trim:
 
     def _rescaling(self, sizes: Sizes) -> float:
         """By what the entries that stay are multiplied to have the sum of magnitudes of all."""
-        import torch
 
         before, after = 0.0, self.ties * self.threshold
         for piece in sizes:
@@ -185,7 +180,6 @@ class Trim:
 
     def __call__(self, piece: Tensor) -> Tensor:
         """The next piece of the task vector, trimmed."""
-        import torch
 
         kept = torch.nn.functional.hardshrink(piece, self.level)  # a sixth of the time of signs and products
         if self.ties:

@@ -10,7 +10,8 @@ found at once where a base has a tensor of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.matching.experts import solve_leaves
 from isomerge.matching.gram import Leaf, in_order, signature
@@ -19,9 +20,6 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Rounds of ascent; each round cannot lower the score, and practice needs fewer than ten.
 ROUNDS = 30

@@ -8,7 +8,9 @@ the gauge that training or a disguise happened to leave. Dead blocks, whose orbi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.gram import self_grams
 from isomerge.symmetry.alignment import Alignment
@@ -16,9 +18,6 @@ from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import bias_view, find_shifts
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Where two non-compact spaces meet in one tensor they are balanced in turn; each turn lowers the norm.
 # The turns are over when a sweep moves less than the last bit of float32 or 1e-12 can tell, or, near that, no
@@ -55,7 +54,6 @@ def canonical_gauge(spec: Spec, tensors: dict[Block, Tensor]) -> tuple[Alignment
 
 def _settled(moved: list[float], tensors: Mapping[Block, Tensor]) -> bool:
     """True when what the last sweep moved is rounding."""
-    import torch
 
     last = moved[-1]
     widths = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 # Intervals at the start, and rounds of branch and bound; a round shortens every interval by a quarter or more, and
 # 60 of them reach rounding. Practice needs fewer than 20.
@@ -53,7 +52,6 @@ class _Search:
         With ``p = h(C+)`` and ``m = h(C-)`` the cost is at least ``x^2 - 2 p x - m^2`` in ``x = e^s``; alike in
         e^-s.
         """
-        import torch
 
         p, m = self.support(self.plus), self.support(self.minus)
         reach = (p * p + m * m + self.best).clamp_min(0).sqrt()
@@ -84,7 +82,6 @@ def certified_scale(
     Returns:
         s [k], its value [k], and the gap [k]: no s has a value below value - gap, up to the rounding of h.
     """
-    import torch
 
     shift, size = (beta.log() - alpha.log()) / 4, alpha.sqrt() * beta.sqrt()
     wide = (slice(None), *[None] * (plus.ndim - 1))
@@ -107,7 +104,6 @@ def certified_scale(
 
 def _branch(search: _Search, item: Tensor, cells: Tensor, tolerance: float) -> Tensor:
     """Cut intervals [4, m] (low, high, h there) of searches ``item`` [m] until none matters; a lower bound [k]."""
-    import torch
 
     floor = torch.full_like(search.best, torch.inf)
     for turn in range(ROUNDS + 1):
@@ -130,7 +126,6 @@ def _branch(search: _Search, item: Tensor, cells: Tensor, tolerance: float) -> T
 def _chord_bound(cells: Tensor) -> tuple[Tensor, Tensor]:
     """A lower bound of the cost on intervals [4, m], and where to cut them: at its minimiser, away from the
     ends."""
-    import torch
 
     low, high, h_low, h_high = cells
     width = high - low

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Blocks
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROW, MANY_ROWS = 512, 128
 """Entries that are summed in float32, and from how many such rows on: rounding of a row is 3e-7 of it, and averages
@@ -24,7 +23,6 @@ def distance(anchor: Blocks, moved: Blocks) -> float:
 
 def squared_distance(a: Tensor, b: Tensor) -> float:
     """The squared Frobenius distance of two tensors, summed in float64."""
-    import torch
 
     total, exact = 0.0, not (is_half(a) and is_half(b))
     # in pieces, whose temporaries stay in the cache: mapping large ones afresh costs ten times the arithmetic
@@ -64,7 +62,6 @@ def square_of(x: Tensor, *, exact: bool) -> float:
     What was stored in half precision is rounded by more than the 1e-5 that partial sums stay within; descents and
     differences of sums need float64.
     """
-    import torch
 
     if not exact:
         found = float(torch.dot(x, x))

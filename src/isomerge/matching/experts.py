@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.gram import Cross, Leaf, cross_grams, cross_size, signature
 from isomerge.matching.nested import NestedSolver, Solution
 from isomerge.matching.sketch import solve_neurons
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Numbers in one cross-Gram: 2^27 float32 are half a gigabyte.
 LARGEST = 1 << 27
@@ -53,7 +53,6 @@ def _too_large(spec: Spec, atoms: tuple[Atom, ...]) -> bool:
 
 def _solve_base(solver: NestedSolver, top: str, leaves: list[Leaf]) -> dict[str, Cross]:
     """One base whose blocks are matched pair by pair."""
-    import torch
 
     spec, n = solver.spec, solver.spec.sizes[top]
     own = cross_grams(spec, [leaf for leaf in leaves if signature(spec, leaf[2]) == (top,)])
@@ -125,7 +124,6 @@ def _others(atoms: tuple[Atom, ...], top: str) -> tuple[Atom, ...]:
 
 def _profile(spec: Spec, top: str, leaves: list[Leaf], side: Literal["anchor", "source"]) -> Tensor:
     """What no inner permutation or sign changes: the sorted norms of each block's neurons, [n, features]."""
-    import torch
 
     rows = []
     for x, y, atoms in leaves:

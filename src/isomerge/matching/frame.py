@@ -8,7 +8,9 @@ its own on the other side: embeddings of tokens, positions and patches, and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.alignment import Alignment, element_key
@@ -16,9 +18,6 @@ from isomerge.symmetry.axes import Atom, atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Load = Callable[[Block], "Tensor"]
 WeightedLeaf = tuple["Tensor", "Tensor", tuple[Atom, ...], float]
@@ -32,7 +31,6 @@ def folded_gains(spec: Spec, blocks: Sequence[Block], load: Load) -> Alignment:
         blocks: the model's blocks; a gain is a line ``diag(stream scale)``.
         load: reads one block, float32 or float64.
     """
-    import torch
 
     elements: dict[str, Tensor] = {}
     for key, block, scale in gains_over_streams(spec, blocks):
@@ -132,7 +130,6 @@ def streams_by_norms(spec: Spec, pairs: Iterable[WeightedLeaf], streams: Collect
         spec, pairs: as in `stream_crosses`.
         streams: those that are wanted; rotated ones, whose coordinates have no norms of their own, are left out.
     """
-    import torch
 
     streams = [name for name in streams if spec.spaces[name].group.compact in ("Perm", "SignedPerm")]
     norms: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in streams}
@@ -194,7 +191,6 @@ def streams_by_grams(
         streams: those that are wanted; permuted ones are left out (`streams_by_norms`).
         crosses: cross-Grams of `streams_beside`, of streams of which these do not tell all.
     """
-    import torch
 
     streams = [name for name in streams if spec.spaces[name].group.compact in ("O", "OFixingOnes")]
     sums: dict[str, Tensor] = {}
@@ -215,7 +211,6 @@ def streams_by_grams(
 
 def _signs(alike: Tensor, known: Tensor | None) -> Tensor:
     """The signs s [d] for which the sum of s_i s_j alike_ij is large, and that of s_i known_i."""
-    import torch
 
     joint = alike.new_zeros((len(alike) + 1,) * 2)
     joint[1:, 1:] = alike - alike.diag().diag()

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from isomerge.symmetry.axes import Atom, Concat, Product
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.discrete import assign
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Activation = Callable[["Tensor"], "Tensor"]
 # Numbers in a temporary while pairs are scored: what stays in the cache, and is not mapped afresh
@@ -98,7 +98,6 @@ def feed_forward(spec: Spec, blocks: Sequence[Block]) -> Layer | None:
 def _leaves(block: Block):
     """The numbers of a block's leaves with the names of their atoms and whether these are dual; no tensor is
     needed."""
-    from isomerge.symmetry.axes import Atom, Concat, Product
 
     def parts(axis) -> list[list[Atom]]:
         if isinstance(axis, Atom):
@@ -183,7 +182,6 @@ def functional_costs(
     Returns:
         Costs float64 [neurons, k], rows are a's, and signs of the same shape (ones without ``signs``).
     """
-    import torch
 
     n, size = len(a.own), a.out.shape[0]
     if columns is None:
@@ -229,7 +227,6 @@ def linear_costs(a: Neurons, b: Neurons, *, signs: bool = False) -> Tensor:
 
     Float64 [neurons, neurons]; a way to find pairs that are worth the exact cost.
     """
-    import torch
 
     n = len(a.own)
     dots, like = (a.out @ b.out.mT).double(), (a.own.mT @ b.own / n).double()
@@ -262,7 +259,6 @@ def promising_costs(a: Neurons, b: Neurons, act: Activation, *, signs: bool, cou
     Other pairs cost as much as the dearest pair that either neuron was tried with, plus what they cost by
     `linear_costs`: they are taken where nothing better is left.
     """
-    import torch
 
     guess = linear_costs(a, b, signs=signs)
     rows = guess.topk(count, 1, largest=False).indices

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.gram import sides
 from isomerge.matching.rescale import TINY, quartic_scale
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass
@@ -65,7 +64,6 @@ class GainGauge:
             storable: brings elements to those whose gains their tensors can hold, so that rounding falls on the
                 other side alone; where that leaves none, the channel stays folded.
         """
-        import torch
 
         found = {}
         for key in dict.fromkeys(key for key, _ in self._sums):

@@ -12,14 +12,13 @@ any start.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.rescale import quartic_scale
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.general_linear import DEAD
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Backtracking: what part of the predicted decrease counts, and how often a step is halved.
 SUFFICIENT, HALVINGS = 1e-4, 40
@@ -88,7 +87,6 @@ def linear_optimum(
         An optimum that no start beats. Rank-deficient entries, whose orbit is not closed so that no optimum need
         exist, keep the best of the starts.
     """
-    import torch
 
     flat, batch, n = sides.flat(), sides.plus.shape[:-2], sides.plus.shape[-1]
     begun = [g.reshape(-1, n, n) for g in (starts or [sequential(sides), balanced(sides)])]
@@ -118,7 +116,6 @@ def descend(sides: Sides, element: Tensor, tolerance: float, steps: int) -> Line
         element: where to start [k, n, n].
         tolerance, steps: see `linear_optimum`.
     """
-    import torch
 
     element, value = element.clone(), squared_distance(sides, element)
     settled = torch.zeros_like(value, dtype=torch.bool)
@@ -140,7 +137,6 @@ def descend(sides: Sides, element: Tensor, tolerance: float, steps: int) -> Line
 
 def newton(sides: Sides, element: Tensor) -> tuple[Tensor, Tensor]:
     """The step xi [k, n, n] and the decrease of the squared distance that it predicts [k]."""
-    import torch
 
     back = torch.linalg.inv(element)
     q = element @ sides.moved_plus @ element.mT
@@ -161,7 +157,6 @@ def _conjugate(force: Tensor, weight: Tensor, bend: Tensor, turn: Tensor, size: 
     The first iterate is the Gauss-Newton step. An entry stops where its curvature is not positive, or when its
     residual has fallen far enough for the Newton step to converge superlinearly.
     """
-    import torch
 
     eta, rest = torch.zeros_like(force), force
     conditioned = rest / weight
@@ -189,7 +184,6 @@ def _conjugate(force: Tensor, weight: Tensor, bend: Tensor, turn: Tensor, size: 
 
 def _backtrack(sides: Sides, element: Tensor, value: Tensor, xi: Tensor, promise: Tensor) -> tuple[Tensor, Tensor]:
     """Halve the step until the distance falls by a part of what was predicted; where it never does, stay."""
-    import torch
 
     found, reached = element, value
     length = torch.ones_like(value)
@@ -209,7 +203,6 @@ def _backtrack(sides: Sides, element: Tensor, value: Tensor, xi: Tensor, promise
 
 def squared_distance(sides: Sides, element: Tensor) -> Tensor:
     """``|A x1 - x2|^2 + |A^-T y1 - y2|^2`` [*b] from Grams alone; infinite where A is singular."""
-    import torch
 
     back, info = torch.linalg.inv_ex(element)
     own = _inner(element @ sides.moved_plus, element) + _inner(sides.moved_minus @ back, back)
@@ -228,7 +221,6 @@ def sequential(sides: Sides) -> Tensor:
 
 def balanced(sides: Sides) -> Tensor:
     """Through the minimum-norm points of both orbits, with Procrustes between them [*b, n, n]."""
-    import torch
 
     group = GROUPS["GL"]
     mine, theirs = (
@@ -246,7 +238,6 @@ def balanced(sides: Sides) -> Tensor:
 
 def rank_deficient(sides: Sides) -> Tensor:
     """Whether a side of the moved head has no full rank [*b]: the smallest eigenvalue of its Gram is rounding."""
-    import torch
 
     values = [torch.linalg.eigvalsh(gram) for gram in (sides.moved_plus, sides.moved_minus)]
     low, high = (torch.stack([v[..., at] for v in values]) for at in (0, -1))

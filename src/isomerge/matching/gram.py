@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.pieces import PIECE
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Space, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FEWEST = 64
 """Columns of a piece of a self-Gram, at least."""
@@ -66,7 +65,6 @@ def signature(spec: Spec, atoms: tuple[Atom, ...]) -> tuple[str, ...]:
 
 def cross_gram(spec: Spec, x: Tensor, y: Tensor, atoms: tuple[Atom, ...]) -> Cross:
     """The cross-Gram of one leaf of the anchor (x) and the source (y)."""
-    import torch
 
     spaces = signature(spec, atoms)
     names = [a.name for a in atoms]
@@ -158,7 +156,6 @@ def self_grams(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> tuple[
 
     Returns None when one side is absent: the orbit then has no minimum-norm point.
     """
-    import torch
 
     sides: dict[bool, Tensor] = {}
     depth = len(spec.batch(spec.spaces[name]))

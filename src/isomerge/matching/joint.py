@@ -9,15 +9,14 @@ two), so it is certified.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.certified import certified_scale
 from isomerge.matching.rescale import POLISH, TINY, quartic_scale
 from isomerge.symmetry.groups import Group
 from isomerge.symmetry.groups.singular import check_finite
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ def joint_optimum(
     Raises:
         ValueError: a group without -1, whose score may be negative: the bound does not hold for it.
     """
-    import torch
 
     if group.name not in ("O", "GL", "Sign", "Complex"):
         raise ValueError(f"group {group.name} does not hold -1: the joint optimum is not certified for it")
@@ -86,7 +84,6 @@ def _polished(
     group: Group, scale: Tensor, alpha: Tensor, beta: Tensor, plus: Tensor, minus: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Turns of Procrustes and quartic: the value cannot rise, and the factor gains digits. Factor and value [k]."""
-    import torch
 
     def at(factor: Tensor) -> Tensor:
         score = _score(group, plus * factor[:, None, None] + minus / factor[:, None, None])
@@ -106,7 +103,6 @@ def _polished(
 
 def _score(group: Group, cross: Tensor) -> Tensor:
     """The group's score; for rotations from singular values, as squares would lose half the digits."""
-    import torch
 
     if group.compact != "O":
         return group.score(cross)

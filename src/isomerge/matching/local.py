@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.alternation import alternate, trees
@@ -23,9 +24,6 @@ from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # A unit whose distance would fall by less than this fraction keeps the identity: rounding, not a match.
 GAIN = 1e-6

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.symmetry.groups import Group
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Rounds over all models, of a problem that lies in memory; a round that gains less than this fraction is the last.
 ROUNDS = 50

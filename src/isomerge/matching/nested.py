@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import permutations
 from math import factorial, prod
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.gram import Cross, Crosses
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Up to this many permutations of coupled fibres are all tried: 4! covers grouped queries of 4 per key-value head.
 EXHAUSTIVE = 24
@@ -69,7 +68,6 @@ class Coupled:
 
     def starts(self) -> Iterator[tuple[dict[str, Tensor], bool]]:
         """Elements to start from, and whether the pivot's are all the permutations that there are."""
-        import torch
 
         if (pivot := self.pivot) is None:
             yield {}, False
@@ -209,7 +207,6 @@ def _arranged(element: Cross, dims: tuple[str, ...]) -> Tensor:
 
 def _better(a: Solution, b: Solution, batch: tuple[str, ...]) -> Solution:
     """The better of two solutions, chosen for every batch entry."""
-    import torch
 
     take = b.score.arrange(batch) > a.score.arrange(batch)
     chosen = {}
@@ -324,7 +321,6 @@ class NestedSolver:
         Every block of the anchor goes with the one of the highest bound. Where these are all different, and each
         pair scores what no other pair of its block can, the assignment is optimal, and no other pair is solved.
         """
-        import torch
 
         if name in self.given or self.spec.spaces[name].group.compact != "Perm":
             return None
@@ -349,7 +345,6 @@ class NestedSolver:
         Compact elements are orthogonal matrices, so that ``<C, g>`` is at most ``|C|_F`` times the root of their
         size.
         """
-        import torch
 
         pair = (*batch, f"{name}+", f"{name}-")
         total = None

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.gram import signature
 from isomerge.matching.rescale import quartic_scale, quartic_value
@@ -24,9 +26,6 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Flops that one unit may cost, and what the factor of one pair counts for (about ten Newton steps of memory-bound
 # arithmetic): seconds on one core. Larger units keep the assignment without factors.
@@ -96,7 +95,6 @@ def neuron_optimum(spec: Spec, anchor: Blocks, moved: Blocks, *, budget: float =
         The elements of neurons and scales, labelled by the moved blocks; None where no scales sit over neurons or
         where all of them are too large. Memory: one profit [n, n] in float64, and chunks of pairs.
     """
-    import torch
 
     elements: dict[str, Tensor] = {}
     for base_key, fibre_key in scaled_pairs(spec, moved):
@@ -163,7 +161,6 @@ def _squares(side: list[tuple[Tensor, Tensor]], at: int, n: int) -> Tensor:
 
 def _lengths(parts: Iterable[Tensor], n: int) -> Tensor:
     """The squares [n] of neurons [n, features] in parts, float64."""
-    import torch
 
     return sum((x.double().square().sum(-1) for x in parts), torch.zeros(n, dtype=torch.float64))
 
@@ -174,7 +171,6 @@ def _overlaps(side: list[tuple[Tensor, Tensor]], at: int, chunk: slice, n: int) 
     Products are summed in the dtype of the weights: a copy of all moved neurons in float64 for every chunk took
     longer than all else, and float32 leaves 1e-7 of what is compared.
     """
-    import torch
 
     total = torch.zeros(len(range(n)[chunk]), n, dtype=torch.float64)
     for x, y in side:
@@ -195,7 +191,6 @@ def _chunks(n: int) -> Iterator[slice]:
 
 def _profit(rows: Neurons, at: int, signed: bool) -> Tensor:
     """What the assignment maximises [n, n]: minus half the cost, up to terms of one neuron each."""
-    import torch
 
     n = _count(rows)
     alpha, beta = _squares(rows.plain, at, n), _squares(rows.dual, at, n)
@@ -209,7 +204,6 @@ def _profit(rows: Neurons, at: int, signed: bool) -> Tensor:
 def _proven(rows: Neurons, at: int, signed: bool) -> Tensor | None:
     """For every place the neuron that the optimum has there, int64 [n], where bounds prove it; None as soon as they
     do not."""
-    import torch
 
     n = _count(rows)
     alpha, beta, gamma = (_squares(side, at, n) for side in (rows.plain, rows.dual, rows.free))
@@ -232,7 +226,6 @@ def _proven(rows: Neurons, at: int, signed: bool) -> Tensor | None:
 
 def _factors(rows: Neurons, at: int, p: Tensor, signed: bool) -> Tensor:
     """The best factor of every moved neuron [n], given where it goes."""
-    import torch
 
     n = len(p)
     alpha, beta = (_squares(side, at, n)[p] for side in (rows.plain, rows.dual))

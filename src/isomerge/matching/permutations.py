@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 RENUMBERED = {"Perm", "SignedPerm", "GL", "O", "OFixingOnes"}
 """The groups that hold all permutations of their axis."""
@@ -57,6 +56,5 @@ def in_declared_groups(spec: Spec, permutations: Mapping[str, Tensor]) -> Alignm
 
 def permutation_matrix(p: Tensor) -> Tensor:
     """The matrices G, float64 [*batch, n, n], with ``(G x)[i] = x[p[i]]``."""
-    import torch
 
     return torch.nn.functional.one_hot(p, p.shape[-1]).double()

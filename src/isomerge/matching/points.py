@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.pieces import PIECE
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ def in_groups(x: Tensor, directions: int) -> Tensor:
     No two groups share a feature, so the directions are orthonormal. The tensor is read once, in order: a sketch by
     Gaussian directions takes six times as long, and tells no more.
     """
-    import torch
 
     n, width = x.shape
     size = width // directions
@@ -74,7 +72,6 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
 def exact_distances(anchor: Points, source: Points, pairs: Tensor) -> tuple[Tensor, Tensor]:
     """The squared distances [n] of points of the source from those of the anchor with the numbers ``pairs`` [n],
     and the signs [n] of the source's that make them least."""
-    import torch
 
     fixed, near, far = source.parts[0].new_zeros(3, len(pairs)).unbind(0)
     for x, y in zip(anchor.fixed, source.fixed, strict=True):

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROOM = 4.0
 """Times the rounding that is expected of both models' factors: about seven standard deviations, or a conversion in
@@ -41,7 +40,6 @@ class Sides:
     def stacked(self) -> tuple[Tensor, Tensor]:
         """Both sides in double precision, [batch, n, others]; of pairs complex with n = 1, of scales n = 1 in a
         larger batch."""
-        import torch
 
         def stack(views: list[Tensor]) -> Tensor:
             x = torch.cat([v.double().reshape(*v.shape[: self.depth + 1], -1) for v in views], -1)
@@ -54,7 +52,6 @@ class Sides:
 
     def write(self, plain: Tensor, dual: Tensor) -> None:
         """The inverse of `stacked`, into the views."""
-        import torch
 
         for x, views in ((plain, self.plain), (dual, self.dual)):
             if self.space.group_name == "Complex":
@@ -126,7 +123,6 @@ def close_orbits(spec: Spec, tensors: Mapping[Block, Tensor], keys: Iterable[str
 
 def _balanced(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The balanced factors of ``x^H y``, from [b, n, p] and [b, n, q], in their shapes."""
-    import torch
 
     n = x.shape[1]
     if n == 1:
@@ -183,7 +179,6 @@ def differences(
 def _difference(
     mine: Sides, theirs: Sides, errors: tuple[Tensor, Tensor, Tensor], tolerance: float, floor: float
 ) -> Difference:
-    import torch
 
     (x, y), (v, w) = mine.stacked(), theirs.stacked()
     wide, high = torch.cat([x, v], 1), torch.cat([y, -w], 1)
@@ -213,7 +208,6 @@ def _difference(
 def _rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Norms of ``x^H y``: Frobenius [b], of its rows [b, p] and of its columns [b, q]; the product itself is never
     made."""
-    import torch
 
     if x.shape[1] == 1:
         a, b = x[:, 0].abs(), y[:, 0].abs()

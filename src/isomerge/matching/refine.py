@@ -6,7 +6,8 @@ identity, so the distance never rises. docs/lab/optima.md says which of these mi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
 from isomerge.matching.general_linear_orbit import Sides, linear_optimum, sequential
 from isomerge.matching.gram import add_products, sides
@@ -17,9 +18,6 @@ from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.stage import bias_view, find_shifts, projection
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def refine(
@@ -90,7 +88,6 @@ def scaling_step(
         plus, minus: cross-Grams of both sides, anchor times moved transposed, float64 [*batch, n, n].
         joint: solve the rotation of a general linear space again, together with its factor.
     """
-    import torch
 
     name, group = space.group_name, space.group
     if name in ("O", "OFixingOnes"):
@@ -110,7 +107,6 @@ def scaling_step(
 
 def space_sides(spec: Spec, space: Space, anchor: Blocks, moved: Blocks) -> Sides:
     """Cross-Grams and self-Grams [*batch, n, n] of the plain and the dual sides of a space."""
-    import torch
 
     n = spec.sizes[space.name]
     batch = spec.batch(space)
@@ -137,7 +133,6 @@ def _dropped(spec: Spec, tensors: Blocks) -> Alignment:
 def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
     """The shifts that bring the biases closest: exact for free biases, least squares where an output pays for
     it."""
-    import torch
 
     elements = {}
     for shift, key, blocks in find_shifts(spec, list(moved)):

@@ -10,7 +10,10 @@ factors together. All else is left to the gauges.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.neuron_scale import Neurons, neurons_of, scaled_pairs
 from isomerge.matching.points import Points, exact_distances, paired
@@ -21,9 +24,6 @@ from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def related_neurons(spec: Spec, anchor: Blocks, source: Blocks) -> Alignment | None:
@@ -56,7 +56,6 @@ def related_neurons(spec: Spec, anchor: Blocks, source: Blocks) -> Alignment | N
 
 def _nearest(rows: Neurons, *, signed: bool) -> tuple[Tensor, Tensor] | None:
     """For every neuron of the source its place, int64 [n], and its factor, float64 [n]; None if not proven."""
-    import torch
 
     anchor, source = (Points(tuple(pair[side][0] for pair in rows.free)) for side in (0, 1))
     n, width = len(anchor.fixed[0]), sum(x.shape[1] for x in anchor.fixed)
@@ -91,7 +90,6 @@ class Costs(NamedTuple):
 
 def _costs(rows: Neurons, places: Tensor, some: Tensor | None, *, signed: bool) -> Costs:
     """The exact costs of neurons of the source (all, or ``some``) in places; NaN where one is dead."""
-    import torch
 
     def summed(side: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """Squares of the anchor's and the source's neurons, and their products [3, count]; pieces are summed in

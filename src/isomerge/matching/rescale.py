@@ -6,12 +6,10 @@ factor is complex and one real search remains (a phase follows from its modulus)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
 from isomerge.matching.certified import certified_scale
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Newton steps of the quartic. Eight reach rounding; a triple root (both minima meeting) shrinks by 2/3 a step, and
 # the value is flat there to the fourth order.
@@ -41,7 +39,6 @@ def quartic_scale(alpha: Tensor, beta: Tensor, c_plus: Tensor, c_minus: Tensor, 
         The global minimiser a of Eq. 11, of the shape of the traces. One where a side is zero, and where one is
         as good. Where two minima tie, the larger modulus (delta = 0) or the positive sign (sigma = 0).
     """
-    import torch
 
     ones = torch.ones_like(alpha)
     alive = (alpha > TINY) & (beta > TINY)
@@ -61,7 +58,6 @@ def quartic_value(alpha: Tensor, beta: Tensor, c_plus: Tensor, c_minus: Tensor, 
 
     Cheaper than the factor: made for all pairs of neurons at once.
     """
-    import torch
 
     alive = ((alpha > TINY) & (beta > TINY)).expand_as(c_plus)
     a, b = torch.where(alive, alpha, 1.0), torch.where(alive, beta, 1.0)
@@ -90,7 +86,6 @@ def positive_root(sigma: Tensor, delta: Tensor) -> Tensor:
     For sigma >= 0 the left side is convex and Newton falls monotonically from above the root; for sigma < 0 it is
     concave and Newton rises from below.
     """
-    import torch
 
     slack = (4 - sigma).clamp_min(1e-300)
     above = torch.where(sigma < 4, torch.minimum((sigma + delta) / 4, delta / slack), (sigma + delta) / 4)
@@ -129,7 +124,6 @@ def complex_optimum(alpha: Tensor, beta: Tensor, c_plus: Tensor, c_minus: Tensor
         z [..., 2] (one where a side is zero), its value without the anchor's squares [...], and the gap [...]: no
         factor is better than value - gap.
     """
-    import torch
 
     alive = (alpha > TINY) & (beta > TINY)
     shape, keep = alive.shape, alive.reshape(-1)
@@ -153,7 +147,6 @@ def complex_optimum(alpha: Tensor, beta: Tensor, c_plus: Tensor, c_minus: Tensor
 
 def _phase(overlap: Tensor) -> Tensor:
     """Complex numbers [k, 2] brought to modulus one; one for zero."""
-    import torch
 
     size = overlap.norm(dim=-1, keepdim=True)
     one = torch.tensor([1.0, 0.0], dtype=torch.float64)

@@ -7,7 +7,9 @@ what Eq. 10 needs already, so that nothing is moved in between.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.gram import sides, signature
 from isomerge.matching.refine import scaling_step
@@ -15,9 +17,6 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def rotations_and_factors(
@@ -67,7 +66,6 @@ def crosses_and_squares(
     Products are summed in the dtype of the weights, so that no copy of them is made: float32 leaves 1e-7 of a Gram,
     and the optimum is flat.
     """
-    import torch
 
     n, batch = spec.sizes[space.name], spec.batch(space)
     shape = tuple(spec.sizes[i] for i in batch)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.general_linear_orbit import Sides
 from isomerge.matching.gram import Leaf, paired_leaves
@@ -22,9 +24,6 @@ from isomerge.pieces import PIECE
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FAR = 0.9
 """Of the norm: models without a common base are further apart; sqrt(2) where they have nothing in common."""
@@ -57,7 +56,6 @@ class Slices:
     @property
     def solid(self) -> Tensor:
         """The slices that are there in both models."""
-        import torch
 
         return torch.minimum(self.anchor, self.source) > FAINT * self.anchor.mean().clamp_min(1e-300)
 
@@ -93,7 +91,6 @@ class Sums:
 
     def _add(self, name: str, x: Tensor, y: Tensor, order: list[int]) -> None:
         """Piece by piece along the first axis, so that products stay in the cache."""
-        import torch
 
         rest = [k for k in range(x.ndim) if k not in order]
         shape = [x.shape[k] for k in order]
@@ -151,7 +148,6 @@ def _is_counted(spec: Spec, space: Space) -> bool:
 
 def _elsewhere(spec: Spec, name: str, slices: Slices, anchor: Blocks, source: Blocks) -> bool:
     """Whether a slice that lost its counterpart has one in another place of the same batch."""
-    import torch
 
     lost = slices.lost.flatten().nonzero()[:SUSPECTS, 0]
     batch = lost // slices.lost.shape[-1]
@@ -172,7 +168,6 @@ def _elsewhere(spec: Spec, name: str, slices: Slices, anchor: Blocks, source: Bl
 
 def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blocks) -> bool:
     """Whether what an element of a continuous space acts on is foreign, or is so mostly by that element."""
-    import torch
 
     for space in spaces.values():
         if not space.group.dimension(spec.sizes[space.name]):
@@ -192,7 +187,6 @@ def _turned(spec: Spec, spaces: Mapping[str, Space], anchor: Blocks, source: Blo
 def _gain(space: Space, sides: Sides) -> Tensor:
     """By how much an element lowers the squared distance, [*batch]: never by more than the best one does, but for
     rotary pairs, whose phase and factor are counted each for itself."""
-    import torch
 
     name, group = space.group_name, space.group
     cross = sides.plus + sides.minus
@@ -212,7 +206,6 @@ def _gain(space: Space, sides: Sides) -> Tensor:
 
 def _linear_gain(space: Space, sides: Sides) -> Tensor:
     """By how much a rotation and a few Gauss-Newton steps from there lower the squared distance, [*batch]."""
-    import torch
 
     def moved(s: Sides, g: Tensor) -> Sides:
         back = torch.linalg.inv(g)

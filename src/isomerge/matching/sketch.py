@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.gram import Cross, Leaf, signature
 from isomerge.matching.nested import NestedSolver, Solution
 from isomerge.matching.points import Points, exact_distances, in_groups, squared_norms
 from isomerge.symmetry.language.spec import Space, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SMALLEST = 256
 """Neurons below which the assignment over all pairs is as fast: two milliseconds."""
@@ -47,7 +46,6 @@ def solve_neurons(solver: NestedSolver, leaves: Sequence[Leaf]) -> Solution | No
     Returns None where the unit is another, small, or the proof fails. The solution has no score: nothing of what is
     compared depends on it.
     """
-    import torch
 
     names = _neurons(solver, leaves)
     if names is None:
@@ -113,7 +111,6 @@ def nearest(anchor: Points, source: Points) -> tuple[Tensor, Tensor] | None:
     Returns:
         int64 [n] and float64 [n] by the source's own numbers.
     """
-    import torch
 
     n, width = len(anchor.parts[0]), sum(x.shape[1] for x in anchor.parts)
     sketches = Sketch.of(anchor, source, min(DIRECTIONS, width))
@@ -162,7 +159,6 @@ class Sketch:
     def two_nearest(self, some: Tensor) -> tuple[Tensor, Tensor]:
         """For some points of the source the number of the nearest anchor in the sketch, and its squared distance to
         the next."""
-        import torch
 
         best, other = [], []
         room = self.squares[0].new_empty(2, min(ROWS, len(some)), len(self.squares[0]))
@@ -177,7 +173,6 @@ class Sketch:
 
     def _distances(self, source: Points, room: Tensor) -> Tensor:
         """Squared distances [source, anchor] in the sketch, less the squared norms of the source's."""
-        import torch
 
         total = room[0]
         start = self.squares[0].expand_as(total)
@@ -197,7 +192,6 @@ def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> i
     A sketch in k of D dimensions has k / D of a squared distance on average. That of two neurons that do not belong
     together must be longer in the sketch than that of two that do is in all dimensions.
     """
-    import torch
 
     n = len(anchor.parts[0])
     some = torch.linspace(0, n - 1, min(SAMPLE, n)).long()
@@ -213,7 +207,6 @@ def _directions(anchor: Points, source: Points, sketch: Sketch, width: int) -> i
 def directions_for(cost: Tensor, apart: Tensor, width: int) -> int | None:
     """How many directions of ``width`` will tell pairs of these costs from others that lie ``apart``, squared; None
     where too many."""
-    import torch
 
     ratio = float((cost / apart.clamp_min(torch.finfo(apart.dtype).tiny)).max())
     if not ratio <= 1:  # NaN as well
@@ -225,7 +218,6 @@ def directions_for(cost: Tensor, apart: Tensor, width: int) -> int | None:
 def _mapped(points: Points, directions: int) -> Points:
     """The sketch of all points: one tensor [n, about ``directions``] for the fixed parts, one for the signed
     ones."""
-    import torch
 
     width = sum(x.shape[1] for x in points.parts)
     kinds = (

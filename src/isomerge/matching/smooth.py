@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.symmetry.groups.discrete import assign
 from isomerge.symmetry.groups.polar import nearer_orthogonal
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROTATIONS = ("O", "OFixingOnes")
 CONDITION = 100.0
@@ -43,7 +42,6 @@ class SmoothElements:
     """
 
     def __init__(self, spec: Spec, keys: Iterable[str], device: str = "cpu", *, permutations: bool = False) -> None:
-        import torch
 
         self.spec = spec
         self.scores: dict[str, Tensor] = {}
@@ -84,7 +82,6 @@ class SmoothElements:
 
     def restrain(self) -> None:
         """Bring the symmetric parts of GL's logarithms back below the allowed condition number, in place."""
-        import torch
 
         half = math.log(CONDITION) / 2
         with torch.no_grad():
@@ -102,7 +99,6 @@ class SmoothElements:
 
     def solution(self) -> dict[str, Tensor]:
         """The elements in float64, exactly in their groups: rotations projected once more."""
-        import torch
 
         found = {}
         with torch.no_grad():
@@ -121,7 +117,6 @@ class SmoothElements:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take parameters back from `state`."""
-        import torch
 
         with torch.no_grad():
             for key, x in self.parameters().items():
@@ -139,7 +134,6 @@ def sinkhorn(scores: Tensor, rounds: int = 20) -> Tensor:
 
 def straight_through(scores: Tensor) -> Tensor:
     """The best assignment of scores as permutation matrices, with the gradient of its Sinkhorn relaxation."""
-    import torch
 
     hard = torch.nn.functional.one_hot(assign(scores.detach().cpu()), scores.shape[-1]).to(scores)
     soft = sinkhorn(scores / TEMPERATURE)
@@ -148,7 +142,6 @@ def straight_through(scores: Tensor) -> Tensor:
 
 def _element(group: str, x: Tensor) -> Tensor:
     """The element for one space's parameters."""
-    import torch
 
     if group == "GL":
         trace = x.diagonal(dim1=-2, dim2=-1).sum(-1).mean() / x.shape[-1]
@@ -189,7 +182,6 @@ class RiemannianAdam:
 
     def step(self) -> None:
         """One step; gradients are cleared."""
-        import torch
 
         rate = self.factor()
         self.step_number += 1
@@ -217,7 +209,6 @@ class RiemannianAdam:
             self.elements.restrain()
 
     def _adam(self, key: str, gradient: Tensor) -> Tensor:
-        import torch
 
         if key not in self.moments:
             self.moments[key] = (torch.zeros_like(gradient), torch.zeros_like(gradient))
@@ -229,7 +220,6 @@ class RiemannianAdam:
 
     def state(self) -> dict[str, Tensor]:
         """Moments and step number, for a file."""
-        import torch
 
         found = {"step": torch.tensor(self.step_number)}
         for key, (first, second) in self.moments.items():

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.gram import Cross, Leaf, cross_gram, signature
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 COUPLINGS = ("emd", "sinkhorn")
 Spaces = tuple[str, ...]
@@ -66,7 +66,6 @@ def transport_map(cost: Tensor, how: Coupling) -> Tensor:
         cost: [*b, n, m] of sending the source's neuron i to the anchor's place j; finite.
         how: the kind of coupling and its regularisation.
     """
-    import torch
 
     n, m = cost.shape[-2:]
     flat = cost.detach().reshape(-1, n, m).double()
@@ -76,9 +75,7 @@ def transport_map(cost: Tensor, how: Coupling) -> Tensor:
 
 def _coupled(cost: Tensor, how: Coupling) -> Tensor:
     """One coupling [n, m] of mass one."""
-    import numpy
     import ot
-    import torch
 
     n, m = cost.shape
     if n == m and how.kind == "emd" and float(cost.sum()) == 0:
@@ -221,7 +218,6 @@ def _unknown(spec: Spec, name: str, sig: Spaces, found: Mapping[str, Cross]) -> 
 
 def _reduced(each: Likeness, sig: Spaces, kept: set[str], found: Mapping[str, Cross]) -> Likeness:
     """A likeness without the fibres that are solved: the source's neurons transported along them."""
-    import torch
 
     cross = each.cross
     for name in (n for n in sig if n not in kept):
@@ -267,7 +263,6 @@ def transported(view: Tensor, batch: Sequence[int], axes: Sequence[int], along: 
         axes: axes that are transported, together.
         along: the map [*batch, *source, *anchor]; a batch of length one serves all.
     """
-    import torch
 
     letters = "abcdefghijklm"[: view.ndim]
     new = dict(zip(axes, "nopqrstuvwxyz", strict=False))

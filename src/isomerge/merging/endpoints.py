@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from isomerge.models.recognised import Model, recognise
 from isomerge.models.unit_plan import Plan
@@ -22,11 +25,6 @@ from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import torch
 
 
 def write_endpoints(

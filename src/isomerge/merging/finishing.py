@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.evidence.card import RECIPE, alignment_file, model_card
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
+from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import MERGED, in_weights, role_text
+from isomerge.run.writing_run import StreamWriter
 from isomerge.symmetry.alignment import Alignment
-
-if TYPE_CHECKING:
-    from isomerge.merging.merge_plan import MergePlan
-    from isomerge.run.writing_run import StreamWriter
 
 
 def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found: Sequence[Alignment]) -> None:

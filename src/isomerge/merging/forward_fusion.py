@@ -4,15 +4,21 @@ method."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from isomerge.fusion.forward.repair import repair
 from isomerge.fusion.forward.running import Forward
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.registry import STATISTICS
 from isomerge.merging.endpoints import write_endpoints, write_fused
 from isomerge.merging.fusing import Fuser
+from isomerge.merging.fusion_statistics import FusionStatistics
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import make_plan
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.aligned_modules import state_of
 from isomerge.observe.live.modules import load_module
 from isomerge.run.streaming import stream_units
@@ -21,13 +27,6 @@ from isomerge.solve.match_inputs import open_given
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.pair import PairSolver, UnitResult
 from isomerge.symmetry.blocks import Block
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from isomerge.merging.fusion_statistics import FusionStatistics
-    from isomerge.observe.data.examples import Examples
 
 
 def fuse_forward(
@@ -81,7 +80,6 @@ def fuse_forward(
 
 
 def _repair(module: nn.Module, run: Forward, fuser: Fuser, weights: Sequence[float], examples: Examples) -> None:
-    from isomerge.fusion.forward.repair import repair
 
     found = repair(module, run.endpoints, weights, examples, observer=run.observer)
     fuser.report = {**fuser.report, "repair": {"layers": found.layers, "kept": found.kept}}
@@ -115,7 +113,6 @@ def _write_module(
 
 def _gathered(stream: StreamWriter, run: Forward, fusion: Fusion) -> FusionStatistics:
     """The statistics that a method asks for, of the aligned models on the match's data."""
-    from isomerge.merging.fusion_statistics import FusionStatistics
 
     folder = stream.writer.blob("statistics")
     folder.mkdir(exist_ok=True)

@@ -8,31 +8,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.checkpoint.tensor_place import NotFiniteError, PlacedTensor
 from isomerge.fusion.bounds import Inputs, in_layers, size_of
 from isomerge.fusion.fusion import Fusion
+from isomerge.fusion.linear import linear
 from isomerge.fusion.method_options import Option
 from isomerge.fusion.net import Watched, check_explained, resolution_of
+from isomerge.merging.fusion_statistics import FusionStatistics
 from isomerge.models.recognised import Model
+from isomerge.models.stored_form import StoredForm
 from isomerge.models.unit_plan import Plan
 from isomerge.pieces import all_finite, pieces
 from isomerge.run.first_reading import FirstReading, FirstReadings
 from isomerge.run.unit_work import Fused
 from isomerge.solve.pairs.pair import Blocks, UnitResult
+from isomerge.solve.pairs.written_gains import CommonGains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Generator, Tensor
-
-    from isomerge.merging.fusion_statistics import FusionStatistics
-    from isomerge.models.stored_form import StoredForm
-    from isomerge.solve.pairs.written_gains import CommonGains
-
 
 NAMED = 3
 """Tensors that a note names."""
@@ -166,7 +164,6 @@ class Fuser:
         self, block: Block, tensors: list[Tensor], by: list[Alignment | None], way: Way
     ) -> Tensor | PlacedTensor:
         """A block: each of its stored tensors for itself, as mergekit does; all at once where that is the same."""
-        import torch
 
         method, numbers = self.fusion.method, range(len(block.canonical))
         given = [self.parameters(block, number) for number in numbers]
@@ -231,8 +228,6 @@ class Fuser:
         method."""
         method = self.fusion.method
         if method.unit:  # what a method of units leaves is averaged
-            from isomerge.fusion.linear import linear
-
             return linear(tensors, weight=given.get("weight", [1.0] * len(tensors)))
         rng = generator(self.fusion.seed, method.name, name) if method.random else None
         return method.fuse(tensors, given, base=base, rng=rng, statistics=statistics, notes=notes)
@@ -247,7 +242,6 @@ class Fuser:
         name: str,
     ) -> Tensor | PlacedTensor:
         """A method that needs no more than a piece of every model in the working dtype."""
-        import torch
 
         shape, device, form = tensors[0].shape, tensors[0].device, way.form
         narrow = None if form is None else form.written_dtype(block)
@@ -292,7 +286,6 @@ class Fuser:
         self, given: dict[str, Any], tensors: list[Tensor], base: Tensor | None, name: str | None, out: Any
     ) -> Any:
         """What a widening method puts into ``out``; an entry that ``out`` cannot hold is told by whoever writes."""
-        import torch
 
         method = self.fusion.method
         watched: Any = out if isinstance(out, torch.Tensor) else Watched(out)
@@ -379,7 +372,6 @@ def _listed(names: Sequence[str]) -> str:
 
 def generator(seed: int, *names: str) -> Generator:
     """A generator of its own for a tensor: the draws do not depend on what else is drawn, or by whom."""
-    import torch
 
     digest = hashlib.sha256(" ".join((str(seed), *names)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

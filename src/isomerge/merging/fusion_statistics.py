@@ -10,23 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fisher import KroneckerFactors
 from isomerge.fusion.regmean import InputGram
+from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.stats.gathering import StatsOptions, parse_kinds, run_stats
 from isomerge.observe.stats.linear_layers import gradient_tap
 from isomerge.observe.stats.moved_statistics import check_closed, moved_factor, moved_fisher, moved_moments
 from isomerge.observe.stats.statistics_file import StatisticsFile
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.models.recognised import Model
-    from isomerge.observe.data.examples import Examples
 
 Alignments = Sequence[Alignment | None]
 """Of every model, in order: what moves it to where it is merged; None for a model that stays as it is."""
@@ -110,7 +109,6 @@ class FusionStatistics:
         Raises:
             IsomergeError: data that do not fit a model.
         """
-        from isomerge.observe.stats.gathering import StatsOptions, parse_kinds, run_stats
 
         if len(data) not in (1, len(models)):
             raise IsomergeError(

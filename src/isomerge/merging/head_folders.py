@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.shard_plan import files_index
@@ -13,12 +14,8 @@ from isomerge.checkpoint.weights import SAFETENSORS, SAFETENSORS_INDEX
 from isomerge.files import write_tensors
 from isomerge.merging.heads import Heads, head_blocks, moved_head, with_labels
 from isomerge.models.recognised import Model
-
-if TYPE_CHECKING:
-    import torch
-
-    from isomerge.run.writing_run import StreamWriter
-    from isomerge.symmetry.alignment import Alignment
+from isomerge.run.writing_run import StreamWriter
+from isomerge.symmetry.alignment import Alignment
 
 FILE = "model-head.safetensors"
 """The weights of a head, beside links to those of the body."""

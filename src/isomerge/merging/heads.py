@@ -11,24 +11,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from isomerge.config.keys import CLASSIFIER
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import LABELS
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
+from isomerge.models.unit_plan import Plan
+from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.baselines.baselines import SOFT
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Line, Spec
-
-if TYPE_CHECKING:
-    import torch
-
-    from isomerge.models.unit_plan import Plan
-    from isomerge.run.writing_run import StreamWriter
-    from isomerge.symmetry.alignment import Alignment
 
 WAYS = ("average", "copy", "separate", "keep:MODEL")
 VOCABULARY = "vocab"

@@ -10,8 +10,10 @@ from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import MergeJob
+from isomerge.models.layers import stack_layers
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
+from isomerge.models.vocabulary_views import with_vocabulary
 from isomerge.options.unused import note
 
 
@@ -39,7 +41,6 @@ def opened(job: MergeJob, *, spec: Any = None, allow_pickle: bool = False) -> li
 def _opened(job: MergeJob, spec: Any, allow_pickle: bool) -> list[Any]:
     if not job.stacks:
         return _of_one_vocabulary(job, list(job.models), spec, allow_pickle)
-    from isomerge.models.layers import stack_layers
 
     # tokens belong to whole models: a stack may have its layers from models of several vocabularies
     refs = list(dict.fromkeys(ref for stack in job.stacks for ref, _ in stack))
@@ -56,7 +57,6 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
     """Models, the donor first, as they are or as views of the vocabulary that the job asks for."""
     if job.tokenizer is None:
         return models
-    from isomerge.models.vocabulary_views import with_vocabulary
 
     base = 0 if job.base_named else None
     checkpoints = [_open(model, allow_pickle) for model in models]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.checkpoint.dtypes import STORED_FLOATS
 from isomerge.errors import IsomergeError
 from isomerge.fusion.fusion import Fusion
 from isomerge.fusion.registry import STATISTICS
+from isomerge.merging.fusion_statistics import FusionStatistics
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
 from isomerge.solve.baselines.baselines import SOFT
 from isomerge.solve.many.mean_solutions import check_anchor
 from isomerge.solve.match_options import OURS, Matching
-
-if TYPE_CHECKING:
-    from isomerge.merging.fusion_statistics import FusionStatistics
 
 
 def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, anchor: str = "first") -> None:
@@ -191,7 +189,6 @@ def statistics_of(
     """
     if fusion.method.statistics is None:
         return None
-    from isomerge.merging.fusion_statistics import FusionStatistics
 
     kind = STATISTICS[fusion.method.statistics]
     if files:

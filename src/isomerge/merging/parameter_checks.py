@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from isomerge.errors import IsomergeError, is_overflow_error
+from isomerge.merging.fusing import Fuser
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from isomerge.merging.fusing import Fuser
 
 
 def check_parameters(fuser: Fuser) -> None:
@@ -69,7 +69,6 @@ def _merged_at_once(fuser: Fuser, unit: Unit, block: Block, number: int) -> tupl
 def _try(fuser: Fuser, given: dict[str, Any], count: int) -> None:
     """Merge a few random numbers by one of isomerge's own methods: it says so where it does not take its
     parameters."""
-    import torch
 
     first = fuser.fusion.first
     drawn = torch.randn(count + 1, 8, generator=torch.Generator().manual_seed(0), dtype=fuser.dtype)

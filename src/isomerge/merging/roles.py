@@ -4,11 +4,10 @@ coordinates."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from isomerge.fusion.fusion import Fusion
-    from isomerge.merging.merge_plan import MergePlan
+from isomerge.fusion.fusion import Fusion
+from isomerge.merging.merge_plan import MergePlan
 
 MERGED, BASE, LEFT_OUT = "merged", "base", "left out"
 CONFIG, TOKENIZER, ANCHOR, REST = "config", "tokenizer", "anchor", "tensors that not all have"

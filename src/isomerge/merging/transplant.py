@@ -9,16 +9,14 @@ given ``target + g fine-tune - g source base`` in place of the fine-tune. (Re-ba
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.models.recognised import Model
 from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class TransplantSolver:

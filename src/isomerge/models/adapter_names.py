@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from isomerge.archs import spec_for
 from isomerge.checkpoint.adapter import Adapter
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.language.spec import Line, Spec
 
 
 class AdapterNames:
@@ -84,7 +84,6 @@ class AdapterNames:
 
 def known_spec(config: Mapping[str, Any]) -> Spec | None:
     """What is known of the architecture; an adapter can be merged into one that is not."""
-    from isomerge.archs import spec_for
 
     try:
         return spec_for(config)
@@ -121,7 +120,6 @@ def input_axis(line: Line | None) -> int | None:
 
     It is the dual one. Keys are dual on their output side as well, but there only within heads.
     """
-    from isomerge.symmetry.axes import atoms
 
     if line is None or line.axes is None or len(line.axes) != 2:
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import torch
+
 from isomerge.config.agreement import Difference, disagreements
 from isomerge.config.keys import MODEL_KINDS
 from isomerge.config.tied_head import is_tied
@@ -84,7 +86,6 @@ def compared_keys(model: Model) -> tuple[str, ...]:
 def _check_tie(model: Model) -> None:
     """Refuse a head that the config ties to the embeddings and that is stored with other values: transformers reads
     it from version 5 on, and reads the embeddings before that."""
-    import torch
 
     stored = {
         name: match.line for name, match in model.matches.items() if match.line.tied and not match.line.indices

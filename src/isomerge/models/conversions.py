@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+from torch import Tensor, nn
+
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.models.assembled import Piece
+from isomerge.models.assembled import Piece
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -173,7 +172,6 @@ class _Follower:
     def _numbers(self, name: str, members: list[tuple[str, str]]) -> tuple[dict[str, Tensor], list[int]]:
         """The numbers of stored elements where they are in live tensors, and where each stored tensor's numbers
         begin."""
-        import torch
 
         converter, starts = deepcopy(self.of_pattern[members[0][0]]), [0]
         for pattern, stored in members:
@@ -189,7 +187,6 @@ class _Follower:
 
     def _places(self, name: str, targets: Mapping[str, Tensor], total: int) -> Iterator[tuple[str, Tensor]]:
         """For every live tensor, the place in it of each stored element, -1 for those that are not in it."""
-        import torch
 
         seen = torch.zeros(total, dtype=torch.bool)
         for target, numbers in targets.items():
@@ -223,7 +220,6 @@ def _piece(inverse: Tensor, shape: tuple[int, ...], numbers: Tensor, start: int)
         numbers: of the elements of the live tensor.
         start: the number of the stored tensor's first element.
     """
-    from isomerge.models.assembled import Piece
 
     inside = inverse >= 0
     if not bool(inside.any()):
@@ -246,7 +242,6 @@ def _rows(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
 
 def _view(places: Tensor) -> tuple[tuple[int, ...], int] | None:
     """The strides and the offset of a view whose elements are at these places; None where there are no such."""
-    import torch
 
     offset, strides = int(places.flatten()[0]), []
     wanted = torch.tensor(offset)

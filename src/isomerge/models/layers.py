@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from isomerge.archs import spec_for
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.config.agreement import disagreement
 from isomerge.config.layer_config import FORMS, Layered, check_numbered, stacked_config
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from isomerge.symmetry.language.spec import Line, Match, Spec
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.language.spec import Line, Match, Spec, coverage
 
 
 @dataclass(eq=False)
@@ -33,7 +33,6 @@ class Stack:
     @cached_property
     def spec(self) -> Spec:
         """The spec of the checkpoint."""
-        from isomerge.archs import spec_for
 
         return spec_for(self.checkpoint.config, self.spec_file, self.checkpoint.shapes)
 
@@ -86,7 +85,6 @@ class Stack:
     @cached_property
     def matches(self) -> dict[str, Match]:
         """The line of every tensor, by its name."""
-        from isomerge.symmetry.language.spec import coverage
 
         try:
             return coverage(self.spec, {name: info.shape for name, info in self.checkpoint.tensors.items()})
@@ -240,7 +238,6 @@ def _check_alike(one: Stack, two: Stack) -> None:
 
 def _check_tokens(giver: Stack, stack: Stack, names: list[str]) -> None:
     """Refuses tables over other tokens than the donor's, whose tokenizer and config the stack has."""
-    from isomerge.symmetry.axes import atoms
 
     mine, theirs = giver.spec.sizes.get(TOKENS), stack.spec.sizes.get(TOKENS)
     table = next((n for n in names if any(x.name == TOKENS for x in atoms(stack.matches[n].line.axes or ()))), None)

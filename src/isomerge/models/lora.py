@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from isomerge.checkpoint.adapter import Adapter, Update, open_adapter
 from isomerge.checkpoint.companions import companion_files
@@ -24,10 +27,6 @@ from isomerge.config.vocabulary_keys import KeyPath, counts, with_values
 from isomerge.errors import IsomergeError
 from isomerge.models.adapter_names import AdapterNames, input_axis, known_spec, line_of, stand_in
 from isomerge.models.untie import untie
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 Layout = Literal["rows", "columns", "kernel"]
 """How a weight stores its outputs: as rows (Linear), as columns (Conv1D, embeddings), or a convolution's kernel."""
@@ -245,7 +244,6 @@ class _Merger:
 
 def _merged(weight: Tensor, update: Update, layout: Layout, info: TensorInfo, adapter: Adapter) -> Tensor:
     """``W + s B A``, and with a magnitude the DoRA form of it; ``weight`` as stored, result like ``info``."""
-    import torch
 
     work = _working(info)
     a, b = (adapter.tensors.read(update.parts[part]).to(work) for part in "AB")
@@ -259,7 +257,6 @@ def _merged(weight: Tensor, update: Update, layout: Layout, info: TensorInfo, ad
 
 
 def _working(info: TensorInfo) -> Any:
-    import torch
 
     return torch.float64 if info.dtype == "F64" else torch.float32
 

@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 from isomerge.archs import behind_padding
 from isomerge.config.keys import POSITIONS
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Task = Literal["classes", "tokens", "causal", "masked", "replaced", "seq2seq"]
 Kind = Literal["classes", "labels", "values"]

@@ -13,15 +13,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.checkpoint.dtypes import FLOATS, byte_size, torch_dtype
 from isomerge.checkpoint.header import TensorInfo
 from isomerge.checkpoint.reader import Checkpoint, Derived
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 KEYS = ("quantization_config", "compression_config")
 NARROW = ("F8_E4M3", "F8_E5M2", "I8")
@@ -180,7 +180,6 @@ def _unscaled(
     checkpoint: Checkpoint, name: str, scale: str, zero: str | None, steps: tuple[int, ...], code: str
 ) -> Tensor:
     """One weight: its stored numbers, less the zero point, times their factors."""
-    import torch
 
     weight = checkpoint.read(name).to(torch.float32)
 
@@ -223,7 +222,6 @@ def _microscaled(checkpoint: Checkpoint, code: str) -> tuple[dict[str, Derived],
 
 def _unpacked(checkpoint: Checkpoint, key: str, scale: str, code: str) -> Tensor:
     """One weight: four bits each, the lower first, times two to the block's exponent."""
-    import torch
 
     packed = checkpoint.read(key)
     exponents = checkpoint.read(scale).to(torch.int32) - 127

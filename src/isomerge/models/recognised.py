@@ -7,7 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.archs import infer_model_types, spec_for, without_spec
 from isomerge.archs.as_stored import spec_as_stored
@@ -16,6 +19,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.config.agreement import as_transformers_reads
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
+from isomerge.models.opened_gains import OpenedGains
 from isomerge.models.peak_memory import map_large_blocks
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
@@ -27,12 +31,6 @@ from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from isomerge.models.opened_gains import OpenedGains
 
 
 @dataclass(eq=False)
@@ -248,7 +246,6 @@ def _bound(checkpoint: Checkpoint, spec_file: str | Path | None, *, unmoved: boo
 
 def working_dtype(models: Sequence[Model]) -> torch.dtype:
     """float64 when a model is stored in it, else float32: never half."""
-    import torch
 
     double = any(info.dtype == "F64" for m in models for info in m.checkpoint.tensors.values())
     return torch.float64 if double else torch.float32

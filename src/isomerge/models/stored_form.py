@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.checkpoint.dtypes import FLOATS, STORED_FLOATS, torch_dtype
 from isomerge.checkpoint.tensor_place import TensorPlace
@@ -13,10 +15,6 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model, with_infinities
 from isomerge.pieces import all_finite
 from isomerge.symmetry.blocks import Block
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 def out_code(stored: str, dtype: str | None) -> str:

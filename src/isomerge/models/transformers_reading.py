@@ -16,16 +16,17 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
 
 from isomerge import remembered
 from isomerge.config.agreement import read_by_transformers
 from isomerge.errors import IsomergeError
 from isomerge.models.conversions import live_names
+from isomerge.models.transformers_classes import class_of, silent
 from isomerge.symmetry.language.spec import Match, Spec
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Config = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -124,10 +125,7 @@ def skeleton(config: Config, shapes: Shapes) -> nn.Module | str | None:
     Raises:
         IsomergeError: the config names a class that transformers does not have.
     """
-    import torch
     from transformers import CONFIG_MAPPING
-
-    from isomerge.models.transformers_classes import class_of, silent
 
     if config.get("model_type") not in CONFIG_MAPPING:
         return None

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.config.agreement import as_transformers_reads
 from isomerge.config.keys import TIE
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.models.tied_tensors import tied_lines
+from isomerge.symmetry.language.spec import Line, Spec
 
 SCALED = "scale_decoder_outputs"
 
@@ -45,7 +44,6 @@ def untie(spec: Spec, names: Mapping[str, str], config: Mapping[str, Any], heads
     Raises:
         IsomergeError: the function would be another one.
     """
-    from isomerge.models.tied_tensors import tied_lines
 
     if spec.tied:
         raise IsomergeError(

@@ -8,8 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from isomerge.archs import spec_for
 from isomerge.checkpoint.companions import is_tokenizer_file
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.dtypes import byte_size, torch_dtype
@@ -18,11 +22,8 @@ from isomerge.checkpoint.vocabulary import AVERAGE, Row, Vocabulary, decide_voca
 from isomerge.config.tied_head import is_tied
 from isomerge.config.vocabulary_keys import KeyPath, counts, renumbered, with_values
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.symmetry.language.spec import Match, Spec
+from isomerge.symmetry.axes import Atom, atoms
+from isomerge.symmetry.language.spec import Match, Spec, coverage
 
 AXIS = "vocab"
 """What specs call an axis, and a size, over tokens."""
@@ -74,8 +75,6 @@ class _Tables:
     """All tensors of a checkpoint with an axis over tokens."""
 
     def __init__(self, checkpoint: Checkpoint, spec_file: str | Path | None) -> None:
-        from isomerge.archs import spec_for
-        from isomerge.symmetry.language.spec import coverage
 
         self.checkpoint, self.spec_file = checkpoint, spec_file
         try:
@@ -94,7 +93,6 @@ class _Tables:
 
     def check_others(self) -> None:
         """Refuse tables whose rows are for tokens, too, and would stay where they are while ids change."""
-        from isomerge.symmetry.axes import atoms
 
         read = False
         for name, match in self.matches.items():
@@ -120,7 +118,6 @@ class _Tables:
     @cached_property
     def counts(self) -> list[KeyPath]:
         """Where the config says how many tokens there are."""
-        from isomerge.archs import spec_for
 
         def bound(config: Mapping[str, Any]) -> int | None:
             try:
@@ -131,7 +128,6 @@ class _Tables:
         return counts(self.checkpoint.config, self.size, bound)
 
     def _table(self, name: str, match: Match) -> _Table | None:
-        from isomerge.symmetry.axes import Atom, atoms
 
         axes = match.line.axes or ()
         at = [k for k, axis in enumerate(axes) if any(atom.name == AXIS for atom in atoms((axis,)))]
@@ -240,7 +236,6 @@ def _gathered(
 
     ``across`` is the shape of one row.
     """
-    import torch
 
     dtype = torch_dtype(code)
     work = torch.float64 if dtype == torch.float64 else torch.float32

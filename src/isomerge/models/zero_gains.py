@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.frame import gains_over_streams, lonely_gains, whole_gain
 from isomerge.models.opened_gains import OpenedGains
@@ -22,9 +24,6 @@ from isomerge.symmetry.axes import leaf_atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.stage import Stage
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def open_zero_gains(models: Iterable[Model], scales: Collection[str]) -> None:
@@ -61,7 +60,6 @@ class _Gain:
 
 def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
     """The gains that have zeros and are read, by the element key of their scale."""
-    import torch
 
     spec, found = model.spec, dict[str, list[_Gain]]()
     lonely = lonely_gains(spec, model.blocks)
@@ -79,7 +77,6 @@ def _zeros(model: Model, scales: Collection[str]) -> dict[str, _Gain]:
 
 def _adds(model: Model, key: str, gain: _Gain) -> bool:
     """Whether something is added behind a gain where it is zero: the bias of a norm."""
-    import torch
 
     spec = model.spec
     name = key.partition("[")[0]
@@ -95,6 +92,5 @@ def _adds(model: Model, key: str, gain: _Gain) -> bool:
 
 def _factor(where: Tensor, value: float) -> Tensor:
     """A factor in some places, one elsewhere, float64."""
-    import torch
 
     return torch.where(where, value, 1.0).double()

@@ -10,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from math import exp, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import DISCRIMINATORS
-from isomerge.observe.data.examples import IGNORED
+from isomerge.observe.data.examples import IGNORED, Examples
 from isomerge.observe.predictions import CLASSES, Prediction, prediction_of
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,6 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     Raises:
         IsomergeError: the module cannot read this batch, or has no head that predicts.
     """
-    import torch
 
     found = outputs_of(module, batch)
     logits = getattr(found, "logits", None)
@@ -78,7 +75,6 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
     Raises:
         IsomergeError: the module cannot read this batch, or the device has too little memory.
     """
-    import torch
 
     first = next(module.parameters())
     double = first.dtype == torch.float64  # examples are float32
@@ -122,7 +118,6 @@ def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = C
     Raises:
         IsomergeError: there are no targets, or they do not fit the logits.
     """
-    import torch
 
     labels = batch.get("labels")
     if labels is None and kind is CLASSES and logits.ndim == 3 and "input_ids" in batch:
@@ -208,7 +203,6 @@ def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Mea
     Raises:
         IsomergeError: examples without labels, or a module that does not give numbers.
     """
-    import torch
 
     tally = Tally(prediction_of(module, examples.tensors.get("labels")))
     with torch.no_grad():
@@ -232,7 +226,6 @@ def divergence(
     Returns:
         [n]: per example, averaged over its positions.
     """
-    import torch
 
     terms = kind.divergence(kind.mean(ends), logits)
     if terms.ndim == 1:

@@ -13,13 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import log
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 class Prediction(ABC):
@@ -66,7 +67,6 @@ class Prediction(ABC):
     def rounding(self, target: Tensor) -> float:
         """What a float32 `divergence` from a target may be, of either sign, where there is none: the terms of a KL
         cancel, and each is as large as a probability."""
-        import torch
 
         return torch.finfo(torch.float32).eps
 
@@ -76,7 +76,6 @@ class Classes(Prediction):
 
     def loss(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, int, int | None]:
         """See `Prediction`; targets are ids [n] or [n, length]."""
-        import torch
 
         kept = targets != IGNORED
         logits, targets = logits[kept], targets[kept]
@@ -85,7 +84,6 @@ class Classes(Prediction):
 
     def mean(self, logits: Sequence[Tensor]) -> Tensor:
         """The logarithms of the mean probabilities, normalised."""
-        import torch
 
         return torch.stack([x.log_softmax(-1) for x in logits]).logsumexp(0) - log(len(logits))
 
@@ -112,7 +110,6 @@ class Labels(Prediction):
     def loss(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, int, int | None]:
         """See `Prediction`; targets are floats of the shape of the logits, and every label counts as a
         prediction."""
-        import torch
 
         kept = targets != IGNORED
         logits, targets = logits[kept], targets[kept]
@@ -121,7 +118,6 @@ class Labels(Prediction):
 
     def mean(self, logits: Sequence[Tensor]) -> Tensor:
         """The logits of every label's mean probability."""
-        import torch
 
         stacked = torch.stack(list(logits))
         holds, fails = (torch.nn.functional.logsigmoid(x).logsumexp(0) for x in (stacked, -stacked))
@@ -133,13 +129,11 @@ class Labels(Prediction):
 
     def gap(self, logits: Tensor, wanted: Tensor) -> Tensor:
         """The binary cross-entropy, the mean over labels."""
-        import torch
 
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(-1)
 
     def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
         """KL(target || model), the mean over labels."""
-        from torch.nn.functional import logsigmoid
 
         terms = target.sigmoid() * (logsigmoid(target) - logsigmoid(logits))
         return (terms + (-target).sigmoid() * (logsigmoid(-target) - logsigmoid(-logits))).mean(-1)
@@ -159,7 +153,6 @@ class Values(Prediction):
 
     def mean(self, logits: Sequence[Tensor]) -> Tensor:
         """The mean of the values."""
-        import torch
 
         return torch.stack(list(logits)).mean(0)
 
@@ -177,7 +170,6 @@ class Values(Prediction):
 
     def rounding(self, target: Tensor) -> float:
         """That of the largest value, squared: nothing cancels."""
-        import torch
 
         return (torch.finfo(torch.float32).eps * float(target.abs().max())) ** 2
 

@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.companions import files_of_model
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.pictures_named import pictures_named
+from isomerge.observe.data.records import is_function
+from isomerge.observe.data.splits import saved_split
 
 
 def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None = None) -> list[Any]:
@@ -55,8 +59,6 @@ def files_read(models: Sequence[Model], *refs: Any) -> list[Path]:
 
 
 def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:
-    from isomerge.models.model_inputs import Inputs
-    from isomerge.observe.data.pictures_named import pictures_named
 
     path = _path_of(ref)
     if path is None:
@@ -69,8 +71,6 @@ def _files(ref: str, model: Model, limit: int | None) -> Iterator[Path]:
 
 def _path_of(ref: str) -> Path | None:
     """The folder or file that a reference names, or the file of its Python function."""
-    from isomerge.observe.data.records import is_function
-    from isomerge.observe.data.splits import saved_split
 
     path = Path(os.path.expanduser(ref))
     path = Path(saved_split(str(path))[0] or path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isomerge.files import check_file, is_device
 from isomerge.options.option import Options, option
 
 OUTPUT = "Output"
@@ -72,7 +73,6 @@ def writable(path: Path | None) -> Path | None:
     Raises:
         IsomergeError: naming the option.
     """
-    from isomerge.files import check_file, is_device
 
     if path is not None and str(path) != "-" and not is_device(path):
         check_file(Path(os.path.expanduser(path)), f"--json {path}", overwrite=True)

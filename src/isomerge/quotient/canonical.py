@@ -12,7 +12,10 @@ the spec; passes hold one unit at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge
@@ -44,9 +47,6 @@ from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Space, Spec
 from isomerge.symmetry.units import Unit, elements_of
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Basis = tuple["Tensor | None", "Tensor"]
 """See `basis`."""
 Only = Callable[[tuple[Atom, ...]], bool] | None
@@ -61,7 +61,6 @@ class Canonicaliser:
     """Finds the representative of one model in three passes over its units."""
 
     def __init__(self, model: Model, observer: Observer = quiet) -> None:
-        import torch
 
         self.model, self.observer = model, observer
         self.dtype = torch.float64  # gaps of a millionth are decided

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.config.agreement import disagreements
 from isomerge.evidence.distance import SAME
@@ -13,9 +15,6 @@ from isomerge.quotient.record import BASIS, Fingerprint
 from isomerge.quotient.storage import PRECISIONS
 from isomerge.quotient.stream_anchors import DRAWS, EVERY, LENGTHS, OTHERS, TOKENS
 from isomerge.quotient.witnesses import partners
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 PRUNED = 0.2
 """More zeros than the other model has, as a share of all numbers, that are no chance."""
@@ -151,7 +150,6 @@ def _architecture(one: Fingerprint, two: Fingerprint) -> Iterator[Change]:
 
 def _layers(one: Fingerprint, two: Fingerprint, evidence: Evidence) -> Iterator[Change]:
     """Layers that were removed, repeated, reordered or replaced, stack by stack."""
-    import torch
 
     best = max((EVERY, TOKENS, LENGTHS), key=lambda draw: evidence.witnesses.get(draw) or -1.0)
     stacks: dict[str, list[Tensor]] = {}

@@ -8,11 +8,9 @@ rows count.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 ROWS = 32
 """Rows of a table that one draw takes, or sums that a sketch has."""
@@ -29,7 +27,6 @@ def salted(salt: str) -> str:
 
 def codes(name: str, count: int, salt: str = "") -> Tensor:
     """int64 [count], pseudo-random; of a larger count, the first ones are the same."""
-    import torch
 
     digest = hashlib.blake2b(name.encode(), key=hashlib.blake2b(salt.encode()).digest()[:32], digest_size=8)
     seed = int.from_bytes(digest.digest(), "big", signed=True)
@@ -46,7 +43,6 @@ def _right(x: Tensor, by: int) -> Tensor:
 
 def signs(name: str, rows: int, count: int, salt: str = "") -> Tensor:
     """int64 [rows, count] of 1 and -1; there may be 64 rows."""
-    import torch
 
     return ((codes(name, count, salt) >> torch.arange(rows)[:, None]) & 1) * 2 - 1
 
@@ -66,7 +62,6 @@ def sketch(name: str, rows: Tensor, dtype: torch.dtype, salt: str = "") -> Tenso
         rows: [rows, *], of any dtype; it is converted a piece at a time.
         dtype: of the work and of the result.
     """
-    import torch
 
     if len(rows) <= ROWS:
         return rows.to(dtype)
@@ -82,7 +77,6 @@ def sketch(name: str, rows: Tensor, dtype: torch.dtype, salt: str = "") -> Tenso
 def by_norm(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """All rows in at most `ROWS` sums of neighbours by length, [sums, width], whatever order they are stored in;
     and the lengths, falling."""
-    import torch
 
     lengths = torch.cat([piece.to(dtype).norm(dim=-1) for piece in rows.split(PIECE)])
     falling, order = lengths.sort(descending=True, stable=True)

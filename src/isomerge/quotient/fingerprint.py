@@ -13,7 +13,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.config.agreement import as_transformers_reads, config_value
 from isomerge.config.keys import ASIDE
@@ -35,10 +38,6 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.blocks import Block, layer_of
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 __all__ = ["Fingerprint", "fingerprint", "read_fingerprint"]
 
@@ -66,7 +65,6 @@ def fingerprint(model: Model, observer: Observer = quiet, *, salt: str = "") -> 
     Raises:
         IsomergeError: there are no tensors, or numbers so large that their products overflow.
     """
-    import torch
 
     if not model.checkpoint.tensors:
         raise IsomergeError(

@@ -6,7 +6,8 @@ A merge asks before it matches, and may not spend on the question what matching 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
@@ -17,9 +18,6 @@ from isomerge.quotient.witnesses import whitening
 from isomerge.solve.canonical.canonical_frame import free_folding, read_moved
 from isomerge.symmetry.blocks import layer_of
 from isomerge.symmetry.units import Unit, elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SAMPLE = 3
 """Units that are looked at: the smallest with circuits of a layer, evenly spread."""
@@ -48,7 +46,6 @@ def kinship(one: Model, two: Model) -> bool | None:
 
 def _seen(data: Tensor, ends: tuple[str, ...], white: dict[str, Tensor]) -> Tensor:
     """A circuit [anchors, anchors] as a unit vector, from whitened anchors."""
-    import torch
 
     y = white[ends[0]] @ data.double() @ white[ends[1]].mT
     if ends[0] == ends[1]:

@@ -11,15 +11,13 @@ basis is, so that these are upper bounds.
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.models.unit_plan import unit_layer
 from isomerge.progress import Observer
+from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.residuals import every_residual, frame_residual_stream
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from isomerge.solve.pairs.pair import PairSolver
 
 
 def orbit_distance(solver: PairSolver, observer: Observer, *, streams: bool = False) -> dict[str, Any]:

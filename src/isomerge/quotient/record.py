@@ -7,7 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from isomerge.checkpoint.document import read_object
 from isomerge.errors import IsomergeError
@@ -16,9 +20,6 @@ from isomerge.quotient.draws import salted
 from isomerge.quotient.spectra import Spectrum
 from isomerge.quotient.storage import Storage
 from isomerge.quotient.stream_anchors import Table
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FORMAT = "isomerge-fingerprint-2"
 OLDER = ("isomerge-fingerprint-1",)
@@ -247,8 +248,6 @@ def _packed(x: Tensor) -> dict[str, Any]:
 
 
 def _unpacked(found: Mapping[str, Any]) -> Tensor:
-    import numpy as np
-    import torch
 
     wide = found.get("wide", False) is True
     kind = np.dtype("<f8" if wide else "<f4")

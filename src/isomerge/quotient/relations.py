@@ -14,16 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.quotient.draws import signs, sketch
 from isomerge.quotient.stream_anchors import Anchors
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,6 @@ def _by_part(spec: Spec, key: str, one: _Leaf, other: _Leaf, salt: str) -> Parts
 
     (Biases may be nothing but rounding, which a share would show; what they meet tells them.)
     """
-    import torch
 
     both = {**one.inner, **other.inner}
     kept = tuple(n for n in spec.ordered if n in both and spec.spaces[n].group_name == "Perm")
@@ -194,7 +192,6 @@ def _weighed(leaf: _Leaf, key: str, salt: str) -> Tensor:
 def _joint(parts: Parts, salt: str) -> Tensor:
     """The sums over heads, neurons or experts of what relations hold of them, each alone and every two, as shares,
     all in one [`WAYS`]."""
-    import torch
 
     told = torch.zeros(WAYS, dtype=torch.float64)
     shares = {key: x.double() / x.double().norm().clamp_min(1e-300) for key, x in parts.items()}
@@ -212,7 +209,6 @@ def _anchored(
     spec: Spec, block: Block, view: Tensor, atoms: tuple[Atom, ...], anchors: Mapping[str, Anchors]
 ) -> _Leaf | None:
     """A leaf with anchors in place of streams; None where a stream has none."""
-    import torch
 
     reads, ends = False, ()
     for at, atom in enumerate(atoms):
@@ -254,7 +250,6 @@ def _invariant(spec: Spec, one: Mapping[str, Atom], other: Mapping[str, Atom]) -
 
 def _contract(one: _Leaf, other: _Leaf) -> Tensor:
     """The sum over all axes but the anchors'."""
-    import torch
 
     letters = {name: chr(ord("a") + k) for k, name in enumerate({**one.inner, **other.inner})}
     ends = iter("WXYZ")

@@ -9,13 +9,12 @@ choice has a gap; where it is small, rounding decides, and the representative ma
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.symmetry.groups import OrthogonalFixingOnes
 from isomerge.symmetry.language.spec import Space
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROTATED = ("O", "OFixingOnes")
 """Groups whose axis has a basis to choose."""
@@ -49,7 +48,6 @@ def second_moment(space: Space, x: Tensor) -> Tensor:
 def basis(space: Space, second: Tensor) -> tuple[Tensor | None, Tensor]:
     """The rotation [*batch, n, n] to the eigenbasis of a second moment, largest first, signs open, and the
     eigenvalues (both across the ones where these are kept); of axes that are not rotated, None and the moment."""
-    import torch
 
     if space.group.compact not in ROTATED:
         return None, second
@@ -92,7 +90,6 @@ def element(
         third, size: see `third_moment`, in the eigenbasis; None where nothing is there to read them from: signs are
             open.
     """
-    import torch
 
     kind = space.group.compact
     third = torch.zeros_like(second) if third is None else third
@@ -119,7 +116,6 @@ def element(
 
 def _phase(key: str, third: Tensor, size: Tensor) -> tuple[Tensor, list[Gap]]:
     """The unit complex number that makes a third moment real and positive."""
-    import torch
 
     modulus = third.norm(dim=-1, keepdim=True)
     gap = _least(key, "phase", modulus / size.clamp_min(1e-300), 4 * size.pow(2 / 3))

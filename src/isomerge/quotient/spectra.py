@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.gram import along, self_grams
 from isomerge.symmetry.blocks import Block, layer_of
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 POINTS = 33
 """Values that a spectrum is told by at most: the largest, the smallest, and quantiles between."""
@@ -65,7 +64,6 @@ def spectra(spec: Spec, tensors: Mapping[Block, Tensor]) -> dict[str, Spectrum]:
 
 def _singular_values(plus: Tensor, minus: Tensor) -> Tensor:
     """The roots of the eigenvalues of ``plus @ minus``, both symmetric and not negative, [*b, n]."""
-    import torch
 
     values, vectors = torch.linalg.eigh(plus)
     root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)  # plus = root root^T
@@ -75,7 +73,6 @@ def _singular_values(plus: Tensor, minus: Tensor) -> Tensor:
 def _second_moments(spec: Spec, name: str, tensors: Mapping[Block, Tensor]) -> Iterator[Tensor]:
     """What the leaves that nothing loose acts on carry along an axis: eigenvalues where it is rotated, else squared
     norms."""
-    import torch
 
     for block, tensor in tensors.items():
         if not all(space.keeps_lengths for space in elements_of(spec, block).values()):
@@ -96,6 +93,5 @@ def _told(values: Tensor) -> Tensor:
 
 def _places(count: int, most: int) -> Tensor:
     """At most so many of so many places, the ends among them."""
-    import torch
 
     return torch.linspace(0, count - 1, min(most, count)).round().long()

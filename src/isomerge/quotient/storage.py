@@ -9,12 +9,11 @@ was there first.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
-    from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.blocks import Block
 
 WINDOW = 64
 """Neighbours whose levels are looked at together: the groups of quantisers are seldom smaller."""
@@ -79,7 +78,6 @@ class Look:
 
 def _precision(x: Tensor) -> str:
     """The coarsest dtype that holds every number."""
-    import torch
 
     kinds = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
     return next((code for code, kind in kinds.items() if torch.equal(x.to(kind).to(x.dtype), x)), "F64")

@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.frame import has_shared_meaning
 from isomerge.models.recognised import Model
@@ -22,10 +24,6 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 TOKENS, OTHERS, EVERY, LENGTHS = "tokens", "other tokens", "all rows", "lengths of rows"
 DRAWS = (TOKENS, OTHERS, EVERY, LENGTHS)
@@ -82,7 +80,6 @@ def drawn(key: str, rows: Tensor, dtype: torch.dtype, salt: str) -> tuple[dict[s
         dtype: of the anchors.
         salt: what the draws are made with.
     """
-    import torch
 
     found = {}
     for number, draw in enumerate((TOKENS, OTHERS)):
@@ -105,7 +102,6 @@ def mapped_rows(
         tensor: a block outside the layers, with gains folded.
         anchors: of the streams that have some.
     """
-    import torch
 
     for (view,), axes, _ in leaves(spec, block, tensor):
         here = [a for a in axes if a.name in spec.streams]
@@ -156,7 +152,6 @@ def anchors_of(model: Model, dtype: torch.dtype, fold: Alignment, salt: str = ""
 
 def _joined(parts: Sequence[Anchors]) -> Anchors:
     """The anchors of several tables."""
-    import torch
 
     return Anchors(tuple(name for part in parts for name in part.names), torch.cat([part.rows for part in parts]))
 
@@ -179,7 +174,6 @@ def fixed_streams(spec: Spec, blocks: Sequence[Block]) -> tuple[str, ...]:
 
 def _coordinates(name: str, size: int, dtype: torch.dtype, salt: str) -> dict[str, Anchors]:
     """Some coordinates of a stream that nothing acts on, others, and sums of all; they have no lengths to tell."""
-    import torch
 
     found, _ = drawn(name, torch.eye(size, dtype=dtype), dtype, salt)
     return {draw: anchors for draw, anchors in found.items() if draw != LENGTHS}

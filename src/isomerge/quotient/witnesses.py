@@ -10,14 +10,13 @@ those of other layers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.quotient.record import Fingerprint
 from isomerge.quotient.relations import CIRCUITS
 from isomerge.quotient.stream_anchors import DRAWS, table_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 DAMPING = 0.1
 """Of the mean eigenvalue of a Gram, added before it is inverted: directions that anchors hardly span are noise."""
@@ -39,7 +38,6 @@ def layers_seen(
 
     ``table``: from the anchors of one table alone.
     """
-    import torch
 
     mine, theirs = one.anchors.get(draw, {}), two.anchors.get(draw, {})
     common = {s: sorted({*mine[s].names} & {*theirs[s].names}) for s in mine.keys() & theirs.keys()}
@@ -95,7 +93,6 @@ def _circuits(f: Fingerprint, draw: str, names: Mapping[str, Sequence[str]]) -> 
     Args:
         names: the anchors that count, by stream.
     """
-    import torch
 
     chosen, white = {}, {}
     for stream, wanted in names.items():
@@ -122,7 +119,6 @@ def _unit(y: Tensor) -> Tensor:
 
 def whitening(gram: Tensor) -> Tensor:
     """The map that takes anchors to centred, decorrelated ones, from their Gram [n, n]."""
-    import torch
 
     n = len(gram)
     centre = torch.eye(n).to(gram) - 1 / n
@@ -165,7 +161,6 @@ def spectral_distance(one: Fingerprint, two: Fingerprint) -> float | None:
 
 def _table(one: Sequence[Tensor], two: Sequence[Tensor]) -> Tensor:
     """The relative distances of all layers of one model from all of the other, float64 [layers, layers]."""
-    import torch
 
     return torch.tensor([[_apart(x, y) for y in two] for x in one], dtype=torch.float64)
 
@@ -187,7 +182,6 @@ def _scaled(layers: Sequence[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
 
 def _apart(x: Tensor, y: Tensor) -> float:
     """The relative distance of two lists of spectra [heads, points], heads matched one to one."""
-    import torch
     from scipy.optimize import linear_sum_assignment
 
     if x.shape != y.shape:

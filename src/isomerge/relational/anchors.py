@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
+from isomerge.symmetry.groups import GROUPS
 
 KINDS = ("identity", "random", "tokens")
 CONDITION = 4.0
@@ -34,8 +35,6 @@ def choose_anchors(
     elif how == "identity":
         found = torch.eye(width, dtype=torch.float64)
     elif how == "random":
-        from isomerge.symmetry.groups import GROUPS
-
         found = GROUPS["GL"].sample((), width, torch.Generator().manual_seed(seed), condition=CONDITION)
     elif how == "tokens":
         found = _pivots(atoms, width)

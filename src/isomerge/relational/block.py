@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.relational.attention import RelationalAttention
+from isomerge.relational.config import RelationalConfig
 from isomerge.relational.head_circuits import normal
 from isomerge.relational.norm import RelationalNorm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from isomerge.relational.config import RelationalConfig
-    from isomerge.relational.stream import Stream
+from isomerge.relational.stream import Stream
 
 
 def activation_of(name: str) -> Callable[[Tensor], Tensor]:

@@ -8,15 +8,12 @@ stores the forms themselves. `FactorCircuits` stores ``S_h = U_h^T V_h`` and ``T
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from isomerge.relational.rotary import rotate
-
-if TYPE_CHECKING:
-    from isomerge.symmetry.groups import Group
+from isomerge.symmetry.groups import GROUPS, Group
 
 
 def normal(*shape: int, scale: float) -> nn.Parameter:
@@ -116,7 +113,6 @@ class FactorCircuits(nn.Module):
         Gradient flow conserves ``U U^T - V V^T`` (Kunin et al., arXiv:2012.04728); steps of Adam do not. What stays
         free is the compact part, O(rank), or a phase per frequency. A dead head keeps the gauge it has.
         """
-        from isomerge.symmetry.groups import GROUPS
 
         wide, extra = self.query.flatten(1, 1), self.query_bias
         sides = torch.cat([wide, extra[..., None]], -1) if extra is not None else wide

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,6 @@ def scores_of(module: nn.Module, *, rotary: bool) -> Scores:
 
 def _rotary_of(module: Any) -> Any:
     """The rotary module that belongs to a lone attention module: the one of its own source file."""
-    import sys
 
     there = vars(sys.modules[type(module).__module__])
     kind = next((k for name, k in there.items() if name.endswith("RotaryEmbedding")), None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError
@@ -134,8 +135,6 @@ class _Reader:
             # class tokens may be several, in the order of the spec
             x = x.reshape(1, -1)
             if (scope, role) in self.parts:
-                import torch
-
                 x = torch.cat([self.parts.pop((scope, role)).weight, x])
         elif not role.startswith("gain"):
             x = self._ordered(role, names, x)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from isomerge.errors import IsomergeError
 from isomerge.models.references import parse_model_ref, with_base
+from isomerge.observe.data.splits import saved_split
 
 
 def absolute_path(path: str | Path) -> str:
@@ -34,7 +35,6 @@ def absolute_ref(ref: str | Path) -> str:
 def absolute_data(ref: str | Path) -> str:
     """Data: a file or folder by its full path, with the split that is named behind it; data sets and functions as
     they are."""
-    from isomerge.observe.data.splits import saved_split
 
     text = os.path.expanduser(os.fspath(ref))
     folder, split = ("", "") if os.path.exists(text) else saved_split(text)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.barrier import ensemble, evaluator, line_report, plane_report
@@ -25,9 +27,6 @@ from isomerge.run.forward_cost import held_while_aligning
 from isomerge.run.run_verdict import measured, planned_report, verdict_document
 from isomerge.run.writing_run import Output
 from isomerge.symmetry.fixed import fixed_parts
-
-if TYPE_CHECKING:
-    from torch import nn
 
 STORED = "as stored"
 

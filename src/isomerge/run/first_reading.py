@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
 from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.stored_tensor import as_tensor, content_of
@@ -18,10 +19,6 @@ from isomerge.models.recognised import Model
 from isomerge.pieces import PIECE, Places, all_finite, pieces, wide_dtype
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 FirstReadings = Mapping[Block, "FirstReading"]
 """Of the blocks of a unit that can be read so."""
@@ -136,7 +133,6 @@ class _Sight:
 
     def _difference(self, x: Tensor, y: Tensor) -> Tensor:
         """In the same room each time, which is in the cache."""
-        import torch
 
         if self._room is None:
             self._room = torch.empty_like(x)

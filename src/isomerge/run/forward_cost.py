@@ -9,23 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from isomerge.config.keys import HEADS, LAYERS, STREAM_WIDTHS
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import make_plan
 from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.generated import Generation
 from isomerge.observe.stats.fisher_information import WIDE
+from isomerge.observe.stats.gathering import StatsOptions
+from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.cost import FLOPS, LIBRARIES, check_bound, estimate, memory_needed
 from isomerge.run.running_cost import LIBRARIES as RUNNING
 from isomerge.run.running_cost import Running
 from isomerge.solve.match_options import WEIGHTS
-
-if TYPE_CHECKING:
-    from isomerge.observe.live.generated import Generation
-    from isomerge.observe.stats.gathering import StatsOptions
-    from isomerge.run.barrier_options import BarrierOptions
 
 GRADIENTS = 5
 """Modules that a diagonal Fisher takes: gradients, their squares in float64, and the means of these."""

@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from zlib_ng.zlib_ng import crc32
 
 from isomerge.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -29,9 +30,6 @@ from isomerge.pieces import all_finite
 from isomerge.progress import Observer
 from isomerge.run.provenance import input_states
 from isomerge.run.report_file import report_state
-
-if TYPE_CHECKING:
-    import torch
 
 PIECE = 1 << 22
 """Bytes that are in memory at a time; a multiple of every element size."""
@@ -224,7 +222,6 @@ def _pieces(fd: int, start: int, end: int) -> Any:
 
 def _finite(piece: memoryview, info: TensorInfo) -> bool:
     """Whether some of a tensor's numbers are finite; integers are, and so is what torch has no type for."""
-    import torch
 
     try:
         dtype: torch.dtype = torch.float32 if info.dtype == "C64" else torch_dtype(info.dtype)

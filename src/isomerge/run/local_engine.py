@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from isomerge.models.peak_memory import free_memory
 from isomerge.observe.live.accelerator import CPU
 from isomerge.pieces import scratch_kept
@@ -61,7 +63,6 @@ class LocalEngine:
 
     def run(self, work: UnitWork, demand: Demand) -> Generator[tuple[Unit, Solved], None, None]:
         """See `Engine.run`."""
-        import torch
 
         still, threads = not any(map(work.moves, demand.units)), torch.get_num_threads()
         workers = demand.jobs or (threads if still or (threads > 1 and work.device == CPU) else 0)

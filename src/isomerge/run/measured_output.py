@@ -9,16 +9,22 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.evidence.card import alignment_file
 from isomerge.evidence.report.folder import Written
 from isomerge.evidence.report.loss_facts import MOVED
-
-if TYPE_CHECKING:
-    from isomerge.models.recognised import Model
-    from isomerge.observe.data.examples import Examples
-    from isomerge.run.barrier_options import BarrierOptions
+from isomerge.models.recognised import Model, recognise
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import evaluate
+from isomerge.run.alignment_runs import run_apply
+from isomerge.run.barrier_options import BarrierOptions
+from isomerge.run.connectivity import run_barrier
+from isomerge.run.writing_run import Output
+from isomerge.solve.match_inputs import data_for
+from isomerge.symmetry.alignment import Alignment
 
 
 def measure(
@@ -48,9 +54,6 @@ def measure(
     Raises:
         IsomergeError: a model is gone, or models and data do not fit together.
     """
-    from isomerge.models.recognised import recognise
-    from isomerge.observe.data.examples import Examples
-    from isomerge.solve.match_inputs import data_for
 
     assert written.folder is not None
     read = partial(recognise, spec_file=spec, allow_pickle=allow_pickle)
@@ -64,9 +67,6 @@ def measure(
             for ends, moved, spaces in _ends(written, models, output, Path(scratch), read)
         ]
     if written.facts.command == "merge":
-        from isomerge.observe.live.modules import load_module
-        from isomerge.observe.losses import evaluate
-
         point = evaluate(load_module(output, device=options.device), data, options.batch_size)
         found[0]["merged"] = {name: asdict(point)[name] for name in ("loss", "accuracy")}
     return found
@@ -110,10 +110,6 @@ def _moved(
 ) -> Iterator[list[Model] | None]:
     """Models as an output's alignments move them, in folders that are deleted afterwards; None without
     alignments."""
-    from isomerge.evidence.card import alignment_file
-    from isomerge.run.alignment_runs import run_apply
-    from isomerge.run.writing_run import Output
-    from isomerge.symmetry.alignment import Alignment
 
     found, used = [], False
     assert written.folder is not None
@@ -131,7 +127,6 @@ def _moved(
 
 def _line(ends: list[Model], moved: list[Model] | None, data: Examples, options: BarrierOptions) -> dict[str, Any]:
     """The report of one line, as stored and as moved."""
-    from isomerge.run.connectivity import run_barrier
 
     if moved is None:
         return run_barrier(ends, data, options)

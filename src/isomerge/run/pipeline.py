@@ -9,6 +9,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
+import torch
+
 SOON = 2
 """How many items are read ahead by the system, beside those that are worked on."""
 BESIDE = 96 << 20
@@ -94,7 +96,6 @@ def _ready(running: dict[Future[R], T]) -> Iterator[tuple[T, R]]:
 @contextmanager
 def one_thread_each(workers: int) -> Iterator[None]:
     """torch works in one thread for each worker: threads of threads wait for each other longer than they work."""
-    import torch
 
     before = torch.get_num_threads()
     if workers:

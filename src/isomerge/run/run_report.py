@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
+import torch
+
+from isomerge import __version__
 from isomerge.arithmetic import arithmetic_notes, arithmetic_record
 from isomerge.evidence.distance import risen_note, summarise, why_risen
 from isomerge.models.recognised import Model
@@ -27,9 +30,6 @@ def report_of(
     """The report of a run: ``distance`` over all sources, and ``sources`` one by one; ``inputs`` are the files of
     the models and of those ``beside`` them.
     """
-    import torch
-
-    from isomerge import __version__
 
     each = [summarise(rows_of(r)) for r in results]
     report: dict[str, Any] = {

@@ -10,19 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.fusion.fusion import Fusion
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.observe.live.accelerator import CPU
+from isomerge.solve.match_options import Matching
 from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from isomerge.fusion.fusion import Fusion
-    from isomerge.solve.match_options import Matching
 
 LIBRARIES = 4.8e8
 """Bytes that torch, transformers and what these bring along take once a model was run."""

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from isomerge.arithmetic import aligned
 from isomerge.checkpoint.tensor_place import PlacedTensor
@@ -18,15 +22,10 @@ from isomerge.run.cost import unit_memory
 from isomerge.run.local_engine import Demand, LocalEngine
 from isomerge.run.pipeline import WriteBehind
 from isomerge.run.unit_work import Fuse, UnitSolver, UnitWork
+from isomerge.run.writing_run import StreamWriter
 from isomerge.solve.pairs.pair import PairSolver, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from isomerge.run.writing_run import StreamWriter
 
 
 def stream_units(
@@ -109,7 +108,6 @@ def write_alone(
 
 def prepare_votes(stream: StreamWriter, solvers: Sequence[PairSolver]) -> None:
     """The stack-wide spaces of every source, kept across a resume."""
-    from safetensors.torch import load_file
 
     for k, solver in enumerate(solvers):
         if solver.left or not solver.plan.votes:
@@ -127,7 +125,6 @@ def _save_elements(path: Path, elements: Mapping[str, Tensor]) -> None:
 
 
 def _restored(stream: StreamWriter, record: dict[str, Any], blob: str) -> UnitResult:
-    from safetensors.torch import load_file
 
     elements = load_file(stream.writer.blob(blob)) if record["moved"] else {}
     return UnitResult.restored(record, {key: aligned(x) for key, x in elements.items()})

@@ -6,22 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from torch import Tensor
 
 from isomerge.checkpoint.tensor_place import PlacedTensor
 from isomerge.matching.distances import squared_distance_and_norm
 from isomerge.models.recognised import Model, working_dtype
+from isomerge.models.stored_form import StoredForm
 from isomerge.observe.live.accelerator import CPU
 from isomerge.run.first_reading import FirstReadings, first_readings
 from isomerge.solve.pairs.pair import Blocks, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.models.stored_form import StoredForm
 
 Fuse = Callable[
     [Unit, "list[Blocks]", "list[Alignment | None]", FirstReadings], "Mapping[Block, Tensor | PlacedTensor]"

@@ -7,8 +7,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Tensor
+
+from isomerge import __version__
 from isomerge.checkpoint.checksums import Checksum
 from isomerge.checkpoint.companions import config_bytes
 from isomerge.checkpoint.output_folder import check_apart, check_out
@@ -25,9 +28,6 @@ from isomerge.run.local_engine import Engine, LocalEngine
 from isomerge.run.report_file import report_bytes
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass
@@ -77,7 +77,6 @@ class Output:
 
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
     """A digest of everything that determines an output: tool, inputs' files and dates, specs, settings."""
-    from isomerge import __version__
 
     parts: list[Any] = [__version__, what, *settings]
     for model in models:

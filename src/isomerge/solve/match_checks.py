@@ -8,6 +8,7 @@ from pathlib import Path
 
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
+from isomerge.observe.data.refused_data import check_given
 from isomerge.observe.live.accelerator import CPU, check_device
 from isomerge.observe.read_files import paths_read
 from isomerge.observe.stats.statistics_header import check_statistics
@@ -15,6 +16,7 @@ from isomerge.options import MatchingOptions
 from isomerge.options.unused import note
 from isomerge.solve.baselines.baselines import check_match
 from isomerge.solve.canonical.canonical_units import SHARES
+from isomerge.solve.learn.settings import settings_of
 from isomerge.solve.match_options import OURS, Matching
 
 LEARNING = (
@@ -92,8 +94,6 @@ def matching_of(options: MatchingOptions) -> Matching:
     Raises:
         IsomergeError: an unknown or impossible value.
     """
-    from isomerge.observe.data.refused_data import check_given
-    from isomerge.solve.learn.settings import settings_of
 
     check_given(options.data, "--data")
     check_given(options.learn, "--learn")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from isomerge.checkpoint.companion_folder import companion_folder
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.opening_data import open_data
 from isomerge.observe.read_files import data_key, file_stamp, shown
 from isomerge.options.unused import note
+from isomerge.solve.match_options import Matching
 
 TOKENS = 128
 """Of an example of text, where ``--length`` does not say it."""
-
-if TYPE_CHECKING:
-    from isomerge.checkpoint.reader import Checkpoint
-    from isomerge.models.recognised import Model
-    from isomerge.solve.match_options import Matching
 
 
 def open_given(
@@ -50,8 +50,6 @@ def data_for(
 
     For the arguments and errors see `isomerge.observe.data.opening_data.open_data`.
     """
-    from isomerge.checkpoint.companion_folder import companion_folder
-    from isomerge.observe.data.opening_data import open_data
 
     with companion_folder(checkpoint) as folder:
         found = open_data(ref, folder, limit=limit, length=length, config=checkpoint.config, option=option)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.accelerator import CPU, matching_device
-
-if TYPE_CHECKING:
-    from isomerge.solve.learn.settings import LearnSettings
+from isomerge.solve.learn.settings import LearnSettings
 
 OURS = "isomerge"
 """Our own solvers, as a way to match; the others are in `isomerge.solve.baselines.baselines`."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from isomerge.arithmetic import aligned
 from isomerge.files import write_tensors
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Mapping[str, Any]) -> None:
@@ -29,7 +29,6 @@ def save_parts(path: Path, parts: Mapping[str, Mapping[str, Tensor]], about: Map
 
 def load_parts(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
     """What `save_parts` has written: parts and record; None without a file, or with one that is damaged."""
-    from safetensors import SafetensorError, safe_open
 
     if not path.exists():
         return None

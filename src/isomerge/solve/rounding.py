@@ -20,7 +20,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.balance import canonical_gauge
@@ -33,10 +36,6 @@ from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import MONOMIAL, find_shifts
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 TOLERANCE = {"bfloat16": 2e-2, "float16": 2.5e-3, "float32": 1e-4, "float64": 1e-8}
 """The largest relative error of a tensor that is written. Rounding alone makes 1.6e-3, 2e-4, 2.5e-8 and 5e-17."""
@@ -112,7 +111,6 @@ class RoundingOf:
 
     def _pulled_back(self, g: Alignment, source: Blocks, moved: Blocks) -> Blocks:
         """The blocks of a unit rounded as they are written and moved back, in float32 where that is far finer."""
-        import torch
 
         dtypes = {
             block: self.form.written_dtype(block) or t.dtype for block, t in moved.items() if t.is_floating_point()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import torch
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.distances import squared_distance, squared_norm
@@ -23,9 +24,6 @@ from isomerge.options.fusing import AUTO
 from isomerge.progress import Observer, quiet
 from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.units import Unit, elements_of
-
-if TYPE_CHECKING:
-    import torch
 
 """Of ``align``: models that are aligned already are left as they are, all others are matched."""
 Kinship = Callable[[Model, Model], "bool | None"]

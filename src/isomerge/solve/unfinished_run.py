@@ -4,12 +4,10 @@ found once."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from isomerge.models.stored_form import StoredForm
 from isomerge.progress import Observer
-
-if TYPE_CHECKING:
-    from isomerge.models.stored_form import StoredForm
 
 
 class UnfinishedRun(Protocol):

@@ -14,15 +14,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.patch_file import read_patch, write_patch
 from isomerge.symmetry.stage import Stage, element_key, joined, scope_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["Alignment", "Stage", "element_key", "scope_of"]
 
@@ -165,7 +165,6 @@ class Alignment(Mapping[str, "Tensor"]):
         Raises:
             IsomergeError: see `isomerge.symmetry.patch_file.check_patch_file`.
         """
-        from isomerge.symmetry.patch_file import write_patch
 
         write_patch(Path(os.path.expanduser(path)), self.spec, self.elements, about)
 
@@ -176,6 +175,5 @@ class Alignment(Mapping[str, "Tensor"]):
         Raises:
             IsomergeError: not a patch file, or one for another architecture or other sizes.
         """
-        from isomerge.symmetry.patch_file import read_patch
 
         return cls(*read_patch(Path(os.path.expanduser(path)), spec))

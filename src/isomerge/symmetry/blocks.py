@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import Atom, Axis, views
 from isomerge.symmetry.language.spec import Line, Match, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ class Block:
 
     def assemble(self, read: Callable[[str], Tensor]) -> Tensor:
         """The block as one tensor; ``read`` returns a tensor by canonical name."""
-        import torch
 
         if not self.lead:
             return read(self.canonical[0])

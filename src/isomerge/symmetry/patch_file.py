@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from isomerge.arithmetic import aligned
 from isomerge.errors import IsomergeError
+from isomerge.files import check_file, write_tensors
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from isomerge.symmetry.stage import shift_atoms
 
 FORMAT = "isomerge-alignment-1"
 MAX_HEADER = 10_000_000
@@ -33,7 +35,6 @@ def write_patch(path: Path, spec: Spec, elements: Mapping[str, Tensor], about: M
     Raises:
         IsomergeError: see `check_patch_file`.
     """
-    from isomerge.files import write_tensors
 
     header = {
         "format": FORMAT,
@@ -56,7 +57,6 @@ def read_patch(path: Path, spec: Spec) -> tuple[Spec, dict[str, Tensor]]:
     Raises:
         IsomergeError: not a patch file, or one for another architecture or other sizes.
     """
-    from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(str(path), "pt") as file:
@@ -92,9 +92,6 @@ def check_patch_file(path: Path, name: str) -> None:
     Raises:
         IsomergeError: see `isomerge.files.check_file`; or weights, statistics or examples that it would replace.
     """
-    from safetensors import SafetensorError, safe_open
-
-    from isomerge.files import check_file
 
     check_file(path, name, overwrite=True)
     try:
@@ -125,7 +122,6 @@ def _is_space(entry: Any) -> bool:
 
 def _check_element(spec: Spec, key: str, g: Tensor, path: Path) -> None:
     """Refuse what is no element of its group: a wrong shape, numbers that are not finite, no inverse."""
-    from isomerge.symmetry.stage import shift_atoms
 
     if key.startswith("shift."):
         shift = next(s for s in spec.shifts if s.name == key.removeprefix("shift.").partition("[")[0])

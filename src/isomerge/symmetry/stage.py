@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError, visible
 from isomerge.symmetry.axes import Atom, length, views
 from isomerge.symmetry.axes import atoms as every_atom
 from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.groups.discrete import Sign
 from isomerge.symmetry.language.spec import Shift, Space, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def element_key(spec: Spec, space: Space, scope: Mapping[str, int]) -> str:
@@ -266,7 +266,6 @@ class Stage(Mapping[str, "Tensor"]):
 
         With ``inverse`` the labels after ``moved_by`` become the labels before it; without, the other way round.
         """
-        from isomerge.symmetry.groups import GROUPS
 
         space = self.spec.spaces[key.partition("[")[0]]
         scope = scope_of(self.spec, key)
@@ -355,7 +354,6 @@ def add_shifts(spec: Spec, elements: Mapping[str, Tensor], tensors: dict[Block, 
 
 def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
     """The atoms of the bias (or of the part of it) that a shift moves."""
-    import torch
 
     line = next(line for line in spec.lines if line.name == shift.bias)
     assert line.axes is not None

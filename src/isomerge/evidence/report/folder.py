@@ -10,6 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from isomerge.checkpoint.document import read_object
 from isomerge.checkpoint.weights import DIFFUSERS, DIFFUSERS_INDEX, SAFETENSORS, SAFETENSORS_INDEX, is_plain_name
 from isomerge.errors import IsomergeError
@@ -106,7 +108,6 @@ def _report(folder: Path) -> Mapping[str, Any]:
 def weights_size(folder: Path) -> Size | None:
     """Parameters, bytes and dtypes of a folder's weights, from their headers alone; None where there are none to
     read."""
-    from safetensors import SafetensorError, safe_open
 
     count, dtypes = 0, set()
     files = _weights_files(folder)

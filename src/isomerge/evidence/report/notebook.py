@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.evidence.report.contents import subtitle_of, title_of
+from isomerge.evidence.report.facts import facts_of, short_names
+from isomerge.evidence.report.figure import Table
+from isomerge.evidence.report.folder import Written, earlier_alignment
+from isomerge.evidence.report.loss_facts import losses_of
+from isomerge.evidence.report.loss_figures import loss_figure, plane_figure
+from isomerge.evidence.report.page import distance_figures, fragment_of, loss_figures
+from isomerge.evidence.report.verdict import verdict_of
 
 
 class Report(dict[str, Any]):
@@ -31,8 +39,6 @@ def fragment(report: Mapping[str, Any]) -> str:
         return _of_distances(report)
     if command == "barrier":
         return _of_losses(report)
-    from isomerge.evidence.report.figure import Table
-    from isomerge.evidence.report.page import fragment_of
 
     rows = tuple((name.replace("_", " "), _plain(value)) for name, value in report.items() if _is_plain(value))
     title = ", ".join(map(str, report.get("models") or [report.get("model", "")]))
@@ -40,11 +46,6 @@ def fragment(report: Mapping[str, Any]) -> str:
 
 
 def _of_distances(report: Mapping[str, Any]) -> str:
-    from isomerge.evidence.report.contents import subtitle_of, title_of
-    from isomerge.evidence.report.facts import facts_of
-    from isomerge.evidence.report.folder import Written, earlier_alignment
-    from isomerge.evidence.report.page import distance_figures, fragment_of, loss_figures
-    from isomerge.evidence.report.verdict import verdict_of
 
     facts = facts_of(report)
     written = Written(facts, earlier=earlier_alignment(facts))
@@ -53,10 +54,6 @@ def _of_distances(report: Mapping[str, Any]) -> str:
 
 
 def _of_losses(report: Mapping[str, Any]) -> str:
-    from isomerge.evidence.report.facts import short_names
-    from isomerge.evidence.report.loss_facts import losses_of
-    from isomerge.evidence.report.loss_figures import loss_figure, plane_figure
-    from isomerge.evidence.report.page import fragment_of
 
     losses = losses_of(report)
     figures = [*([loss_figure(losses)] if losses.lines else []), *([plane_figure(losses)] if losses.planes else [])]

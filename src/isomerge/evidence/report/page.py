@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isomerge import __version__
 from isomerge.evidence.card import RECIPE
 from isomerge.evidence.report.contents import (
     GLOSSARY,
@@ -103,7 +104,6 @@ def page_of(written: Written, losses: Sequence[Losses] = (), *, measured: Sequen
 
 def _words(written: Written, losses: Sequence[Losses]) -> dict[str, Any]:
     """Everything on a page but its verdict and figures."""
-    from isomerge import __version__
 
     facts = written.facts
     return {

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.facts import FIXED
+from isomerge.models.free_streams import streams_are_free
+from isomerge.models.recognised import recognise
+from isomerge.observe.live.generated import can_generate
 
 ROLES = {
     "h": "attention heads",
@@ -65,9 +68,6 @@ class Wording:
 
 def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
     """The spaces of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
-    from isomerge.models.free_streams import streams_are_free
-    from isomerge.models.recognised import recognise
-    from isomerge.observe.live.generated import can_generate
 
     try:
         model = recognise(folder, spec_file=spec)

@@ -7,19 +7,19 @@ come from 12 to 95 %. What alignment gave is seen only beside the figure without
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.forward.sequential_regression import default_ridge, regress, shares_of
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.aligned_modules import average
+from isomerge.observe.losses import by_position, divergence, outputs_of
+from isomerge.observe.predictions import Prediction, prediction_of
 from isomerge.observe.stats.linear_modules import Rewritten
 from isomerge.progress import Observer, quiet
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
-    from isomerge.observe.predictions import Prediction
 
 # The part of the examples that nothing is regressed on, and from how many on there is one.
 HELD_OUT, ENOUGH = 1 / 8, 16
@@ -89,9 +89,6 @@ def output_error(
         ``divergence``: the mean KL(equal mean of the parents' distributions || the module's) in nats, for values
         the mean squared difference; None without logits.
     """
-    import torch
-
-    from isomerge.observe.predictions import prediction_of
 
     shares = shares_of(weights, len(endpoints))
     gap = size = total = 0.0
@@ -115,14 +112,12 @@ def output_error(
 
 
 def _divergence(ends: Sequence[Tensor], own: Tensor, kept: Tensor | None, kind: Prediction) -> float:
-    from isomerge.observe.losses import divergence
 
     return float(divergence(ends, own, kept, kind).sum())
 
 
 def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bool]:
     """Logits or last hidden states, float64, and whether they are logits."""
-    from isomerge.observe.losses import by_position, outputs_of
 
     found = outputs_of(module, batch)
     for name in ("logits", "prediction_logits", "last_hidden_state"):

@@ -17,19 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.forward.sequential_regression import shares_of
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.forward import run_until
 from isomerge.observe.stats.layer_sequence import find_order
 from isomerge.observe.stats.linear_modules import Layer, Order, Rewritten, matrix, parameters_of
 from isomerge.progress import Observer, quiet
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
 
 PLACES = ("all", "stream")
 # A unit whose deviation is below this fraction of its parents' is dead: rescaling would blow up rounding, and
@@ -91,7 +90,6 @@ def repair(
     Raises:
         IsomergeError: options or weights that cannot be used, or examples that do not fit.
     """
-    import torch
 
     shares = shares_of(weights, len(endpoints))
     if min(shares) < 0:
@@ -150,7 +148,6 @@ def _fold(
     module: nn.Module, layer: Layer, own: Moments, parents: Sequence[Moments], shares: Sequence[float]
 ) -> dict[str, Any]:
     """Rescale and shift the units of one layer; returns its row of the report."""
-    import torch
 
     part: Any = module.get_submodule(layer.path)
     wanted = sum(share * m.deviation for m, share in zip(parents, shares, strict=True))

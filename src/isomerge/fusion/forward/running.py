@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
 
 from isomerge.models.recognised import Model, working_dtype
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.substitution import module_as_told
 from isomerge.progress import Observer
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from isomerge.observe.data.examples import Examples
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.forward import Place, run_until
 from isomerge.observe.stats.layer_sequence import find_order
 from isomerge.observe.stats.linear_modules import Layer, Rewritten, matrix, parameters_of
 from isomerge.progress import Observer, quiet
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
 
 # With few examples more is left to the average.
 MANY, RIDGE, RIDGE_FEW = 256, 1e-3, 1e-2
@@ -98,7 +97,6 @@ def regress(
         IsomergeError: weights or ridge that cannot be used, examples that do not fit, activations that are not
             finite.
     """
-    import torch
 
     shares = shares_of(weights, len(endpoints))
     ridge = default_ridge(len(examples)) if ridge is None else ridge
@@ -175,7 +173,6 @@ def _gather(
 
 def _tokens(layer: Layer, seen: Sequence[Tensor], batch: Mapping[str, Tensor], count: int | None = None) -> Tensor:
     """What was seen in all calls, [tokens, width]."""
-    import torch
 
     if not layer.fits(seen, batch) or count not in (None, sum(map(len, seen))):
         raise _UnpairedError
@@ -229,7 +226,6 @@ def solve_ridge(gram: Tensor, right: Tensor, ridge: float) -> Tensor:
         right: float64 [n, m].
         ridge: at least 0.
     """
-    import torch
 
     size = float(gram.diagonal().mean())
     if size <= 0:

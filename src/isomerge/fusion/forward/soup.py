@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.stored_weights import put_mean, weights_of
+from isomerge.observe.losses import evaluate
 from isomerge.progress import Observer, quiet
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,6 @@ def make_soup(
     Raises:
         IsomergeError: an unknown metric, no candidates, candidates with other weights, or examples without labels.
     """
-    from isomerge.observe.losses import evaluate
 
     if metric not in METRICS:
         raise IsomergeError(f"metric {metric}: choose from {', '.join(METRICS)}")

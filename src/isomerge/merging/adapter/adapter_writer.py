@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.checkpoint.adapter import PREFIX
 from isomerge.checkpoint.growing_file import GrowingFile
@@ -15,9 +18,6 @@ from isomerge.models.recognised import Model
 from isomerge.run.absolute_names import absolute_ref
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Match
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,6 @@ class AdapterWriter:
 
     def _difference(self, pair: Pair) -> Tensor | None:
         """What the base's tensor lacks, or the whole where the base has none; None where they are equal."""
-        import torch
 
         tuned = self.one.read(pair.tuned, None)
         work = torch.float64 if tuned.dtype == torch.float64 else torch.float32
@@ -112,7 +111,6 @@ class AdapterWriter:
 
     def _factored(self, module: str, layout: str, difference: Tensor, size: float) -> Extracted:
         """Write the factors of a difference, as peft names them."""
-        import torch
 
         matrix = difference if layout == "rows" else difference.mT
         b, a = factors(matrix, self.choice.cut)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from isomerge.checkpoint.chat_template import FILE as CHAT_TEMPLATE
 from isomerge.checkpoint.chat_template import is_file_name
 from isomerge.checkpoint.reader import Checkpoint
@@ -32,7 +34,6 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
             ``untie``, ``repair``, ``heads``, ``spec`` and ``dtype``, as `isomerge.merge` takes them.
         matching: the options of the match that were said.
     """
-    import yaml
 
     method, common = job.fusion.method, job.fusion.parameters.common
     full = {str(model): ref for model, ref in zip(job.models, refs, strict=True)}

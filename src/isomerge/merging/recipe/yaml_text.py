@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from isomerge.errors import IsomergeError
 
 MAX_BYTES = 200_000
@@ -30,7 +32,6 @@ def _bounded() -> Any:
     """PyYAML's safe loader, but a key that stands twice in one mapping is refused (the first one would be lost),
     dates and numbers to the base of sixty are texts, values of other kinds are refused, and merge keys (``<<``) do
     not multiply."""
-    import yaml
 
     tags = {f"tag:yaml.org,2002:{name}" for name in TAGS}
 
@@ -129,7 +130,6 @@ def plain_value(text: str) -> Any:
     Raises:
         ValueError: it is none.
     """
-    import yaml
 
     try:
         return yaml.load(text, _bounded())
@@ -145,7 +145,6 @@ def read_yaml(path: str | Path) -> Any:
             one key twice, holds several documents, is nested too deeply, contains itself, has values of other
             kinds, or more than `MAX_VALUES` values with its aliases written out.
     """
-    import yaml
 
     try:
         with Path(path).open("rb") as stream:

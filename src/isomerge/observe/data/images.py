@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -93,8 +94,6 @@ def picture_of(image: Any, where: str, mode: str) -> Any:
 
 
 def _processed(processor: Any, picture: Any, where: str) -> Tensor:
-    import numpy
-    import torch
 
     pixels = numpy.asarray(picture)
     pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -109,8 +108,6 @@ def _processed(processor: Any, picture: Any, where: str) -> Tensor:
 
 
 def _scaled(picture: Any, inputs: Inputs) -> Tensor:
-    import numpy
-    import torch
 
     channels, height, width = inputs.image_shape
     if picture.size != (width, height):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import ALONG
 from isomerge.observe.data.images import PROCESSORS, image_encoder, picture_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 IMAGES = ("pixel_values", "pixel_attention_mask", "image_sizes", "spatial_shapes")
 """What a processor may give of images, of which one example has a first axis of length one."""
@@ -85,7 +85,6 @@ def _processed(processor: Any, text: str, picture: Any, where: str) -> Mapping[s
 
 def _row(found: Mapping[str, Any], where: str) -> dict[str, Tensor]:
     """One example of what a processor gave for one."""
-    import torch
 
     row = {name: found[name] for name in (*ALONG, *IMAGES) if name in found}
     strange = sorted(set(found) - set(row)) or [name for name, x in row.items() if len(x) != 1]

@@ -8,6 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.chats import Chat, ChatReader, chat_of
@@ -194,7 +196,6 @@ class Reader:
 
     def _numbers(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
         """A record that holds tensors, arrays or lists of numbers already."""
-        import torch
 
         row = {name: value for name, value in fields.items() if name in ARGUMENTS and value is not None}
         label = fields.get("label")

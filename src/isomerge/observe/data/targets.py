@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED, first_not_finite
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def target_of(label: Any, inputs: Inputs, where: str) -> int | float | list[float]:

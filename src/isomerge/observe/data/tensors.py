@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from isomerge.arithmetic import aligned
 from isomerge.checkpoint.header import read_header
@@ -14,9 +18,6 @@ from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED, Examples, first_not_finite
 from isomerge.observe.data.targets import check_targets
 from isomerge.observe.data.text import masked
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ARGUMENTS = frozenset(
     (
@@ -41,7 +42,6 @@ def read_tensors(path: Path, limit: int | None) -> dict[str, Tensor]:
     Raises:
         IsomergeError: a damaged file, or names that are no inputs.
     """
-    from safetensors import SafetensorError, safe_open
 
     found, _ = read_header(path)
     check_names(found, str(path))
@@ -78,7 +78,6 @@ def stack(rows: Sequence[Mapping[str, Any]], pad: int, where: str) -> dict[str, 
     Raises:
         IsomergeError: no rows, or rows that do not have the same inputs.
     """
-    import torch
 
     if not rows:
         raise IsomergeError(f"{where} holds no examples: give at least one")
@@ -117,7 +116,6 @@ def finish(
     Raises:
         IsomergeError: tensors that do not fit the checkpoint, naming tensor and sizes.
     """
-    import torch
 
     tensors = {name: _plain(name, tensor, inputs, where) for name, tensor in tensors.items()}
     counts = {name: t.shape[0] for name, t in tensors.items()}
@@ -140,7 +138,6 @@ def finish(
 
 def _plain(name: str, tensor: Tensor, inputs: Inputs, where: str) -> Tensor:
     """Pixels, values and labels of which several may hold in float32, everything else in int64."""
-    import torch
 
     if name == "labels" and inputs.kind(tensor if tensor.ndim > 1 else None) != "classes":
         return tensor.to(torch.float32).contiguous()
@@ -222,7 +219,6 @@ def _spoken(tensors: dict[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
 
 def _next_tokens(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     """Labels of a causal model, shifted to their logits; none when they are all the next tokens."""
-    import torch
 
     if "labels" not in tensors:
         return tensors
@@ -242,7 +238,6 @@ def _next_tokens(tensors: dict[str, Tensor], where: str) -> dict[str, Tensor]:
 
 def _hide(tensors: dict[str, Tensor], where: str, mask: int | None, special: frozenset[int]) -> dict[str, Tensor]:
     """Masks and labels of a masked language model, row by row."""
-    import torch
 
     if mask is None:
         raise IsomergeError(
@@ -259,7 +254,6 @@ def _hide(tensors: dict[str, Tensor], where: str, mask: int | None, special: fro
 
 def _decoded(tensors: dict[str, Tensor], inputs: Inputs, where: str) -> dict[str, Tensor]:
     """Labels of an encoder-decoder, and what its decoder reads: the labels, shifted to the right."""
-    import torch
 
     if "labels" not in tensors and "decoder_input_ids" not in tensors:
         half = tensors["input_ids"].shape[1] // 2

@@ -7,14 +7,14 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import BYTES, Inputs
 from isomerge.observe.data.examples import IGNORED
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 VOCABULARIES = (
     "tokenizer.json",
@@ -164,7 +164,6 @@ def masked(ids: Tensor, mask: int, kept: frozenset[int]) -> tuple[Tensor, Tensor
     Returns:
         The ids with masks, and labels [length]: the hidden token, -100 elsewhere.
     """
-    import torch
 
     row = hashlib.sha256(str(ids.tolist()).encode()).digest()
     free = [k for k, token in enumerate(ids.tolist()) if token not in kept]

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 CPU = "cpu"
 K = TypeVar("K", bound=Hashable)
@@ -28,7 +27,6 @@ def check_device(name: str) -> torch.device:
     Raises:
         IsomergeError: torch does not know it, or this machine does not have it.
     """
-    import torch
 
     try:
         device = torch.device(name)
@@ -45,7 +43,6 @@ def matching_device(name: str) -> str:
     Raises:
         IsomergeError: see `check_device`.
     """
-    import torch
 
     if check_device(name).type == CPU:
         return CPU
@@ -67,7 +64,6 @@ def computing_on(device: str, what: str) -> Iterator[None]:
     Raises:
         IsomergeError: the device has too little memory.
     """
-    import torch
 
     if device == CPU:
         yield
@@ -85,7 +81,6 @@ def computing_on(device: str, what: str) -> Iterator[None]:
 @contextmanager
 def at_home(device: str) -> Iterator[None]:
     """Inside `computing_on` of a device: what is made here is made in main memory, as checkpoints are read."""
-    import torch
 
     if device == CPU:
         yield

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.config.tied_head import is_tied
 from isomerge.errors import IsomergeError
@@ -15,9 +17,6 @@ from isomerge.observe.live.substitution import untied_module
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.language.spec import Match
 from isomerge.symmetry.units import plan_units
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 def aligned_module(model: Model, alignment: Alignment | None = None, device: str = "cpu") -> nn.Module:
@@ -34,7 +33,6 @@ def aligned_module(model: Model, alignment: Alignment | None = None, device: str
     Raises:
         IsomergeError: transformers cannot load it, or makes something of its tensors that cannot be followed.
     """
-    import torch
 
     module = untied_module(model, device)
     if alignment is None:

@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from isomerge.checkpoint.companion_folder import companion_folder
 from isomerge.errors import IsomergeError
+from isomerge.files import check_file, check_not_read, write_tensors
 from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
+from isomerge.observe.data.images import image_encoder, white_of
 from isomerge.observe.live.accelerator import check_device
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.read_files import files_read
 from isomerge.options.unused import note
 from isomerge.progress import Observer, quiet
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 COARSEST = 2
 """Cells along the shorter side of the coarsest noise."""
@@ -46,7 +51,6 @@ class Generation:
         Raises:
             IsomergeError: naming the option.
         """
-        from isomerge.files import check_file
 
         check_file(self.out, f"--out {self.out}", overwrite=self.overwrite)
         if self.out.suffix != ".safetensors":
@@ -76,8 +80,6 @@ def check_generate(models: Sequence[Model], options: Generation) -> list[Inputs]
     Raises:
         IsomergeError: see `run_generate`, or a file to write that is read.
     """
-    from isomerge.files import check_not_read
-    from isomerge.observe.read_files import files_read
 
     if not models:
         raise IsomergeError("no model is given: name those that shall be matched")
@@ -107,7 +109,6 @@ def run_generate(models: Sequence[Model], options: Generation) -> dict[str, Any]
         IsomergeError: models that neither write texts nor see images, or that cannot share examples; nothing is
             written.
     """
-    from isomerge.files import write_tensors
 
     inputs = check_generate(models, options)
     if inputs[0].images:
@@ -133,12 +134,7 @@ def _noise(model: Model, inputs: Inputs, options: Generation) -> Tensor:
     ..., enlarged. Pictures of the world vary slowly: independent pixels alone may tell less of a model than its
     weights do (`docs/lab/experiments.md`). ``pixel_values`` float32 [n, channels, height, width].
     """
-    import torch
     from PIL import Image
-    from torch.nn.functional import interpolate
-
-    from isomerge.checkpoint.companion_folder import companion_folder
-    from isomerge.observe.data.images import image_encoder, white_of
 
     channels, *size = inputs.image_shape
     rng = torch.Generator().manual_seed(options.seed)
@@ -161,7 +157,6 @@ def _noise(model: Model, inputs: Inputs, options: Generation) -> Tensor:
 
 def _texts(models: Sequence[Model], inputs: Sequence[Inputs], options: Generation) -> Tensor:
     """Token ids int64 [n, length], a text of each model in turn; shorter where the models read less."""
-    import torch
 
     writers = [_Writer(model, its) for model, its in zip(models, inputs, strict=True)]
     length = min([options.length, *(its.positions for its in inputs if its.positions)])
@@ -195,7 +190,6 @@ class _Writer:
     def write(self, number: int, models: int, count: int, length: int, options: Generation) -> Tensor:
         """This model's share of the texts, int64 [count, length]; it is the one with this ``number`` of so many
         ``models``."""
-        import torch
 
         module = self._module(options.device)
         rng, parts = torch.Generator().manual_seed(options.seed + number), []
@@ -208,7 +202,6 @@ class _Writer:
     def _continued(self, module: Any, first: Tensor, length: int, seed: int) -> Tensor:
         """Texts int64 [n, length] from their first tokens. The end of one does not stop it: another one begins
         there."""
-        import torch
         from transformers import GenerationConfig
 
         drawn = GenerationConfig(
@@ -229,8 +222,6 @@ class _Writer:
     def _module(self, device: str) -> Any:
         from transformers import GenerationConfig
 
-        from isomerge.observe.live.modules import load_module
-
         module: Any = load_module(self.model, device=device)
         if not module.can_generate():
             raise IsomergeError(
@@ -241,7 +232,6 @@ class _Writer:
 
     def _begin(self, count: int, rng: torch.Generator) -> Tensor:
         """The token that begins texts; any, where the checkpoint has none: int64 [count, 1]."""
-        import torch
 
         begin = self.inputs.token("bos_token_id")
         if begin is None:

@@ -6,20 +6,20 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from isomerge.arithmetic import aligned
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.models.materialise import materialise
 from isomerge.models.recognised import Model
 from isomerge.models.transformers_classes import class_of, silent
 from isomerge.observe.live.accelerator import check_device
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 
 def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Module:
@@ -36,7 +36,6 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
     Raises:
         IsomergeError: transformers cannot load it, no such device, or weights of the module are not stored.
     """
-    import torch
 
     checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
     config, where, kind = (
@@ -86,7 +85,6 @@ def _has_experts(config: dict[str, Any]) -> bool:
 def on_disk(checkpoint: Checkpoint) -> Iterator[Path]:
     """A folder that transformers can load: the checkpoint's own, or a temporary one for a view (adapters merged in,
     layers stacked or left out) or for tensors in memory."""
-    from isomerge.models.materialise import materialise
 
     if checkpoint.in_folder:
         yield checkpoint.folder

@@ -7,17 +7,14 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
+from isomerge.models.assembled import Piece, assembled
 from isomerge.models.conversions import conversion_of
 from isomerge.models.recognised import Model
 from isomerge.observe.live.stored_weights import weights_of
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.models.assembled import Piece
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,6 @@ class LivePlaces:
         Raises:
             IsomergeError: a tensor that is fused with one of these is missing.
         """
-        from isomerge.models.assembled import assembled
 
         found = {self.names[name]: x for name, x in tensors.items() if name in self.names}
         for target, members in self.fused.items():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch
+from torch import Tensor, nn
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
@@ -29,7 +28,6 @@ def put_mean(module: nn.Module, states: Sequence[Mapping[str, Tensor]], shares: 
         states: weights by the module's names; never changed.
         shares: one per state; they sum to one.
     """
-    import torch
 
     with torch.no_grad():
         for name, tensor in weights_of(module).items():

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
 from isomerge.observe.live.modules import load_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from isomerge.models.recognised import Model
 
 
 @contextmanager
@@ -59,7 +57,6 @@ def untied_module(model: Model, device: str, dtype: torch.dtype | None = None) -
     Raises:
         IsomergeError: transformers cannot load it, or the module has no place for a head that is stored.
     """
-    import torch
 
     module = load_module(model, dtype, device)
     for line in model.spec.lines:
@@ -99,7 +96,6 @@ def enable_checkpointing(module: nn.Module) -> None:
     Raises:
         IsomergeError: its class cannot.
     """
-    from torch import nn
 
     # of the two names the older one is on its way out
     names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")

@@ -12,19 +12,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.parameter_places import places_of, tied_names
+from isomerge.observe.losses import logits_of
+from isomerge.observe.predictions import CLASSES, prediction_of
 from isomerge.observe.stats.likelihoods import labels_for, log_likelihoods
 from isomerge.observe.stats.linear_layers import is_mobile, plan_linears
 from isomerge.progress import Observer, quiet
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.models.recognised import Model
-    from isomerge.observe.data.examples import Examples
 
 # Outputs that no space moves (classes, vocabularies) have a full factor up to this width (128 MB), a diagonal
 # above.
@@ -73,10 +74,6 @@ def gather_fisher(
         IsomergeError: no head, no distribution over classes, labels that do not fit, nothing to predict, or
             gradients that are no finite numbers.
     """
-    import torch
-
-    from isomerge.observe.losses import logits_of
-    from isomerge.observe.predictions import CLASSES, prediction_of
 
     labels = labels_for(examples, labels)
     if prediction_of(module, examples.tensors.get("labels")) is not CLASSES:
@@ -129,7 +126,6 @@ class _Sums:
 
         (An output itself may be overwritten by what follows.)
         """
-        import torch
 
         probes: dict[str, list[Tensor]] = {}
 
@@ -149,7 +145,6 @@ class _Sums:
 
     def add(self, share: float, likelihood: Tensor, probes: Mapping[str, list[Tensor]], *, last: bool) -> None:
         """Add the squared gradients of one log-likelihood."""
-        import torch
 
         outputs = [(key, probe) for key, found in probes.items() for probe in found]
         inputs = [*self.parameters.values(), *(probe for _, probe in outputs)]
@@ -164,7 +159,6 @@ class _Sums:
 
     def found(self, samples: int, labels: str, ref: str) -> FisherInformation:
         """The means over samples, on the CPU; parameters without a gradient have zeros."""
-        import torch
 
         def mean(name: str) -> Tensor:
             total = self.squares.get(name)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch
+from torch import Tensor, nn
+
+from isomerge.observe.losses import outputs_of
 
 Place = tuple[str, str]
 """A submodule's name, or what else it is called by who watches it, and a side of it: ``in`` or ``out``."""
@@ -25,7 +27,6 @@ def run_until(
     The forward pass ends as soon as every place was called as often as ``calls`` says; those that are called less
     often are there with fewer tensors.
     """
-    from isomerge.observe.losses import outputs_of
 
     found: dict[Place, list[Tensor]] = {place: [] for place in calls}
     mask = batch.get("attention_mask")
@@ -50,7 +51,6 @@ def rows_of_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
 
     Layers that read tokens one below the other ([examples * length, width]) are masked like others.
     """
-    import torch
 
     flat = x.detach().reshape(-1, x.shape[-1])
     if mask is not None and len(flat) == mask.numel():

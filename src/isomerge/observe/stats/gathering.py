@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
+from isomerge.files import check_file
 from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.accelerator import check_device
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.losses import outputs_of
 from isomerge.observe.stats.fisher_information import gather_fisher
 from isomerge.observe.stats.likelihoods import LABELS, labels_for
 from isomerge.observe.stats.linear_layers import plan_linears
@@ -25,11 +33,6 @@ from isomerge.observe.stats.taps import (
     unpadded,
 )
 from isomerge.progress import Observer, quiet
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
 
 BATCH = 16
 DEFAULT_KINDS = ("activations", "regmean")
@@ -88,9 +91,6 @@ def gather(
     Raises:
         IsomergeError: activations that are no finite numbers, or examples that do not fit the module.
     """
-    import torch
-
-    from isomerge.observe.losses import outputs_of
 
     taps, inputs, linears = plan_taps(model, module), plan_inputs(model, module), plan_linears(model, module)
     places = {tap.key: (tap, path) for tap, path, *_ in (*taps, *inputs, *linears)}
@@ -162,8 +162,6 @@ class StatsOptions:
         Raises:
             IsomergeError: naming the option.
         """
-        from isomerge.files import check_file
-        from isomerge.observe.live.accelerator import check_device
 
         check_file(self.out, f"--out {self.out}", overwrite=self.overwrite)
         for name, value in (("--rows", self.rows), ("--batch-size", self.batch_size)):
@@ -200,7 +198,6 @@ def parse_kinds(kinds: str | Collection[str]) -> tuple[str, ...]:
 
 def run_stats(model: Model, examples: Examples, options: StatsOptions) -> dict[str, Any]:
     """Gather and write; returns the report."""
-    from isomerge.observe.live.modules import load_module
 
     kinds, fisher = options.kinds, None
     options.check_labels(examples)

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.losses import outputs_of
 from isomerge.observe.stats.forward import Place, SeenEnough, watch
 from isomerge.observe.stats.linear_modules import Layer, Order, Shape, linear_modules, shape_of
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
 
 # What is added to a layer's output arrives at a norm up to rounding: a sum's other terms may be a thousand times
 # larger.
@@ -39,7 +39,6 @@ def find_order(module: nn.Module, examples: Examples) -> Order:
     Raises:
         IsomergeError: the module cannot read them, or has no linear layer that runs.
     """
-    import torch
 
     with torch.no_grad():
         finder = _Finder(module, next(examples.head(1).without_padding(1)))
@@ -76,7 +75,6 @@ class _Finder:
         self.kept = self._unusable()
 
     def _run(self, see: Callable[[Place, Tensor], Any], changed: tuple[str, Any] | None = None) -> None:
-        from isomerge.observe.losses import outputs_of
 
         with ExitStack() as hooks:
             for path, part in {**self.linear, **self.norms}.items():
@@ -141,7 +139,6 @@ class _Finder:
     def _target(self, path: str) -> str | None:
         """The norm at which something added to a layer's output arrives unchanged; empty when it arrives
         nowhere."""
-        import torch
 
         noise: list[Tensor] = []
         found: list[str | None] = []

@@ -11,15 +11,13 @@ Which y: those of the data (``given``: the empirical Fisher), one drawn from the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.observe.data.examples import IGNORED
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.examples import IGNORED, Examples
+from isomerge.observe.losses import targets_of
 
 LABELS = ("sampled", "given", "expected")
 
@@ -48,7 +46,6 @@ def log_likelihoods(
         example: a batch of one.
         labelled: whether it says what is predicted.
     """
-    import torch
 
     if logits.shape[-1] == 1:
         raise IsomergeError(
@@ -77,9 +74,6 @@ def log_likelihoods(
 
 def _targets(logits: Tensor, example: Mapping[str, Tensor], labelled: bool) -> Tensor:
     """What is predicted where; without labels every position that is no padding counts, and is given class 0."""
-    import torch
-
-    from isomerge.observe.losses import targets_of
 
     if labelled:
         return targets_of(example, logits)

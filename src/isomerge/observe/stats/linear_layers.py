@@ -8,17 +8,14 @@ gradient of, so g has the axis of W's rows exchanged as well.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from torch import nn
+
+from isomerge.models.recognised import Model
 from isomerge.observe.stats.taps import Tap, input_axis, plain, whole_weights
 from isomerge.symmetry.axes import Axis, atoms
 from isomerge.symmetry.blocks import Block
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from isomerge.models.recognised import Model
-    from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.language.spec import Spec
 
 
 def plan_linears(model: Model, module: nn.Module) -> list[tuple[Tap, str, int]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor, nn
 
 from isomerge.observe.stats.taps import input_axis
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 """Of one example: the names of a module's inputs, each with its sizes."""
@@ -85,7 +84,6 @@ def linear_modules(module: nn.Module) -> dict[str, nn.Module]:
 
 def matrix(layer: nn.Module) -> Tensor:
     """The weight [outputs, inputs] of a linear layer: a view, however it is stored."""
-    from torch import nn
 
     weight: Any = layer.weight
     return weight.detach() if isinstance(layer, nn.Linear) else weight.detach().mT

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
+from isomerge.observe.stats.taps import Tap
+from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, atoms, length
-from isomerge.symmetry.blocks import leaves
-from isomerge.symmetry.stage import MONOMIAL, shift_atoms, shift_key
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.observe.stats.taps import Tap
-    from isomerge.symmetry.alignment import Alignment
-    from isomerge.symmetry.blocks import Block
-    from isomerge.symmetry.language.spec import Shift, Space
-    from isomerge.symmetry.stage import Stage
+from isomerge.symmetry.blocks import Block, leaves
+from isomerge.symmetry.language.spec import Shift, Space
+from isomerge.symmetry.stage import MONOMIAL, Stage, shift_atoms, shift_key
 
 # Groups whose every element takes coordinates to coordinates; of others, single elements may.
 COORDINATEWISE = MONOMIAL | {"Scale", "PositiveScale"}
@@ -114,7 +111,6 @@ def _mixing_space(stage: Stage, block: Block) -> str | None:
 
 def _is_monomial(space: Space, g: Tensor, stage: Stage) -> bool:
     """Whether elements [*b, ...] have one entry other than zero in every row and column, as matrices."""
-    import torch
 
     n, batch = stage.spec.sizes[space.name], tuple(stage.spec.sizes[i] for i in stage.spec.batch(space))
     matrices = g.ndim == len(batch) + 2
@@ -147,7 +143,6 @@ def _key(stage: Stage, line: str, scope: tuple[tuple[str, int], ...]) -> str | N
 
 def _shifts_at(stage: Stage, tap: Tap) -> list[Tensor]:
     """What the shifts of a stage add to every row at a tap: [width], float64."""
-    import torch
 
     found = []
     for shift, key in _shifts(stage, tap.scope):

@@ -17,7 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.files import write_tensors
@@ -28,9 +31,6 @@ from isomerge.observe.stats.statistics_file import KINDS, StatisticsFile, axis_n
 from isomerge.observe.stats.statistics_header import FORMAT, VERSION
 from isomerge.observe.stats.taps import Activations, Tap
 from isomerge.symmetry.alignment import Alignment
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 DTYPES = ("float32", "float16")
 __all__ = [
@@ -98,7 +98,6 @@ def write_statistics(
     Raises:
         IsomergeError: rows that do not fit into float16, an unknown dtype, or a file that cannot be written.
     """
-    import torch
 
     if dtype not in DTYPES:
         raise IsomergeError(f"--dtype {dtype}: choose from {', '.join(DTYPES)}")

@@ -6,7 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from isomerge.arithmetic import aligned
 from isomerge.checkpoint.stored_tensor import content_of
@@ -15,9 +18,6 @@ from isomerge.models.recognised import Model
 from isomerge.observe.stats.statistics_header import read_statistics_header
 from isomerge.observe.stats.taps import Tap, plain
 from isomerge.symmetry.axes import size
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 KINDS = {"activations": "rows", "regmean": "gram", "fisher": "fisher", "kfac": "kfac"}
 """From the kinds that `isomerge stats` is asked for to the first word of their keys; readers ignore other words."""
@@ -78,7 +78,6 @@ class StatisticsFile:
         Raises:
             IsomergeError: it is damaged.
         """
-        from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(str(self.path), "pt") as file:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from isomerge.errors import IsomergeError
-
-if TYPE_CHECKING:
-    from isomerge.models.recognised import Model
+from isomerge.models.recognised import Model
 
 FORMAT = "isomerge-statistics"
 VERSION = 1
@@ -24,7 +24,6 @@ def read_statistics_header(path: str | Path, model: Model) -> tuple[dict[str, An
         IsomergeError: no such file, none of ours, one of another version, or one for another architecture than
             ``model``'s.
     """
-    from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(str(path), "pt") as file:

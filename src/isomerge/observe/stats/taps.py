@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.parameter_places import places_of
+from isomerge.observe.losses import outputs_of
 from isomerge.observe.stats.forward import watch
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, Axis, Concat, Product, atoms, views
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
 
 SAMPLE = Atom("sample")
 # Rows that are kept of every tap: neuron matching needs about a thousand (docs/lab/experiments.md).
@@ -104,7 +104,6 @@ def input_axis(module: nn.Module) -> int | None:
 
     Routers of experts may be linear layers by class, and give scores and choices.
     """
-    from torch import nn
     from transformers.pytorch_utils import Conv1D
 
     forward = type(module).forward
@@ -217,9 +216,6 @@ def captured(
 ) -> Activations:
     """See `capture`, at some places of a module; ``images`` are the keys of taps that see [n, channels, height,
     width]."""
-    import torch
-
-    from isomerge.observe.losses import outputs_of
 
     found: dict[str, list[Tensor]] = {}
     with torch.no_grad():
@@ -259,7 +255,6 @@ def unpadded(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def spread_rows(x: Tensor, mask: Tensor | None, count: int) -> Tensor:
     """Up to ``count`` rows [count, width] of activations [..., width], float32 on the CPU, without padding."""
-    import torch
 
     flat = unpadded(x, mask)
     if len(flat) > count:

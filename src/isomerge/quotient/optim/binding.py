@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from torch import nn
 
 from isomerge.archs import spec_for
 from isomerge.checkpoint.in_memory import config_of
@@ -17,9 +18,6 @@ from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Line, Space, Spec
 from isomerge.symmetry.stage import find_shifts
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CONTINUOUS = ("GL", "Scale", "PositiveScale", "Complex")
 

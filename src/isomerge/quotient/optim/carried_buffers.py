@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+import torch
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.movement import Movement
-
-if TYPE_CHECKING:
-    import torch
 
 GRADIENTS = ("momentum_buffer", "exp_avg", "grad_avg")
 """Averages of gradients, by the names that torch gives them."""
@@ -49,7 +47,6 @@ def transport(movement: Movement, optimizers: Iterable[torch.optim.Optimizer]) -
 
 def _carry(movement: Movement, optimizer: torch.optim.Optimizer, name: str) -> None:
     """One buffer of all parameters; those that have none count as zero."""
-    import torch
 
     layout = movement.space.layout
     states = [optimizer.state.get(p, {}) for p in layout.parameters]

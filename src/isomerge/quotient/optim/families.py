@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.binding import Binding, scopes_of
@@ -18,9 +19,6 @@ from isomerge.quotient.optim.layout import LAYER, Layout, Leaf, View
 from isomerge.symmetry.alignment import element_key
 from isomerge.symmetry.language.spec import Shift, Space
 from isomerge.symmetry.stage import find_shifts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 KINDS = {"GL": "matrix", "Scale": "scale", "PositiveScale": "scale", "Complex": "complex"}
 

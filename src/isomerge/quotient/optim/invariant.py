@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.invariant_metric import InvariantMetric
 from isomerge.quotient.optim.movement import add_outer
 from isomerge.quotient.optim.quotient import Quotient
 from isomerge.quotient.optim.vertical import carrier
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 class InvariantOptimizer(torch.optim.Optimizer):

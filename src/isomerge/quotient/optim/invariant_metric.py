@@ -16,16 +16,14 @@ measure by.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.families import Family, Touch
 from isomerge.quotient.optim.layout import Leaf
 from isomerge.quotient.optim.movement import act, multiply
 from isomerge.quotient.optim.vertical import VerticalSpace
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Side = tuple[str, bool]
 """A family's name, and whether its dual side is meant."""
@@ -76,7 +74,6 @@ class InvariantMetric:
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """P of every plain and of every dual side at parameters x [parameters]: two flat vectors [elements]."""
-        import torch
 
         sides = [torch.zeros(self.space.size, dtype=x.dtype, device=x.device) for _ in range(2)]
         scratch, seen = torch.empty_like(x), set()
@@ -111,7 +108,6 @@ class InvariantMetric:
 
 def _normalise(family: Family, plain: Tensor, dual: Tensor) -> None:
     """Divide both Grams of a family by their invariant size, in place."""
-    import torch
 
     a, b = family.of(plain), family.of(dual)
     if family.kind == "matrix":

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.quotient.optim.binding import Binding
 from isomerge.symmetry.axes import Atom, atoms, views
 from isomerge.symmetry.blocks import Block
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 LAYER = "layer of a stack"
 
@@ -65,7 +63,6 @@ class Layout:
     """
 
     def __init__(self, binding: Binding) -> None:
-        import torch
 
         self.spec = binding.spec
         moved = [block for block in binding.blocks if _is_moved(binding, block)]
@@ -93,7 +90,6 @@ class Layout:
             tensors: one for every parameter, in this order.
             dtype: of the result; that of the tensors when None.
         """
-        import torch
 
         flat = torch.cat([t.detach().reshape(-1) for t in tensors])
         return flat if dtype is None else flat.to(dtype)
@@ -104,7 +100,6 @@ class Layout:
 
     def scatter(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
         """Write a flat vector into tensors that are shaped like `parameters`."""
-        import torch
 
         with torch.no_grad():
             for target, part in zip(tensors, self.split(flat), strict=True):

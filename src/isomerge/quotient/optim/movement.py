@@ -10,13 +10,12 @@ squares of the same matrices, which is exact for scales.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.quotient.optim.families import Family, Touch
 from isomerge.quotient.optim.vertical import VerticalSpace, carrier, quarter_turn
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Sweeps over spaces that meet in one tensor; each lowers the norm.
 SWEEPS = 100
@@ -38,7 +37,6 @@ class Movement:
     @classmethod
     def identity(cls, space: VerticalSpace) -> Movement:
         """What moves nothing."""
-        import torch
 
         found = torch.zeros(space.size, dtype=torch.float64, device=space.layout.parameters[0].device)
         for family in space.families:
@@ -109,7 +107,6 @@ def multiply(touch: Touch, here: Tensor, factors: Tensor, *, squares: bool = Fal
 
 def contragredient(families: Iterable[Family], elements: Tensor) -> Tensor:
     """``g^-T`` of the elements [elements] of these families; zeros elsewhere."""
-    import torch
 
     found = torch.zeros_like(elements)
     for family in families:
@@ -154,7 +151,6 @@ def balancing(space: VerticalSpace, x: Tensor) -> tuple[Movement, dict[str, int]
 
 def _balance(space: VerticalSpace, family: Family, x: Tensor) -> tuple[Tensor, int]:
     """The element of one family that balances it alone, and how many are dead."""
-    import torch
 
     plain, dual = space.at(x).grams(family)
     if family.kind != "matrix":

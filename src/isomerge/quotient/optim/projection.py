@@ -11,13 +11,12 @@ exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.quotient.optim.families import Family
 from isomerge.quotient.optim.vertical import Point
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Preconditioner:
@@ -28,7 +27,6 @@ class Preconditioner:
     """
 
     def __init__(self, point: Point) -> None:
-        import torch
 
         self.size = point.space.size
         self.numbers = torch.ones(self.size, dtype=point.x.dtype, device=point.x.device)
@@ -65,7 +63,6 @@ class ShiftProjection:
     """
 
     def __init__(self, point: Point) -> None:
-        import torch
 
         self.parts = []
         for shift, w in point.carriers:
@@ -77,7 +74,6 @@ class ShiftProjection:
 
     def apply(self, d: Tensor) -> None:
         """Project a flat vector of parameters, in place."""
-        import torch
 
         for shift, w, root in self.parts:
             bias = shift.bias.of(d)
@@ -93,7 +89,6 @@ class ShiftProjection:
 
 def _inverse(sums: Tensor) -> Tensor:
     """Reciprocals; zero where a sum is mere rounding beside the largest: these are sums of squares."""
-    import torch
 
     floor = sums.amax((-2, -1), keepdim=True) * (sums.shape[-1] * torch.finfo(sums.dtype).eps)
     return torch.where(sums > floor, 1 / sums, torch.zeros_like(sums))
@@ -131,7 +126,6 @@ def project(
         tolerance: on the vertical part that is left, as a share of the norm of ``d``.
         limit: on the number of iterations.
     """
-    import torch
 
     shifts = ShiftProjection(point)
     xi = start if start is not None else d.new_zeros(point.space.size)

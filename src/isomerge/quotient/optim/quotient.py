@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.binding import bind
@@ -13,10 +16,6 @@ from isomerge.quotient.optim.carried_buffers import transport
 from isomerge.quotient.optim.movement import Movement, balancing
 from isomerge.quotient.optim.projection import Preconditioner, project
 from isomerge.quotient.optim.vertical import VerticalSpace
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 Key = TypeVar("Key", bound=Any)
 """A parameter, or its name in the module."""
@@ -112,7 +111,6 @@ class Quotient:
             elements: [dimension], the coordinates in the Lie algebras, spaces in the order of the spec, then
                 shifts.
         """
-        import torch
 
         return self._named(self._point().push(elements.to(torch.float64).contiguous()), {})
 
@@ -122,7 +120,6 @@ class Quotient:
         ``Q Q^T - K K^T`` of every head, and its analogues: differences of squared norms for scales and rotary
         pairs. float64, the layers first. Biases that a shift moves freely count as well.
         """
-        import torch
 
         x = self._x()
         found = {}
@@ -166,7 +163,6 @@ class Quotient:
         Raises:
             IsomergeError: an optimiser keeps buffers of which it is not known how they transform.
         """
-        import torch
 
         movement = Movement(self.vertical_space, elements.to(torch.float64).contiguous())
         x = self._x()
@@ -181,7 +177,6 @@ class Quotient:
     # ------------------------------------------------------------------- flats
 
     def _x(self) -> Tensor:
-        import torch
 
         return self.vertical_space.layout.gather(self.vertical_space.layout.parameters, torch.float64)
 
@@ -190,7 +185,6 @@ class Quotient:
 
     def _flat(self, updates: Mapping[Any, Tensor]) -> Tensor:
         """The updates of the moved parameters, flat, float64."""
-        import torch
 
         layout = self.vertical_space.layout
         by_name = all(isinstance(key, str) for key in updates)

@@ -10,20 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.carried_buffers import transport
 from isomerge.quotient.optim.families import Family
 from isomerge.quotient.optim.movement import Movement
 from isomerge.quotient.optim.quotient import Quotient
+from isomerge.quotient.optim.vertical import VerticalSpace
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from isomerge.quotient.optim.vertical import VerticalSpace
 
 # The first step changes no logarithm by more than this; steps that do not help are halved down to the last.
 FIRST, LAST = 0.5, 1e-6
@@ -78,7 +76,6 @@ def teleport(
     """
     if goal not in ("max", "min") or not condition >= 1:
         raise IsomergeError(f"goal={goal!r}, condition={condition}: expected max or min, and a bound of at least 1")
-    import torch
 
     space = Quotient(model, spaces=spaces, spec=spec).vertical_space
     loss, before = _value(closure()), _norm(model)
@@ -153,7 +150,6 @@ def _slope(space: VerticalSpace, g: Tensor) -> Tensor:
 
 def _step(space: VerticalSpace, elements: Tensor, xi: Tensor, condition: float) -> Tensor:
     """``exp(xi) g``, its singular values brought within the bound."""
-    import torch
 
     found, bound = elements.clone(), math.sqrt(condition)
     for family in space.families:
@@ -177,7 +173,6 @@ def _condition(space: VerticalSpace, elements: Tensor) -> float:
 
 
 def _ratio(family: Family, g: Tensor) -> float:
-    import torch
 
     if family.kind == "matrix":
         s = torch.linalg.svdvals(g)

@@ -9,14 +9,12 @@ tensor their motions add up. An update D is horizontal when ``V^T D = 0``: for o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
 from isomerge.quotient.optim.binding import Binding
 from isomerge.quotient.optim.families import Family, Shifted, Touch, families, total
 from isomerge.quotient.optim.layout import Layout
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class VerticalSpace:
@@ -61,7 +59,6 @@ class Point:
 
     def push(self, xi: Tensor) -> Tensor:
         """``V xi``: the flat vector [parameters] in which an element of the Lie algebras [elements] moves them."""
-        import torch
 
         found = torch.empty_like(self.x)
         for view in self.space.untouched:
@@ -88,7 +85,6 @@ class Point:
 
     def pull(self, d: Tensor) -> Tensor:
         """``V^T D``: the flat vector [elements] that is zero for horizontal updates [parameters]."""
-        import torch
 
         found = torch.zeros(self.space.size, dtype=d.dtype, device=d.device)
         for touch, here, turned in self._leaves:
@@ -113,7 +109,6 @@ class Point:
         Matrices: ``sum X X^T``, ``[element, *batch, n, n]``. Numbers: the sums of squares along their axis, of the
         family's shape; of complex numbers the squared norms, in the place of the real part.
         """
-        import torch
 
         sides = [torch.zeros(self.space.size, dtype=self.x.dtype, device=self.x.device) for _ in range(2)]
         for touch, here, _ in self._leaves:
@@ -124,7 +119,6 @@ class Point:
 
 def quarter_turn(touch: Touch, x: Tensor) -> Tensor:
     """``J x``: pairs (a, b) become (-b, a)."""
-    import torch
 
     a, b = x.unbind(touch.axis)
     return torch.stack([-b, a], touch.axis)

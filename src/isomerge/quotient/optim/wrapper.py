@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.projection import Preconditioner, project
 from isomerge.quotient.optim.quotient import Quotient
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 # Iterations beyond those of a fresh preconditioner after which it is made anew (eigendecompositions cost as much as
 # several iterations).

@@ -15,17 +15,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from isomerge import __version__
 from isomerge.arithmetic import VARIABLE, aligned, is_reproducible, mkl_mode
 from isomerge.checkpoint.checksums import file_checksum
 from isomerge.errors import ClusterError, IsomergeError
 from isomerge.files import disk_errors, flush, write_tensors
 from isomerge.models.peak_memory import map_large_blocks
 from isomerge.run.unit_work import UnitWork
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FOLDER = "units"
 """In the folder of the unfinished output: parcels, and the units that workers have solved."""
@@ -34,7 +36,6 @@ TENSOR = "tensor"
 
 def versions() -> dict[str, str]:
     """What must be equal on all machines for equal bytes: releases of the programs that compute them."""
-    from isomerge import __version__
 
     return {"isomerge": __version__, **{name: version(name) for name in ("torch", "numpy", "scipy")}}
 
@@ -69,7 +70,6 @@ def pack(work: UnitWork, folder: Path) -> Parcel:
 
     class Pickler(cloudpickle.Pickler):
         def persistent_id(self, obj: Any) -> tuple[str, int] | None:
-            import torch
 
             if not isinstance(obj, torch.Tensor):
                 return None
@@ -146,7 +146,6 @@ def unpack(parcel: Parcel) -> UnitWork:
 class _Unpickler(pickle.Unpickler):
     def __init__(self, stream: io.BytesIO, path: Path) -> None:
         super().__init__(stream)
-        from safetensors.torch import load_file
 
         self._tensors = {number: aligned(x) for number, x in load_file(path).items()}
 

@@ -14,7 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from isomerge.checkpoint.checksums import Checksum, Sums
 from isomerge.checkpoint.stored_tensor import content_of
@@ -28,9 +32,6 @@ from isomerge.run.pipeline import one_thread_each
 from isomerge.run.unit_work import Solved, UnitWork
 from isomerge.solve.pairs.pair import UnitResult
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,6 @@ def take_unit(work: UnitWork, unit: Unit, solved: SolvedUnit) -> Solved:
         ClusterError: the file is not there, or not as the worker has written it, or the worker has read other bytes
             from a checkpoint than another machine.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     try:
         with _machine_named(), disk_errors(Path(solved.file), "reading"):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.solve.baselines.rebasin import match_by_rebasin
+from isomerge.solve.baselines.transport_solver import (
+    METHODS,
+    TransportSolver,
+    match_by_transport,
+    transport_solutions,
+)
 from isomerge.solve.match_options import OURS, Matching
+from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
-
-if TYPE_CHECKING:
-    from isomerge.solve.baselines.transport_solver import TransportSolver
-    from isomerge.solve.pairs.pair import PairSolver
-    from isomerge.solve.unfinished_run import UnfinishedRun
 
 EXACT = ("git-rebasin", "otfusion")
 """Their result is an element of the symmetry group."""
@@ -62,11 +66,8 @@ def prepare_baseline(run: UnfinishedRun, solvers: Sequence[PairSolver], matching
 def _solve(pair: PairSolver, matching: Matching, run: UnfinishedRun) -> tuple[Alignment, dict[str, Any]]:
     observer = run.observer
     if matching.match == "git-rebasin":
-        from isomerge.solve.baselines.rebasin import match_by_rebasin
-
         seed = matching.settings.seed if matching.settings else 0
         return match_by_rebasin(pair, observer, seed=seed)
-    from isomerge.solve.baselines.transport_solver import match_by_transport
 
     return match_by_transport(pair, observer=observer)
 
@@ -75,7 +76,6 @@ def prepare_transport(
     run: UnfinishedRun, pairs: Sequence[PairSolver], matching: Matching
 ) -> tuple[list[TransportSolver], list[dict[str, Any]]]:
     """The solvers of a fusion by optimal transport, with their maps made, and a report per source."""
-    from isomerge.solve.baselines.transport_solver import METHODS, TransportSolver, transport_solutions
 
     solvers = [TransportSolver(pair, METHODS[matching.match]) for pair in pairs]
     return solvers, transport_solutions(run, solvers, matching)

@@ -8,16 +8,14 @@ joins.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
 
 from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.stats.taps import ROWS, Activations, Tap, captured, plain, plan_taps, whole_weights
 from isomerge.symmetry.axes import atoms
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from isomerge.observe.data.examples import Examples
 
 
 def plan_branches(model: Model, module: nn.Module) -> Iterator[tuple[Tap, str]]:
@@ -42,7 +40,6 @@ def capture_branches(
 
     Equal examples give equal rows for every model of one architecture, as in `isomerge.observe.stats.taps.capture`.
     """
-    import torch
 
     places = [*plan_taps(model, module), *plan_branches(model, module)]
     images = {tap.key for tap, path in places if isinstance(module.get_submodule(path), torch.nn.Conv2d)}

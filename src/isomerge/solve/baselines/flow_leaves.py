@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.matching.transport_maps import Spaces, transported
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -16,21 +16,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.distances import squared_norm
 from isomerge.matching.local import compact_solution, vote
 from isomerge.matching.permutations import in_declared_groups, permutation_spec
 from isomerge.progress import Observer, quiet
+from isomerge.solve.pairs.pair import PairSolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Blocks, leaves
 from isomerge.symmetry.units import Unit, plan_units, voted
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.solve.pairs.pair import PairSolver
 
 # Coordinate descent over assignments ends by itself, after ten sweeps or so; this is a bound for pathologies.
 SWEEPS = 100
@@ -80,7 +79,6 @@ class WeightMatching:
         The report's ``distances`` are squared distances of the two models, before the first sweep and after each
         one.
         """
-        import torch
 
         norms = [squared_norm(t) for unit in self.units for t in self._floats(unit)]
         score, total = sum(self._score(unit) for unit in self.units), sum(norms)
@@ -143,7 +141,6 @@ class WeightMatching:
         A tensor that lies in the stream on both sides is linear in each: every side is counted with the other as it
         is, and the step is judged by what it really gains.
         """
-        import torch
 
         n = self.spec.sizes[name]
         cross, both = torch.zeros(n, n, dtype=torch.float64), []

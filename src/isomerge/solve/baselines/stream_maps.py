@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.config.tied_head import is_tied
 from isomerge.matching.gram import Leaf
 from isomerge.matching.transport_maps import likeness, transport_map
+from isomerge.observe.stats.taps import Activations
 from isomerge.solve.baselines.flow_leaves import Maps, Part, Step
 from isomerge.solve.baselines.transport_settings import POOLED, TransportSettings
 from isomerge.symmetry.alignment import element_key
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.observe.stats.taps import Activations
 
 
 class StreamMaps:
@@ -100,7 +99,6 @@ class StreamMaps:
 
     def _mixed(self, kept: Sequence[tuple[str, Tensor | None]]) -> Tensor:
         """The mean of maps, weighted by the sizes [n] of what arrives by them as the residual policy says."""
-        import torch
 
         maps = [self.maps.tensors[key].double() for key, _ in kept]
         sizes = [size for _, size in kept if size is not None]

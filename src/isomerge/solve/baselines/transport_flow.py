@@ -14,24 +14,23 @@ Only one group of tensors of each model is in memory at a time (a layer's attent
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.gram import Leaf
 from isomerge.matching.permutations import permutation_spec
+from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer, quiet
 from isomerge.solve.baselines.flow_leaves import Maps, Part, in_flow, stack_of
 from isomerge.solve.baselines.neuron_maps import NeuronMaps
 from isomerge.solve.baselines.stream_maps import StreamMaps
 from isomerge.solve.baselines.transport_settings import TransportSettings
+from isomerge.solve.pairs.pair import PairSolver
 from isomerge.symmetry.alignment import element_key, scope_of
 from isomerge.symmetry.axes import atoms as flat
 from isomerge.symmetry.blocks import Block, leaves
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.observe.stats.taps import Activations
-    from isomerge.solve.pairs.pair import PairSolver
 
 NOTE = "transport maps do not preserve the source's function: the aligned source is no model of its own"
 
@@ -111,7 +110,6 @@ class TransportFlow:
 
     def permutations(self) -> dict[str, Tensor]:
         """The elements of `permutation_spec`, int64 [*batch, n] by element key, where all maps are one symmetry."""
-        import torch
 
         found = {name: self.maps.tensors[key].argmax(0) for name, key in self.stream.start.items()}
         for key, nested in self.neurons.elements.items():

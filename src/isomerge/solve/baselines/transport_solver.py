@@ -6,30 +6,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.permutations import in_declared_groups
+from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import unit_layer
 from isomerge.observe.live.accelerator import CPU
+from isomerge.observe.live.modules import load_module
+from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer, quiet
+from isomerge.solve.baselines.branches import capture_branches
 from isomerge.solve.baselines.flow_leaves import Step
 from isomerge.solve.baselines.transport_flow import TransportFlow
 from isomerge.solve.baselines.transport_settings import METHODS, TransportSettings
+from isomerge.solve.match_inputs import open_given
+from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.pair import PairSolver, UnitResult
 from isomerge.solve.parts_file import load_parts, save_parts
+from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.units import Unit, elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.models.recognised import Model
-    from isomerge.observe.stats.taps import Activations
-    from isomerge.solve.match_options import Matching
-    from isomerge.solve.unfinished_run import UnfinishedRun
 
 __all__ = ["METHODS", "TransportSettings", "TransportSolver", "match_by_transport", "transport_solutions"]
 
@@ -207,9 +208,6 @@ def _activations(solver: TransportSolver, matching: Matching | None) -> tuple[Ac
     ref = matching and (matching.data or matching.learn)
     if matching is None or ref is None:
         return None  # the settings' own check says what is missing
-    from isomerge.observe.live.modules import load_module
-    from isomerge.solve.baselines.branches import capture_branches
-    from isomerge.solve.match_inputs import open_given
 
     examples = open_given(ref, solver.anchor, matching)
     examples = examples.head(min(len(examples), matching.rows))

@@ -6,7 +6,9 @@ All that is left to find there keeps lengths.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.frame import check_folded, folded_gains, lonely_gains
 from isomerge.models.free_streams import free_frame, given_out_by_any, without_streams
@@ -16,10 +18,6 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 def folding(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import fsum
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_distance, squared_norm
@@ -28,10 +30,6 @@ from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 Key = Block | Tap
 Tensors = dict[Key, "Tensor"]

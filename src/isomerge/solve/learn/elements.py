@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.smooth import RiemannianAdam, SmoothElements
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import Stage
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class LearnedElements:

@@ -18,21 +18,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.substitution import substituted
+from isomerge.observe.losses import targets_of
+from isomerge.observe.predictions import prediction_of
 from isomerge.progress import Observer
 from isomerge.solve.learn.elements import LearnedElements
 from isomerge.solve.learn.settings import backward, batch_size_of, counted, shifted, softened
 from isomerge.solve.learn.simplex import MatchedSimplex
 from isomerge.solve.parts_file import load_parts, save_parts
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.observe.data.examples import Examples
-    from isomerge.symmetry.stage import Stage
+from isomerge.symmetry.stage import Stage
 
 # Seconds between two saved states.
 SAVE_EVERY = 20.0
@@ -74,7 +75,6 @@ class Learner:
         Raises:
             IsomergeError: labels are asked for and not there, or there are too few examples.
         """
-        from isomerge.observe.predictions import prediction_of
 
         settings = self.settings
         self.kind = prediction_of(self.simplex.module, examples.tensors.get("labels"))
@@ -104,7 +104,6 @@ class Learner:
             wanted: of `wanted`, at the same temperature; None for labels, which have none.
             temperature: what logits of whole examples are divided by.
         """
-        from isomerge.observe.losses import targets_of
 
         logits = self.simplex.logits(batch)
         if wanted is None:
@@ -116,7 +115,6 @@ class Learner:
     def wanted(self, batch: Mapping[str, Tensor], temperature: float = 1.0) -> Tensor | None:
         """The mean of the models' predictions, where these are the target; of examples softened by a
         temperature."""
-        import torch
 
         if self.target == "labels":
             return None
@@ -136,7 +134,6 @@ class Learner:
     def judge(self) -> dict[str, Any]:
         """The held-out loss at the judged points in excess of the models' own, its maximum, and it where is
         written."""
-        import torch
 
         points = self.simplex.points()
         with torch.no_grad():
@@ -163,7 +160,6 @@ class Learner:
     @cached_property
     def judged(self) -> list[tuple[dict[str, Tensor], Tensor | None]]:
         """The held-out batches with their targets; images are shifted as those that are learned from."""
-        import torch
 
         found = []
         for number, batch in enumerate(self.held.batches(max(self.batch_size, 32))):
@@ -215,7 +211,6 @@ class Learner:
 
     def _step(self, number: int, batch: Mapping[str, Tensor]) -> bool:
         """One step; returns whether its loss and gradients are finite, without which nothing is changed."""
-        import torch
 
         rng = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
         point = self.simplex.shares if number % 2 == 0 else self.simplex.drawn(rng)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.learn.simplex import MatchedSimplex
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.stage import Stage
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 # The points at which a line is judged: its maximum is what counts.
 PATH = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -38,14 +37,12 @@ class MatchedLine(MatchedSimplex):
 
     def drawn(self, rng: Generator) -> list[float]:
         """A point of the middle half, uniform."""
-        import torch
 
         t = float(torch.rand((), generator=rng)) * 0.5 + 0.25
         return [1 - t, t]
 
     def mixed(self, block: Block, point: Sequence[float], stages: Sequence[Stage] | None) -> Tensor:
         """The weights of one block at ``(1 - t) anchor + t source``."""
-        import torch
 
         t = point[1]
         b = self.corner(1, block, stages if t > 0 else None)

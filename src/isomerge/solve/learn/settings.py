@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.errors import IsomergeError
-from isomerge.observe.data.examples import IGNORED
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
-
-    from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.examples import IGNORED, Examples
 
 EFFORTS = {"quick": 300, "thorough": 3000}
 
@@ -75,7 +73,6 @@ def shifted(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:
     """Images [n, c, height, width] shifted at random by up to an eighth of their side, edges repeated; other inputs
     as they are. A few hundred images are soon known by heart: endpoints that have seen them say nothing new about
     them."""
-    import torch
 
     pixels = batch.get("pixel_values")
     if pixels is None or pixels.ndim != 4:
@@ -101,7 +98,6 @@ def backward(loss: Tensor) -> None:
     Raises:
         IsomergeError: the device has too little memory for it.
     """
-    import torch
 
     try:
         loss.backward()
@@ -113,7 +109,6 @@ def backward(loss: Tensor) -> None:
 
 def counted(batch: Mapping[str, Tensor], logits: Tensor) -> Tensor:
     """The predictions that count: all of a classifier, the tokens of a text that are no padding."""
-    import torch
 
     read, written = batch.get("attention_mask"), batch.get("labels")
     if "decoder_input_ids" in batch:  # the mask is of what the encoder reads

@@ -15,22 +15,22 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Generator, Tensor
+
+from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan
 from isomerge.observe.live.parameter_places import places_of
 from isomerge.observe.live.substitution import enable_checkpointing, untied_module
+from isomerge.observe.losses import logits_of
 from isomerge.solve.learn.settings import LearnSettings
+from isomerge.solve.many.mean_solver import ManySolver
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import Stage
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
-
-    from isomerge.models.recognised import Model
-    from isomerge.solve.many.mean_solver import ManySolver
 
 
 class MatchedSimplex:
@@ -83,7 +83,6 @@ class MatchedSimplex:
     def joining(self, m: int, stages: Sequence[Stage]) -> MatchedSimplex:
         """The line from the mean of the first ``m`` models, moved by ``stages``, to the next one, in the same
         module."""
-        import torch
 
         before, share = sum(self.shares[:m]), self.shares[m]
         with torch.no_grad():
@@ -102,7 +101,6 @@ class MatchedSimplex:
         return found
 
     def _placed(self, tensor: Tensor) -> Tensor:
-        import torch
 
         return tensor.to(self.settings.device, torch.float32)
 
@@ -156,9 +154,6 @@ class MatchedSimplex:
 
     def logits(self, batch: Mapping[str, Tensor]) -> Tensor:
         """The module's logits with the weights that are substituted now."""
-        import torch
-
-        from isomerge.observe.losses import logits_of
 
         half = self.settings.precision == "bfloat16"
         kind = torch.device(self.settings.device).type
@@ -179,7 +174,6 @@ def random_point(count: int, rng: Generator) -> list[float]:
 
     Corners need no learning: there the models are themselves.
     """
-    import torch
 
     gaps = torch.rand(count, generator=rng, dtype=torch.float64).clamp_min(1e-12).log().neg()
     drawn = gaps / gaps.sum()

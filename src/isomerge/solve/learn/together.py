@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer
 from isomerge.solve.learn.elements import LearnedElements
 from isomerge.solve.learn.learner import Learned, Learner
 from isomerge.solve.learn.simplex import MatchedSimplex
-
-if TYPE_CHECKING:
-    from isomerge.observe.data.examples import Examples
 
 GENTLY = 0.1
 """The rates of what is learned together, as parts of the usual ones: at these, three models were torn apart

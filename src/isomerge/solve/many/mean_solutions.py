@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.live.accelerator import CPU, computing_on
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
+from isomerge.solve.learn.settings import LearnSettings
+from isomerge.solve.learn.simplex import MatchedSimplex
+from isomerge.solve.learn.together import learn_together
 from isomerge.solve.many.mean_solver import ManySolver
 from isomerge.solve.match_options import OURS, Matching
 from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
-
-if TYPE_CHECKING:
-    from isomerge.solve.unfinished_run import UnfinishedRun
 
 ANCHORS = ("first", "none")
 DONE = "common mean"
@@ -98,10 +99,6 @@ def _solve(
     solver.places = solver.places.to(CPU)
     learned: list[Any] = [None] * len(solvers)
     if (examples := evidence.learned_from) is not None:
-        from isomerge.solve.learn.settings import LearnSettings
-        from isomerge.solve.learn.simplex import MatchedSimplex
-        from isomerge.solve.learn.together import learn_together
-
         simplex = MatchedSimplex.of(solver, matching.settings or LearnSettings())
         found = learn_together(simplex, examples, run.blob, observer)
         report["learned"], learned = found.report, found.elements

@@ -16,7 +16,9 @@ to a universe, cycle-consistent), Theus et al. 2025 (matching many transformers 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.matching.frame import stream_crosses
 from isomerge.matching.many import Graph, PairCrosses, synchronise
@@ -24,9 +26,6 @@ from isomerge.solve.canonical.canonical_frame import whole_alignment
 from isomerge.solve.many.passes import Passes, Places
 from isomerge.solve.pairs import stream_descent
 from isomerge.symmetry.alignment import Alignment
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Up to so many models the descent starts from each one's star; beyond, from the lowest star after one pass.
 EVERY_START = 5

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.matching.frame import stream_crosses
 from isomerge.matching.many import Graph, PairCrosses, mean_of_others
@@ -14,10 +15,6 @@ from isomerge.progress import Observer
 from isomerge.solve.canonical.canonical_units import CanonicalUnits, Tensors, moved
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 # Rounds in a unit from every start; the lowest goes on until it settles.
 TRIAL_ROUNDS = 4

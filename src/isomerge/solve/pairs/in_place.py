@@ -9,23 +9,18 @@ written carries it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import Tensor
 
 from isomerge.matching.distances import squared_distance
 from isomerge.matching.local import move_unit
 from isomerge.models.unit_plan import unit_bytes
 from isomerge.observe.live.accelerator import CPU, computing_on, on
 from isomerge.progress import Observer
-from isomerge.solve.pairs.pair import overflow_told
+from isomerge.solve.pairs.pair import PairSolver, overflow_told
 from isomerge.solve.pairs.written_gains import with_common_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.solve.pairs.pair import PairSolver
-    from isomerge.symmetry.units import Unit
+from isomerge.symmetry.units import Unit
 
 
 def matched_in_place(solver: PairSolver, found: Alignment, observer: Observer) -> tuple[Alignment, dict[str, int]]:

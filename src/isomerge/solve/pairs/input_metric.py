@@ -11,7 +11,8 @@ This is for elements inside a layer, with the streams as they are: the solution 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.observe.stats.statistics import Statistics
 from isomerge.solve.canonical.canonical_units import Key, Tensors
@@ -21,9 +22,6 @@ from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups.general_linear import spectral_power
 from isomerge.symmetry.language.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def input_metrics(solver: StreamSolver, statistics: tuple[Statistics, Statistics]) -> dict[str, Tensor]:

@@ -6,20 +6,19 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
+from isomerge.models.recognised import Model
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.modules import load_module
 from isomerge.observe.read_files import shown
+from isomerge.observe.stats.gathering import gather
+from isomerge.observe.stats.statistics import Statistics, read_activations, read_statistics
 from isomerge.observe.stats.statistics_header import check_same_data
+from isomerge.observe.stats.taps import Activations, capture
 from isomerge.progress import Observer
 from isomerge.solve.match_inputs import open_given
-
-if TYPE_CHECKING:
-    from isomerge.models.recognised import Model
-    from isomerge.observe.data.examples import Examples
-    from isomerge.observe.stats.statistics import Statistics
-    from isomerge.observe.stats.taps import Activations
-    from isomerge.solve.match_options import Matching
+from isomerge.solve.match_options import Matching
 
 
 class MatchEvidence:
@@ -82,8 +81,6 @@ class MatchEvidence:
         """Of the model whose statistics have this place among the files."""
         how = self.matching
         if how.stats:
-            from isomerge.observe.stats.statistics import read_statistics
-
             found = read_statistics(Path(how.stats[place]), model)
             if not found.inputs:
                 raise IsomergeError(
@@ -95,8 +92,6 @@ class MatchEvidence:
 
     def _both(self, model: Model, place: int) -> Statistics:
         """Rows, and Grams of what reads a stream, of a model from one run."""
-        from isomerge.observe.live.modules import load_module
-        from isomerge.observe.stats.gathering import gather
 
         if place not in self._ran:
             how, examples = self.matching, self.examples
@@ -110,15 +105,11 @@ class MatchEvidence:
         """Of the model whose statistics have this place among the files."""
         how = self.matching
         if how.stats:
-            from isomerge.observe.stats.statistics import read_activations
-
             return read_activations(Path(how.stats[place]), model).centred()
         if self.examples is None:
             return None
         if how.input_metric:
             return self._both(model, place).activations.centred()
-        from isomerge.observe.live.modules import load_module
-        from isomerge.observe.stats.taps import capture
 
         examples = self.examples.head(min(len(self.examples), how.rows))
         self.observer(f"reading activations of {model.ref}", 0, 1)

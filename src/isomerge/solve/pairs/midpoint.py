@@ -6,22 +6,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor, nn
+
+from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.parameter_places import every_weight, places_of
 from isomerge.observe.live.substitution import untied_module
+from isomerge.observe.losses import divergence, logits_of
+from isomerge.observe.predictions import Prediction, prediction_of
+from isomerge.observe.stats.forward import SeenEnough
+from isomerge.observe.stats.taps import listening, spread_rows
 from isomerge.solve.canonical.canonical_units import weights_of
 from isomerge.solve.learn.settings import batch_size_of, counted
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
-    from isomerge.observe.predictions import Prediction
 
 # Images in one batch.
 IMAGES = 64
@@ -98,7 +99,6 @@ class Midpoint:
 
     def write(self, keys: Iterable[str]) -> None:
         """Bring the module's weights of some units to the point ``t`` of the line."""
-        import torch
 
         for key in keys:
             unit = self.placed[key]
@@ -120,8 +120,6 @@ class Midpoint:
 
     def judged(self, examples: Examples) -> Judged:
         """The first examples with their targets, from both ends of the line; as many as is affordable."""
-        from isomerge.observe.losses import logits_of
-        from isomerge.observe.predictions import prediction_of
 
         numbers = logits_of(self.module, next(examples.batches(1))).numel()
         examples = examples.head(max(1, min(len(examples), JUDGED, LARGEST // numbers)))
@@ -143,7 +141,6 @@ class Midpoint:
         With ``known``, what it was before: stops after a batch where it is clearly above that, and returns the
         batches up to there.
         """
-        from isomerge.observe.losses import divergence, logits_of
 
         sums: list[float] = []
         for batch, target in zip(judged.batches, judged.targets, strict=True):
@@ -158,11 +155,6 @@ class Midpoint:
     def inputs(self, paths: Sequence[str], batches: Sequence[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor]:
         """What submodules are given, [n, width] float32, up to ``rows`` rows each, spread evenly over the
         batches."""
-        import torch
-
-        from isomerge.observe.losses import logits_of
-        from isomerge.observe.stats.forward import SeenEnough
-        from isomerge.observe.stats.taps import listening, spread_rows
 
         share = -(-rows // len(batches))
         found: dict[str, list[Tensor]] = {path: [] for path in paths}

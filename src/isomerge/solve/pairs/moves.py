@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations, product
 from math import factorial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.matching.frame import stream_crosses
 from isomerge.solve.canonical.canonical_units import SHARES, Tap
@@ -16,9 +19,6 @@ from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 # Orders of a layer's heads that are all tried, and how many are drawn where there are more.
 ALL_HEADS = 24
@@ -45,7 +45,6 @@ class Moves:
     """
 
     def __init__(self, midpoint: Midpoint, judged: Judged, seed: int) -> None:
-        import torch
 
         self.midpoint, self.solver = midpoint, midpoint.solver
         self.rng: Generator = torch.Generator().manual_seed(seed)
@@ -88,7 +87,6 @@ class Moves:
     def heads(self, unit: Unit, *, swaps: bool = False) -> Iterator[Trial]:
         """Every order of a unit's heads, or some drawn ones, with the fibres solved again; ``swaps`` of two
         alone."""
-        import torch
 
         voted = voted_elements(self.solver, unit)
         now = {key: self.solver.inner[unit.key][key] for key in self.head_keys(unit)}
@@ -173,12 +171,10 @@ class Moves:
     # ----------------------------------------------------------------- chance
 
     def _draw(self, n: int) -> int:
-        import torch
 
         return int(torch.randint(n, (), generator=self.rng))
 
     def _shuffled(self, things: list[Any]) -> list[Any]:
-        import torch
 
         return [things[k] for k in torch.randperm(len(things), generator=self.rng).tolist()]
 
@@ -201,7 +197,6 @@ def stream_step(group: str, n: int, rng: Generator, cross: Tensor | None = None)
             rest.
         cross: a cross-Gram [n, n] to step towards; a random direction without.
     """
-    import torch
 
     eye = torch.eye(n, dtype=torch.float64)
     size = float(torch.rand((), generator=rng, dtype=torch.float64))

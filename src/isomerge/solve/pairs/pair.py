@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
@@ -18,18 +21,13 @@ from isomerge.models.unit_plan import Plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.accelerator import CPU, at_home, computing_on, on
 from isomerge.solve.canonical.canonical_frame import read_moved
+from isomerge.solve.pairs.common_gains import CommonGains
+from isomerge.solve.rounding import RoundingOf
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from isomerge.solve.pairs.common_gains import CommonGains
-    from isomerge.solve.rounding import RoundingOf
 
 
 @dataclass

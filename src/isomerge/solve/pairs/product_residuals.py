@@ -8,23 +8,21 @@ they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_norm
 from isomerge.matching.local import Blocks, compact_solution
 from isomerge.matching.products import ROOM, Difference, close_orbits, differences, roundings, tied
+from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.residuals import peak, whole
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import bias_view, find_shifts, projection
 from isomerge.symmetry.units import Unit, elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.solve.pairs.pair import PairSolver
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ def judge(solver: PairSolver, unit: Unit, tolerance: float, roundoff: float) -> 
         tolerance: the relative difference that passes.
         roundoff: the unit roundoff of the coarsest dtype of the unit.
     """
-    import torch
 
     spec = solver.plan.selection.spec
     a, b = (solver.load(model, unit, dtype=torch.float64) for model in (solver.anchor, solver.source))
@@ -77,7 +74,6 @@ def judge(solver: PairSolver, unit: Unit, tolerance: float, roundoff: float) -> 
 
 def _errors(spec: Spec, a: Blocks, b: Blocks, roundoff: float) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     """Squared norms of what rounding explains in the products of both models together."""
-    import torch
 
     mine, theirs = roundings(spec, a), roundings(spec, b)
     found = {}

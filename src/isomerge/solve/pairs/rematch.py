@@ -4,7 +4,10 @@ compute."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from isomerge.matching.functional import (
     Activation,
@@ -18,17 +21,13 @@ from isomerge.matching.functional import (
     neurons_of,
 )
 from isomerge.matching.local import unit_keys
+from isomerge.observe.data.examples import Examples
 from isomerge.solve.canonical.canonical_units import SHARES, weights_of
-from isomerge.solve.pairs.midpoint import Midpoint
+from isomerge.solve.pairs.midpoint import Midpoint, unpadded_batches
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from isomerge.observe.data.examples import Examples
 
 # Rows that the functional cost is computed from (docs/lab/experiments.md: about a thousand suffice).
 ROWS = 1024
@@ -202,9 +201,6 @@ def match_functionally(solver: StreamSolver, examples: Examples, device: str = "
 
     A step after the descent: streams and heads stay. It is not judged; `isomerge.solve.pairs.search` does that.
     """
-    import torch
-
-    from isomerge.solve.pairs.midpoint import unpadded_batches
 
     with torch.no_grad():
         found = FunctionalMatch(Midpoint(solver, device), unpadded_batches(enough(examples))).sequence()

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.distances import squared_distance, squared_norm
@@ -23,9 +25,6 @@ from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # A rotated twin is found in ten sweeps to rounding; two different models are told apart long before.
 SWEEPS = 12

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer
 from isomerge.solve.pairs.midpoint import Midpoint
 from isomerge.solve.pairs.moves import Moves, Trial
 from isomerge.solve.pairs.stream_descent import StreamSolver
-
-if TYPE_CHECKING:
-    from isomerge.observe.data.examples import Examples
 
 # Steps of the residual stream in one round, and the share of accepted ones above which more are made.
 STEPS, WORTH = 60, 0.2
@@ -62,7 +62,6 @@ def search_forward(
     Raises:
         IsomergeError: too few examples to split.
     """
-    import torch
 
     with torch.no_grad():
         return Search(solver, examples, observer, seed, device).run(seconds, moves)

@@ -10,22 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer
 from isomerge.solve.baselines.baselines import prepare_baseline
+from isomerge.solve.learn.learner import Learner
+from isomerge.solve.learn.model_line import MatchedLine
+from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.match_inputs import check_labels
 from isomerge.solve.match_options import OURS, Matching
 from isomerge.solve.pairs.in_place import nearest_in_place
+from isomerge.solve.pairs.input_metric import match_in_metric
 from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.pairs.rematch import match_functionally
+from isomerge.solve.pairs.search import search_forward
 from isomerge.solve.pairs.solver_state import load_places, save_places
 from isomerge.solve.pairs.stream_descent import StreamSolver
+from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
-
-if TYPE_CHECKING:
-    from isomerge.solve.unfinished_run import UnfinishedRun
 
 
 @dataclass
@@ -65,9 +69,6 @@ class Solver:
                     self.pair, found.alignment, self.observer
                 )
             return found.alignment
-        from isomerge.solve.learn.learner import Learner
-        from isomerge.solve.learn.model_line import MatchedLine
-        from isomerge.solve.learn.settings import LearnSettings
 
         line = MatchedLine(search, how.settings or LearnSettings())
         learned = Learner(line, learn, self.state, self.observer).run()
@@ -76,7 +77,6 @@ class Solver:
 
     def matched_in_metric(self, solver: StreamSolver) -> list[str]:
         """Match inside layers again, by the change of their outputs; returns the units that were."""
-        from isomerge.solve.pairs.input_metric import match_in_metric
 
         statistics = (
             self.evidence.moments_of_anchor,
@@ -88,7 +88,6 @@ class Solver:
     def matched_functionally(self, solver: StreamSolver, examples: Examples) -> list[str]:
         """Match feed-forward layers once more, by what averaging their neurons costs; returns the units that
         were."""
-        from isomerge.solve.pairs.rematch import match_functionally
 
         self.observer("matching neurons by what they compute", 0, 1)
         return match_functionally(solver, examples, self.evidence.matching.device)
@@ -96,7 +95,6 @@ class Solver:
     def searched(self, solver: StreamSolver, examples: Examples, seconds: float) -> dict[str, Any]:
         """Search forward from a solver's solution, once: an interrupted run takes what was found, for learning from
         there."""
-        from isomerge.solve.pairs.search import search_forward
 
         kept = self.state.with_name(f"search-{self.number}.safetensors")
         report = load_places(kept, solver)

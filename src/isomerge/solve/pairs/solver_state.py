@@ -4,13 +4,11 @@ of."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.parts_file import load_parts, save_parts
 from isomerge.symmetry.alignment import Alignment
-
-if TYPE_CHECKING:
-    from isomerge.solve.pairs.stream_descent import StreamSolver
 
 
 def save_places(path: Path, solver: StreamSolver, report: dict[str, Any]) -> None:

@@ -13,24 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from isomerge.matching.frame import stream_crosses
 from isomerge.models.unit_plan import unit_bytes
 from isomerge.observe.live.accelerator import CPU, computing_on, on
+from isomerge.observe.stats.taps import Activations
 from isomerge.progress import Observer
 from isomerge.solve.canonical.canonical_frame import whole_alignment
 from isomerge.solve.canonical.canonical_units import CanonicalUnits
+from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.stream_starts import shared_start
 from isomerge.solve.pairs.unit_pair import UnitPair
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.observe.stats.taps import Activations
-    from isomerge.solve.pairs.pair import PairSolver
 
 # A sweep that lowers the objective by less than this fraction is the last: far below any effect on the merged
 # model.

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from isomerge.matching.frame import (
     WeightedLeaf,
@@ -26,9 +28,6 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.units import Unit
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # A direction of a stream is known from a cross-Gram where it has this much of the largest one's: far above what
 # float32 leaves of nothing.
@@ -78,7 +77,6 @@ class _Start:
         The one comes first of which most directions are known: a map that narrows says little about where it
         begins. What is not known so, the lengths in all tensors of a stream tell.
         """
-        import torch
 
         frame = self.canonical.frame
         alone = set(frame.streams) - self.elements.keys()

@@ -9,7 +9,8 @@ brings as near, keeps the anchor's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from isomerge.matching.frame import gains_over_streams
 from isomerge.matching.gain_gauge import GainGauge
@@ -19,18 +20,14 @@ from isomerge.models.unit_plan import unit_bytes
 from isomerge.progress import Observer
 from isomerge.solve.canonical.canonical_frame import folding
 from isomerge.solve.pairs.common_gains import CommonGains
+from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import elements_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from isomerge.solve.pairs.pair import PairSolver
-    from isomerge.solve.unfinished_run import UnfinishedRun
 
 
 def common_gains(

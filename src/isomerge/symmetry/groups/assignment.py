@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from torch import Tensor
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from isomerge.symmetry.groups.auction import auction_prices
+
+if TYPE_CHECKING:
     Index = NDArray[np.int64]
     Profit = NDArray[np.float32] | NDArray[np.float64]
 
@@ -40,10 +43,7 @@ def optimal_columns(profit: Profit) -> Index:
 
 def _solved(profit: Profit) -> Index:
     """The optimum by a solver."""
-    import numpy as np
     from scipy.optimize import linear_sum_assignment
-
-    from isomerge.symmetry.groups.auction import auction_prices
 
     # as costs in float64: where it maximises, scipy makes one copy more
     if len(profit) < MANY or not np.isfinite(profit).all():
@@ -58,7 +58,6 @@ def distinct_best(profit: Profit) -> Index | None:
 
     None as well where profits are not finite, which proves nothing.
     """
-    import numpy as np
 
     if not len(profit):
         return np.empty(0, np.int64)
@@ -71,7 +70,6 @@ def distinct_best(profit: Profit) -> Index | None:
 
 def _best_columns(profit: Profit, less: NDArray[np.float64] | None) -> Index | None:
     """Row by row in blocks; None as soon as one column is the best of two rows, mostly in the first block."""
-    import numpy as np
 
     found = np.empty(len(profit), np.int64)
     for start in range(0, len(profit), ROWS):
@@ -94,7 +92,6 @@ def assign(profit: Tensor) -> Tensor:
         int64 [*b, n]: the column of every row. Where the identity is as good as the optimum (within rounding)
         the identity is returned: a pair that gains nothing is not moved.
     """
-    import torch
 
     n = profit.shape[-1]
     if not profit.numel():
@@ -107,7 +104,6 @@ def assign(profit: Tensor) -> Tensor:
 
 def _assigned(profit: Tensor) -> Tensor:
     """`assign` for several problems at once, [b, n, n] float32 or float64."""
-    import torch
 
     profit = profit.contiguous()
     alike = profit.numpy()
@@ -123,7 +119,6 @@ def _assigned(profit: Tensor) -> Tensor:
 def _columns_of_each(profit: Profit) -> Index:
     """`optimal_columns` of every problem [b, n, n]: what is proven without a solver is proven for all of them at
     once."""
-    import numpy as np
 
     every = np.arange(profit.shape[-1])
     largest = profit.max(1).astype(np.float64)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
+if TYPE_CHECKING:
     Profit = NDArray[np.float32] | NDArray[np.float64]
     Prices = NDArray[np.float32]
     Index = NDArray[np.int64]
@@ -35,7 +35,6 @@ def auction_prices(profit: Profit) -> Prices:
     Args:
         profit: [n, n] with n at least 2, finite.
     """
-    import numpy as np
 
     prices = np.zeros(len(profit), np.float32)
     spread = float(profit[:ROWS].std(dtype=np.float64))
@@ -49,7 +48,6 @@ def auction_prices(profit: Profit) -> Prices:
 
 def _auction(profit: Profit, prices: Prices, epsilon: np.float32) -> None:
     """Raise the prices until nearly every row has a column."""
-    import numpy as np
 
     n = len(profit)
     owner, room = np.full(n, -1), np.empty_like(profit[:ROWS])
@@ -72,7 +70,6 @@ def _auction(profit: Profit, prices: Prices, epsilon: np.float32) -> None:
 def _bids(profit: Profit, prices: Prices, rows: Index, epsilon: np.float32, room: Profit) -> tuple[Index, Prices]:
     """For every row the column that is best less its price, and what the row bids for it; ``room`` is
     overwritten."""
-    import numpy as np
 
     best, bid = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     for start in range(0, len(rows), ROWS):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Generator, Tensor
 
 from isomerge.symmetry.groups.assignment import assign
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 
 class Fixed:
@@ -16,7 +14,6 @@ class Fixed:
     name, compact = "Fixed", "Fixed"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-        import torch
 
         return torch.zeros(*batch, 0)
 
@@ -60,12 +57,10 @@ class Permutation:
     name, compact = "Perm", "Perm"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-        import torch
 
         return torch.arange(n).expand(*batch, n).clone()
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-        import torch
 
         return torch.rand(*batch, n, generator=rng, dtype=torch.float64).argsort(-1)
 
@@ -86,7 +81,6 @@ class Permutation:
         return g.argsort(-1)
 
     def contains(self, g: Tensor) -> bool:
-        import torch
 
         return not g.is_floating_point() and bool((g.sort(-1).values == torch.arange(g.shape[-1])).all())
 
@@ -113,12 +107,10 @@ class Sign:
     name, compact = "Sign", "Sign"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-        import torch
 
         return torch.ones(*batch, n, dtype=torch.float64)
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-        import torch
 
         return torch.randint(0, 2, (*batch, n), generator=rng).double() * 2 - 1
 

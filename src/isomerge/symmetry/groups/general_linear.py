@@ -7,13 +7,12 @@ compact part) and the compact part, the rotations, that ``solve`` finds.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.symmetry.groups.orthogonal import Orthogonal, random_orthogonal
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 # Eigenvalue ratio of a self-Gram below which a block counts as rank-deficient. Grams are squares, so this is a
 # singular value ratio of 1e-6: above float32's rounding of weights (1e-7), below any condition met in practice.
@@ -25,7 +24,6 @@ THIN = 1e-10
 
 def spectral_power(gram: Tensor, power: float) -> Tensor:
     """A power of symmetric positive matrices [*b, n, n], through their eigenvalues."""
-    import torch
 
     values, vectors = torch.linalg.eigh(gram)
     return (vectors * values.clamp_min(0).pow(power).unsqueeze(-2)) @ vectors.mT
@@ -38,7 +36,6 @@ def _modulus(root: Tensor, minus: Tensor) -> Tensor:
     From their squares where these are all there; the least are lost to rounding where both matrices are small in
     one direction.
     """
-    import torch
 
     values, vectors = torch.linalg.eigh(root @ minus @ root)
     found = (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT
@@ -55,7 +52,6 @@ class GeneralLinear(Orthogonal):
     name, compact = "GL", "O"
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-        import torch
 
         half = math.log(condition) / 2
         spread = (torch.rand(*batch, n, generator=rng, dtype=torch.float64) * 2 - 1) * half
@@ -65,17 +61,14 @@ class GeneralLinear(Orthogonal):
         return (left * spread.exp().unsqueeze(-2)) @ right
 
     def act(self, g: Tensor, x: Tensor, dual: bool) -> Tensor:
-        import torch
 
         return super().act(torch.linalg.inv(g).mT if dual else g, x, dual)
 
     def inverse(self, g: Tensor) -> Tensor:
-        import torch
 
         return torch.linalg.inv(g)
 
     def contains(self, g: Tensor) -> bool:
-        import torch
 
         if not bool(g.isfinite().all()):
             return False
@@ -84,7 +77,6 @@ class GeneralLinear(Orthogonal):
 
     def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         """``P = G+^-1 # G-`` (geometric mean), ``g = P^(1/2)``: then both sides have the same Gram."""
-        import torch
 
         def ratio(gram: Tensor) -> Tensor:
             values = torch.linalg.eigvalsh(gram)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.groups.polar import polar_factor
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 # Relative spread within which a folded gain counts as constant: float32 rounds gain times 1 / gain to 1e-7.
 CONSTANT = 1e-5
@@ -17,7 +16,6 @@ CONSTANT = 1e-5
 
 def random_orthogonal(batch: tuple[int, ...], n: int, rng: Generator) -> Tensor:
     """Haar-like random orthogonal matrices, float64 [*batch, n, n]."""
-    import torch
 
     q, r = torch.linalg.qr(torch.randn(*batch, n, n, generator=rng, dtype=torch.float64))
     return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
@@ -29,7 +27,6 @@ class Orthogonal:
     name, compact = "O", "O"
 
     def identity(self, batch: tuple[int, ...], n: int) -> Tensor:
-        import torch
 
         return torch.eye(n, dtype=torch.float64).expand(*batch, n, n).clone()
 
@@ -67,7 +64,6 @@ class Orthogonal:
         return polar_factor(cross.double())
 
     def score(self, cross: Tensor) -> Tensor:
-        import torch
 
         c = cross.double()
         return torch.linalg.eigvalsh(c @ c.mT).clamp_min(0).sqrt().sum(-1)
@@ -89,7 +85,6 @@ class OrthogonalFixingOnes(Orthogonal):
 
     def complement(self, n: int) -> Tensor:
         """An orthonormal basis [n, n - 1] of the vectors of mean zero (Helmert)."""
-        import torch
 
         basis = torch.zeros(n, n - 1, dtype=torch.float64)
         for k in range(1, n):

@@ -7,12 +7,10 @@ half of the digits of small singular values, so matrices that have any are left 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
 from isomerge.symmetry.groups.singular import singular_values_and_vectors
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 REGULAR = 1e-8
 """Ratio of the smallest to the largest eigenvalue of ``M^T M`` above which they are used. U is then off by
@@ -21,7 +19,6 @@ REGULAR = 1e-8
 
 def polar_factor(m: Tensor) -> tuple[Tensor, Tensor]:
     """U [*b, n, n], orthogonal to rounding, and the nuclear norm [*b] of matrices m [*b, n, n], float64."""
-    import torch
 
     flat = m.reshape(-1, *m.shape[-2:])
     values, vectors = torch.linalg.eigh(flat.mT @ flat)

@@ -7,10 +7,9 @@ non-compact part is removed beforehand by ``balance`` (the minimum-norm point of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
+from torch import Generator, Tensor
 
 
 class Group(Protocol):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor
 
 from isomerge.symmetry.groups.discrete import Sign
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
 
 
 class Scale(Sign):
@@ -17,7 +16,6 @@ class Scale(Sign):
     name, compact = "Scale", "Sign"
 
     def sample(self, batch: tuple[int, ...], n: int, rng: Generator, condition: float = 4.0) -> Tensor:
-        import torch
 
         half = math.log(condition) / 2
         size = ((torch.rand(*batch, n, generator=rng, dtype=torch.float64) * 2 - 1) * half).exp()
@@ -34,7 +32,6 @@ class Scale(Sign):
 
     def balance(self, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor] | None:
         """``g = (G- / G+)^(1/4)``: both sides get the same norm."""
-        import torch
 
         above = plus.diagonal(dim1=-2, dim2=-1)
         below = minus.diagonal(dim1=-2, dim2=-1)

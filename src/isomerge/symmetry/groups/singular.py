@@ -6,10 +6,8 @@ Rotations have nothing else, and cross-Grams of twins come close. The slower dri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 def check_finite(m: Tensor) -> None:
@@ -19,7 +17,6 @@ def check_finite(m: Tensor) -> None:
     Raises:
         LinAlgError: of torch, where an entry is not finite.
     """
-    import torch
 
     if not bool(m.isfinite().all()):
         raise torch.linalg.LinAlgError("an entry is not finite")  # pyright: ignore[reportPrivateImportUsage]
@@ -32,7 +29,6 @@ def singular_values_and_vectors(m: Tensor, *, full_matrices: bool = True) -> tup
         LinAlgError: of torch where an entry is not finite, of numpy where the slower driver does not converge
             either.
     """
-    import torch
 
     check_finite(m)
     try:
