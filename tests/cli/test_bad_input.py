@@ -544,9 +544,9 @@ def test_a_dry_run_of_an_alignment_refuses_what_a_run_refuses(
         (["--data", "wide.safetensors"], ["wide.safetensors", "vocabulary"]),
         (["--search", "5"], ["--search", "--data"]),
         (["--data", "ids.safetensors", "--evidence", "guess"], ["--evidence guess"]),
-        (["--data", "ids.safetensors", "--spaces", "paper"], ["--spaces paper", "weights alone"]),
+        (["--learn", "ids.safetensors", "--spaces", "paper"], ["--spaces paper", "weights alone"]),
         (["--learn", "ids.safetensors", "--batch-size", "0"], ["--batch-size 0"]),
-        (["--data", "ids.safetensors", "--no-align"], ["--no-align"]),
+        (["--learn", "ids.safetensors", "--no-align"], ["--no-align"]),
     ],
     ids=lambda x: "".join(x) if x and x[0].startswith("--") else "",
 )
@@ -621,7 +621,7 @@ def test_one_model(stored: Callable, isomerge: Callable, tmp_path: Path) -> None
     ("options", "words"),
     [
         (["--learn", "ids.safetensors"], ["--learn"]),
-        (["--data", "ids.safetensors", "--search", "3"], ["--data and --search"]),
+        (["--data", "ids.safetensors", "--search", "3"], ["--search"]),
         (["--anchor", "none"], ["--anchor"]),
         (["--match", "git-rebasin"], ["--match"]),
     ],
@@ -787,7 +787,7 @@ def patch(stored: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import isomerge
 
     path = tmp_path_factory.mktemp("patch") / "gpt2.safetensors"
-    isomerge.align(stored("gpt2", 5), onto=stored("gpt2", 0))[0].save(path)
+    isomerge.align(stored("gpt2", 5), onto=stored("gpt2", 0), spaces="default")[0].save(path)
     return path
 
 

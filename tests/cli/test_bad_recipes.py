@@ -116,7 +116,7 @@ RECIPES = {
     "a method that runs models": (TWO + "merge_method: regression\nalign: true", ["regression runs the models", "--data"]),
     "an anchor": (TWO + LINEAR + "align: {anchor: second}", ["`align.anchor`"]),
     "onto a stranger": (TWO + LINEAR + "align: {onto: C}", ["`align.onto`", "C"]),
-    "data without alignment": (TWO + LINEAR + "align: {enabled: false, data: x}", ["`align.enabled: false` leaves nothing"]),
+    "data without alignment": (TWO + LINEAR + "align: {enabled: false, data: x}", ["recipe.yml: `align.data` x"]),
     "no time": (TWO + LINEAR + "align: {data: A, search: .nan}", ["recipe.yml: `align.search` nan: give a time in seconds"]),
     "no steps": (TWO + LINEAR + "align: {learn: A, steps: -1}", ["recipe.yml: `align.steps` -1"]),
     "no data": (TWO + LINEAR + "align: {data: lost.txt}", ["recipe.yml: `align.data` lost.txt"]),

@@ -261,7 +261,18 @@ def test_dead_blocks_are_told(stored: Callable, isomerge: Callable, tmp_path: Pa
         found["bert.encoder.layer.1.attention.self.value.weight"][:8] = 0
 
     dead = write_like(b, tmp_path / "dead", kill)
-    said = isomerge("align", dead, "--onto", a, "-o", tmp_path / "out", "--json", tmp_path / "report.json")
+    said = isomerge(
+        "align",
+        dead,
+        "--onto",
+        a,
+        "--spaces",
+        "default",
+        "-o",
+        tmp_path / "out",
+        "--json",
+        tmp_path / "report.json",
+    )
     assert said.code == 0
     assert said.err.startswith("warning: 1 blocks are rank-deficient")
     assert "ov[1]" in said.err

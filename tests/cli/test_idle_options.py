@@ -55,7 +55,7 @@ WORDS = {
     "search": ["--search", "1"], "input_metric": ["--input-metric"], "steps": ["--steps", "3"],
     "learn_permutations": ["--learn-permutations"], "batch_size": ["--batch-size", "3"], "precision": ["--precision", "bfloat16"],
     "gradient_checkpointing": ["--gradient-checkpointing"], "learn_target": ["--learn-target", "distill"],
-    "learn_effort": ["--learn-effort", "thorough"], "address": ["--address", "auto"],
+    "learn_effort": ["--learn-effort", "thorough"], "transport": ["--transport", "heads=within"], "address": ["--address", "auto"],
 }  # fmt: skip
 REFUSES: dict[tuple[str, ...], dict[str, list[str]]] = {
     ALIGN: WORDS,
@@ -65,7 +65,7 @@ REFUSES: dict[tuple[str, ...], dict[str, list[str]]] = {
         "source_bases": ["--source-base", "a"],
     },
     AS_STORED: {
-        "learn": ["--learn", "t.jsonl"], "match": ["--match", "git-rebasin"], "data": ["--data", "t.jsonl"],
+        "learn": ["--learn", "t.jsonl"], "match": ["--match", "git-rebasin"],
         "anchor": ["--anchor", "none"],
     },
     ("barrier", "a", "b", "--data", "t.jsonl"): {"grid": ["--grid", "5"]},

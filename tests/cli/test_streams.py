@@ -31,7 +31,7 @@ def test_align(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     (found,) = json.loads((tmp_path / "r.json").read_text())["streams"]
     first, last = found["objective"][0], found["objective"][-1]
     assert last < first
-    line = next(line for line in said.out.splitlines() if line.startswith("res: O"))
+    line = next(line for line in said.out.splitlines() if line.startswith("rotations"))
     assert f"{first:.5g} -> {last:.5g}" in line
     assert line.split()[-1] == str(found["sweeps"])
     assert json.loads((tmp_path / "out" / "isomerge.json").read_text())["streams"] == [found]
@@ -115,10 +115,11 @@ def test_inspect(name: str, says: str, stored: Callable, isomerge: Callable) -> 
 def test_diff(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     """Unrelated models are sent to --spaces all, which then says what it compared."""
     a, b = stored("vit", 0), stored("vit", 5)
-    assert "try --spaces all" in isomerge("diff", a, b).out
+    assert "try --spaces all" in isomerge("diff", a, b, "--spaces", "default").out
+    assert "try --spaces all" not in isomerge("diff", a, b).out
     said = isomerge("diff", a, b, "--spaces", "all", "--json", tmp_path / "r")
     assert "modulo symmetry and basis of the stream" in said.out
-    assert "res: OFixingOnes" in said.out
+    assert "rotations that keep the mean" in said.out
     assert json.loads((tmp_path / "r").read_text())["streams"][0]["sweeps"] >= 1
 
 

@@ -149,6 +149,7 @@ align:
   rows: 512
   seed: 3
   match: otfusion
+  transport: [heads=within]
 """
 
 

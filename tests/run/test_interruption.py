@@ -30,7 +30,7 @@ KILLED = textwrap.dedent("""
     import torch
     torch.set_num_threads(1)
     import isomerge
-    what, a, b, out, at = sys.argv[1:]
+    what, a, b, out, at, *how = sys.argv[1:]
     seen = 0
     def observer(unit, done, total):
         global seen
@@ -38,7 +38,8 @@ KILLED = textwrap.dedent("""
             os.kill(os.getpid(), signal.SIGKILL)
         seen += 1
     if what == "merge":
-        isomerge.merge([a, b], out=out, out_shard_size=60_000, observer=observer)
+        spaces = how[0] if how else None
+        isomerge.merge([a, b], out=out, out_shard_size=60_000, observer=observer, spaces=spaces)
     elif what == "align":
         isomerge.align(b, onto=a, out=out, out_shard_size=60_000, observer=observer)
     else:
@@ -46,9 +47,9 @@ KILLED = textwrap.dedent("""
 """)
 
 
-def run(what: str, a: Path, b: Path, out: Path, at: int) -> int:
+def run(what: str, a: Path, b: Path, out: Path, at: int, *how: str) -> int:
     """Run in a process of its own that kills itself at a work unit; the return code."""
-    command = [sys.executable, "-c", KILLED, what, str(a), str(b), str(out), str(at)]
+    command = [sys.executable, "-c", KILLED, what, str(a), str(b), str(out), str(at), *how]
     return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode
 
 
@@ -79,14 +80,15 @@ def test_finished_units_are_not_solved_again(tmp_path: Path, monkeypatch: pytest
     from isomerge.run.unit_work import UnitWork
 
     a, b = single("gpt2", tmp_path / "a"), single("gpt2", tmp_path / "b", 5)
-    assert run("merge", a, b, tmp_path / "out", 9) == -signal.SIGKILL
+    assert run("merge", a, b, tmp_path / "out", 9, "default") == -signal.SIGKILL
     solved = []
     original = UnitWork.solve
     with monkeypatch.context() as watched:
         watched.setattr(UnitWork, "solve", lambda self, unit: [solved.append(unit.key), original(self, unit)][1])
-        isomerge.merge([a, b], out=tmp_path / "out", out_shard_size=60_000)
+        isomerge.merge([a, b], out=tmp_path / "out", out_shard_size=60_000, spaces="default")
     units = []
-    isomerge.merge([a, b], out=tmp_path / "whole", out_shard_size=60_000, observer=lambda u, *_: units.append(u))
+    how = {"out_shard_size": 60_000, "spaces": "default"}
+    isomerge.merge([a, b], out=tmp_path / "whole", **how, observer=lambda u, *_: units.append(u))
     # the run that was killed looked at one unit first, and wrote one less; what was being written behind may be
     # lost
     assert solved in (units[8:-1], units[7:-1])

@@ -191,8 +191,9 @@ def test_unrelated_models(llamas: dict[str, Path], tmp_path: Path, caplog: pytes
         ahead = [record.message for record in caplog.records if "will most likely not work" in record.message]
         assert len(ahead) == bool(align), "what takes its time is told before"
         words = advised(found, tmp_path)
-        assert [w[1] for w in words] == ["merge", "generate", "barrier"]
-        assert "--learn" in words[0]
+        assert [w[1] for w in words] == ["merge", "merge", "barrier"]
+        assert words[0][words[0].index("--learn") + 1] == "DATA"
+        assert words[1][words[1].index("--learn") + 1] == "generate"
         card = (tmp_path / f"out-{align}" / "README.md").read_text()
         assert found["sentence"] in card
         assert all(step["command"] in card for step in found["next"])

@@ -168,7 +168,7 @@ def test_one_run_gives_rows_and_grams(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ({}, "--input-metric needs what layers read"),
         ({"anchor": "none", "data": "x"}, "--input-metric moves one model at a time"),
-        ({"align": False, "data": "x"}, "--no-align leaves nothing to match: leave it out, or --data and --input-metric"),
+        ({"align": False, "data": "x"}, "--no-align leaves nothing to match: leave it out, or --input-metric"),
         ({"match": "git-rebasin", "data": "x"}, "--match git-rebasin"),
     ],
 )  # fmt: skip

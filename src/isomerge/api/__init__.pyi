@@ -73,6 +73,7 @@ def align(
     rows: int = 1024,
     seed: int = 0,
     match: str = "isomerge",
+    transport: Mapping[str, Any] | Sequence[str] = (),
 ) -> tuple[Alignment, dict[str, Any]]: ...
 def apply(
     alignment: Alignment | str | Path,
@@ -242,6 +243,7 @@ def merge(
     rows: int = 1024,
     seed: int = 0,
     match: str = "isomerge",
+    transport: Mapping[str, Any] | Sequence[str] = (),
 ) -> dict[str, Any]: ...
 def open(
     model: str | Path,

@@ -224,6 +224,18 @@ class CheckpointWriter:
                 flush(path)
             flush(self._partial.model)
 
+    def link_weights(self, folder: Path) -> None:
+        """Link the weights files, and write their index, into another folder of the same file system, where what is
+        written so far can be read."""
+        for shard in self.shards:
+            source, link = self._partial.model / shard.file, folder / shard.file
+            try:
+                os.link(source, link)
+            except OSError:  # a file system without hard links
+                link.symlink_to(source)
+        if len(self.shards) > 1:
+            (folder / self._index).write_bytes(index_bytes(self.shards))
+
     def discard(self) -> None:
         """Removes the partial folder, while it is still locked: once it is not, it may be another process's."""
         if self._open:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -49,6 +49,11 @@ class Voice:
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet, self.verbose = quiet, verbose
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody sees progress, and what is said while a run lasts."""
+        return not self.quiet and sys.stderr.isatty()
+
     def say(self, text: str, style: str | None = None) -> None:
         """One line on stdout, as it is (brackets are no markup)."""
         if not self.quiet:
@@ -84,7 +89,7 @@ class Voice:
     @contextmanager
     def progress(self, what: str, *, steps: bool = False) -> Iterator[Observer]:
         """A progress bar on stderr (only on a terminal), as an observer of bytes, or of ``steps``."""
-        if self.quiet or not sys.stderr.isatty():
+        if not self.is_watched:
             yield lambda unit, done, total: None
             return
         from rich.console import Console
@@ -112,7 +117,7 @@ class Voice:
 
 
 def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
-    """Distances before and after, in all, per space, and (verbose) per layer."""
+    """Distances before and after, in all, per part of the models, and (verbose) per space and layer."""
 
     def row(name: str, d: dict[str, float]) -> list[str]:
         change = d["after"] / d["before"] - 1 if d["before"] else 0.0
@@ -125,12 +130,14 @@ def distance_table(voice: Voice, distance: dict[str, Any]) -> None:
         ]
 
     columns = ["Frobenius distance", "before", "after", "change", "norm"]
-    rows = [row("all tensors", distance)] + [row(f"  {n}", d) for n, d in distance["spaces"].items()]
+    rows = [row("all tensors", distance)] + [row(f"  {n}", d) for n, d in distance["parts"].items()]
     voice.table("", columns, rows)
     layers = [
         row(f"  layer {n}" if n != "outside" else "  outside layers", d) for n, d in distance["layers"].items()
     ]
     if voice.verbose:
+        spaces = [row(f"  {n}", d) for n, d in distance["spaces"].items()]
+        voice.table("", ["per space", *columns[1:]], spaces)
         voice.table("", ["per layer", *columns[1:]], layers)
 
 
@@ -144,9 +151,10 @@ def stream_table(voice: Voice, report: dict[str, Any]) -> None:
     rows = []
     for number, found in enumerate(report["streams"], 1):
         first, last = found["objective"][0], found["objective"][-1]
-        groups = (
-            ", ".join(f"{name}: {group}" for name, group in found["groups"].items()) or "kept; gains inside layers"
-        )
+        groups = found["groups"]
+        whose = [f"{name}: " if voice.verbose or len(groups) > 1 else "" for name in groups]
+        groups = ", ".join(map("".join, zip(whose, map(_group_words, groups.values()), strict=True)))
+        groups = groups or "kept; gains inside layers"
         name = groups if len(report["streams"]) == 1 else f"source {number}, {groups}"
         rows.append(
             [name, f"{first:.5g} -> {last:.5g}", f"{last / first - 1:+.1%}" if first else "", str(found["sweeps"])]
@@ -155,12 +163,31 @@ def stream_table(voice: Voice, report: dict[str, Any]) -> None:
         voice.table("", ["Residual stream", "objective", "change", "sweeps"], rows)
 
 
+GROUPS = {
+    "O": "rotations",
+    "OFixingOnes": "rotations that keep the mean",
+    "Perm": "permutations",
+    "SignedPerm": "signed permutations",
+}
+"""The symmetry groups of residual streams in words."""
+
+
+def _group_words(group: str) -> str:
+    return GROUPS.get(group, group)
+
+
+def tell_lines(voice: Voice, lines: Iterable[str]) -> None:
+    """Several lines on stdout."""
+    for line in lines:
+        voice.say(line)
+
+
 def tell_verdict(voice: Voice, verdict: dict[str, Any] | None) -> None:
     """What the models are to each other: a line where all is well, else warnings on stderr, and what to try."""
     if verdict is None:
         return
     if verdict["level"] == "good":
-        voice.say(f"Verdict: {verdict['sentence']}.")
+        voice.say(f"Verdict: {verdict['sentence'].removesuffix('.')}.")
         return
     poor = [pair["sentence"] for pair in verdict["pairs"] if pair["level"] == verdict["level"]]
     for sentence in poor if set(poor) <= set(verdict["sentence"].split("; ")) else [verdict["sentence"]]:

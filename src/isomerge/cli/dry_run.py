@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isomerge.cli.console import Voice, size_text, tell_verdict, warn_fixed, write_json
+from isomerge.cli.console import Voice, size_text, tell_lines, tell_verdict, warn_fixed, write_json
 
 if TYPE_CHECKING:
     from isomerge.commands.aligning import Aligning
@@ -22,7 +22,10 @@ def tell_merge(voice: Voice, json: Path | None, planned: Merging) -> None:
     here."""
     plan, cost = planned.plan, planned.cost()
     looked = [*_looked_at(plan.options.matching), *planned.looks] if plan.matches else list(planned.looks)
-    _tell(voice, json, plan.models, plan.plan, cost, looked, moved=plan.matches, verdict=plan.expected())
+    tell_lines(voice, planned.decided())
+    decided = {"decided": None if plan.decision is None else plan.decision.document()}
+    how: dict[str, Any] = {"moved": plan.matches, "verdict": plan.expected(), "more": decided}
+    _tell(voice, json, plan.models, plan.plan, cost, looked, **how)
 
 
 def tell_alignment(voice: Voice, json: Path | None, planned: Aligning) -> None:
@@ -71,6 +74,7 @@ def _tell(
     *,
     moved: bool,
     verdict: dict[str, Any] | None,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """The plan in words and as JSON."""
     from isomerge.symmetry.fixed import fixed_parts
@@ -89,6 +93,7 @@ def _tell(
             "fixed": fixed,
             "estimate": cost,
             "not_estimated": left_out,
+            **(more or {}),
         },
     )
 

@@ -17,8 +17,12 @@ def evidence_lines(report: dict[str, Any]) -> list[str]:
         whose = "" if len(report["streams"]) == 1 else f" source {number}"
         if "search" in found:
             lines.append(f"Searched{whose}: {_searched(found['search'])}.")
+        if "not_learned" in found:
+            lines.append(f"Not learned{whose}, as that cannot be: {found['not_learned']}.")
         if "learned" in found:
             lines.append(f"Learned{whose}: {_learned(found['learned'], 'path')}.")
+    if (reason := report.get("mean", {}).get("not_learned")) is not None:
+        lines.append(f"Not learned, as that cannot be: {reason}.")
     together = report.get("mean", {}).get("learned")
     if together is not None:
         lines.append(f"Learned together: {_learned(together, 'simplex')}.")

@@ -71,7 +71,7 @@ def merge(
     A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`).
     """
     import isomerge
-    from isomerge.cli.console import Voice, tell_files, write_json
+    from isomerge.cli.console import Voice, tell_files, tell_lines, write_json
     from isomerge.cli.dry_run import tell_merge
     from isomerge.cli.method_words import check_models, parameters_of, said_of_method
     from isomerge.cli.written import check_written
@@ -115,7 +115,12 @@ def merge(
             tell_merge(voice, telling.json, plan)
         return tell_files(voice, files)
     with voice.progress("merging") as observer, planned_merge(asked, out, **how, observer=observer) as plan:
+        decided = plan.decided()
+        if voice.is_watched:  # else with the result
+            tell_lines(voice, decided)
         result = Report(plan.run())
+    if not voice.is_watched:
+        tell_lines(voice, decided)
     tell_files(voice, files)
     _tell(voice, asked.job, result, out)
     if report:
@@ -137,6 +142,7 @@ def _out_of_recipe(models: Sequence[str], out: Path | None) -> Path | None:
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
     from isomerge.cli.console import distance_table, stream_table, tell_verdict, warn_fixed
     from isomerge.cli.evidence import evidence_lines
+    from isomerge.merging.measured import measured_line
 
     for note in job.fusion.notes:
         voice.warn(note)
@@ -152,6 +158,8 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
     for line in evidence_lines(report):
         voice.say(line)
     tell_verdict(voice, report["verdict"])
+    if report["measured"] is not None:
+        voice.say(measured_line(report["measured"]))
     names = report["models"]
     if report["kept_from_first"]:
         voice.say(f"Kept from {names[0]}, as not all models have them: {', '.join(report['kept_from_first'][:6])}.")

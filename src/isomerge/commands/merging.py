@@ -94,7 +94,7 @@ class Merge:
             firm: whether they must stand in it.
         """
         implied = spaces in ("none", self.match.spaces(None)) and self.how["spaces"] != "none"
-        said = None if implied and not firm else spaces
+        said = None if self.match.decides or (implied and not firm) else spaces  # else decided anew, and alike
         how = {**self.how, "untie": self.untie, "dtype": self.dtype, "spec": self.spec, "spaces": said}
         return recipe_text(self.job, refs, how, dict(self.said))
 
@@ -140,7 +140,8 @@ def merge_of(
         untie = moving.untie
     how["repair"] = repair
     with told_in_keys(models, job.recipe, {**said, "repair": repair}):
-        return Merge(job, how, untie, matching_of(matching), said, spec, dtype)
+        decides = how["spaces"] is None and how["layers"] is None
+        return Merge(job, how, untie, matching_of(matching, decides=decides), said, spec, dtype)
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,8 @@ class Merging:
 
     plan: MergePlan
     looks: list[str]
+    by_recipe: bool = False
+    """Whether a recipe says what is merged."""
 
     def cost(self) -> dict[str, float]:
         """What it will take in memory and time; output and data are looked at.
@@ -160,6 +163,11 @@ class Merging:
         plan.output.check([*plan.models, *plan.read])
         check_data(plan.options.matching, plan.models[0])
         return estimate(plan.plan, plan.models, limit=plan.output.max_memory, **plan.cost)
+
+    def decided(self) -> list[str]:
+        """What was decided, and how to decide otherwise, in a line each; none where all was said."""
+        decision = self.plan.decision
+        return [] if decision is None else decision.lines(recipe=self.by_recipe)
 
     def run(self) -> dict[str, Any]:
         """Match, fuse and write; the report."""
@@ -204,7 +212,7 @@ def planned_merge(
             ]
             more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": kinship}
             options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
-            yield Merging(MergePlan(found, output, job.fusion, options), merge.looks)
+            yield Merging(MergePlan(found, output, job.fusion, options), merge.looks, job.recipe is not None)
 
 
 def _asked(merge: Merge, out: Any) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def model_card(
     if recipe is not None:
         lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.", ""]
         lines += ["```yaml", *recipe.splitlines(), "```", ""]
-    return "\n".join([*lines, *_verdict(report), *_figures(report), ""])
+    return "\n".join([*lines, *_verdict(report), *_measured(report), *_figures(report), ""])
 
 
 def front_matter(models: Sequence[str], *, merged: bool) -> list[str]:
@@ -73,8 +73,27 @@ def _verdict(report: dict[str, Any]) -> list[str]:
     return [*lines, ""] if verdict["next"] else lines
 
 
+def _measured(report: dict[str, Any]) -> list[str]:
+    """Losses of the models, the merge and the models' ensemble, where data were given."""
+    measured = report.get("measured")
+    if not measured:
+        return []
+    rows = [(f"`{row['model']}`", row) for row in measured["models"]] + [("this merge", measured["merged"])]
+    rows += [("the models' ensemble", measured["ensemble"])] if measured["ensemble"] else []
+    which = "that the match was not learned from" if measured["held_out"] else "of the data that were given"
+    lines = [
+        "## Measured", "", f"On {measured['examples']} examples {which} (`{measured['data']}`).", "",
+        f"| | loss ({measured['unit']}) | accuracy |", "|---|---|---|",
+    ]  # fmt: skip
+    for name, row in rows:
+        accuracy = "" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f} %"
+        lines.append(f"| {name} | {row['loss']:.4f} | {accuracy} |")
+    return [*lines, ""]
+
+
 def _figures(report: dict[str, Any]) -> list[str]:
     distance = report["distance"]
+    parts = distance.get("parts") or distance["spaces"]
     lines = [
         "## Distance to the first model",
         "",
@@ -82,12 +101,12 @@ def _figures(report: dict[str, Any]) -> list[str]:
         "|---|---|---|",
         f"| all tensors | {distance['before']:.4f} | {distance['after']:.4f} |",
     ]
-    lines += [f"| {name} | {d['before']:.4f} | {d['after']:.4f} |" for name, d in distance["spaces"].items()]
+    lines += [f"| {name} | {d['before']:.4f} | {d['after']:.4f} |" for name, d in parts.items()]
     if layer_distances(report):
         lines += ["", f"![Distance per layer, before and after alignment]({PICTURE})"]
     return [
         *lines,
         "",
-        "Frobenius norms; a row per space covers the tensors that the space acts on, so rows overlap. "
+        "Frobenius norms; a row per part covers the tensors on which its symmetries act, so rows overlap. "
         "`isomerge.json` has the same per layer, `alignment*.safetensors` the elements that were applied.",
     ]

@@ -14,8 +14,13 @@ ROUNDOFF = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
 """The largest relative error of one number that is rounded to a stored dtype."""
 
 
-def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summarise(rows: Iterable[dict[str, Any]], names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Figures for a report from per-tensor rows (squared ``before``, ``after``, ``norm``; ``spaces``, ``layer``).
+
+    Args:
+        rows: of the tensors.
+        names: what people call the spaces (`isomerge.evidence.report.spaces.plain_names`): with it the same figures
+            are given under ``parts``, each over the tensors on which a space of that name acts.
 
     Returns:
         ``before``, ``after``, ``norm`` (Frobenius over all tensors), and the same under ``spaces`` (over the
@@ -25,6 +30,7 @@ def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     total: dict[str, float] = {"before": 0.0, "after": 0.0, "norm": 0.0}
     spaces: dict[str, dict[str, float]] = {}
     layers: dict[str, dict[str, float]] = {}
+    parts: dict[str, dict[str, float]] = {}
     cells: dict[str, dict[str, dict[str, float]]] = {}
     for row in rows:
         layer = "outside" if row.get("layer") is None else str(row["layer"])
@@ -32,6 +38,8 @@ def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         places = [total, layers.setdefault(layer, dict.fromkeys(total, 0.0))]
         for name in row["spaces"] or ["fixed"]:
             places += [group.setdefault(name, dict.fromkeys(total, 0.0)) for group in (spaces, cell)]
+        for part in dict.fromkeys((names or {}).get(name, name) for name in row["spaces"] or ["fixed"]):
+            places.append(parts.setdefault(part, dict.fromkeys(total, 0.0)))
         for place in places:
             for key in total:
                 place[key] += row[key]
@@ -44,6 +52,7 @@ def summarise(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
     return {
         **roots(total),
+        **({} if names is None else {"parts": by_space(parts)}),
         "spaces": by_space(spaces),
         "layers": {name: {**roots(f), "spaces": by_space(cells[name])} for name, f in layers.items()},
     }

@@ -8,6 +8,7 @@ from typing import Any
 from isomerge.config.agreement import undeclared_differences
 from isomerge.evidence.distance import ROUNDOFF, SAME, relative_residuals, risen_note, summarise, why_risen
 from isomerge.evidence.relation import verdict
+from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.frame import has_shared_meaning, reads_once
 from isomerge.models.compatible import compared_keys
 from isomerge.models.free_streams import streams_are_free
@@ -75,7 +76,7 @@ def compare(solver: PairSolver, observer: Observer, *, kin: bool = False) -> dic
     movable = [row for row in rows if row["spaces"]] or rows
     figures = summarise(movable)
     norm = max(figures["norm"], 1e-300)
-    found["distance"] = summarise(rows)
+    found["distance"] = summarise(rows, plain_names(solver.anchor.declared))
     found["relative"] = {"before": figures["before"] / norm, "after": figures["after"] / norm}
     found["streams"], found["notes"] = streams, list(solver.plan.selection.notes)
     found["notes"] += risen_note(found["distance"], why_risen(found))

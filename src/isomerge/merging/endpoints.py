@@ -22,18 +22,19 @@ from isomerge.models.unit_plan import Plan
 from isomerge.run.first_reading import FirstReadings
 from isomerge.run.streaming import Fuse, elements_of_results, stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter, run_key
+from isomerge.solve.baselines.transport_solver import TransportSolver
 from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.units import Unit
 
 
 def write_endpoints(
-    stream: StreamWriter, solvers: Sequence[PairSolver], key: str
+    stream: StreamWriter, solvers: Sequence[PairSolver | TransportSolver], key: str
 ) -> tuple[list[Model], list[list[UnitResult]]]:
     """Write every source where its solver moves it; returns the aligned models, the anchor first, and what was
     found.
 
-    Every solver has its alignment as ``given`` from then on.
+    Every solver has its alignment as ``given`` from then on; a transport that is none has none.
     """
     if not solvers:
         return [stream.donor], []
@@ -45,11 +46,12 @@ def write_endpoints(
             output = intermediate_output(stream.output, folder, solver.dtype)
             here = _write_one(solver, anchor, output, [key, k])
             solver.given = solver.alignment(elements_of_results(here))
-            solver.given.save(patch)
+            if solver.given is not None:
+                solver.given.save(patch)
             stream.writer.commit(f"aligned {k}", {"results": [r.record() for r in here]})
         else:
             here = [UnitResult.restored(r) for r in record["results"]]
-            solver.given = Alignment.load(patch, solver.source.declared)
+            solver.given = Alignment.load(patch, solver.source.declared) if patch.is_file() else None
         model = recognise(folder, spec_file=solver.source.spec_file)
         model.checkpoint.ref = solver.source.ref
         found.append(model)
@@ -71,7 +73,9 @@ def intermediate_output(output: Output, folder: Path, dtype: torch.dtype) -> Out
     )
 
 
-def _write_one(solver: PairSolver, anchor: Model, output: Output, settings: Any) -> list[UnitResult]:
+def _write_one(
+    solver: PairSolver | TransportSolver, anchor: Model, output: Output, settings: Any
+) -> list[UnitResult]:
     """Write a source, all of its tensors and no others: of the plan's only those that it stores, and those that the
     donor lacks."""
     source, plan = solver.source, solver.plan

@@ -9,6 +9,7 @@ from isomerge.evidence.card import RECIPE, alignment_file, model_card
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
+from isomerge.merging.measured import measured
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import MERGED, in_weights, role_text
 from isomerge.run.writing_run import StreamWriter
@@ -36,12 +37,18 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
         folders, links = separate_heads(stream, models, by, plan.dtype)
         more |= folders
         report["head_folders"] = sorted({name.rpartition("/")[0] for name in links})
+    taught = [*report["streams"], report.get("mean") or {}]
+    report["measured"], notes = measured(plan, stream, learned=any(found.get("learned") for found in taught))
+    report["notes"] += notes
     stream.finish(report, alignments, _card(plan.fusion, report, recipe), more=more, links=links)
 
 
 def _card(fusion: Fusion, report: dict[str, Any], recipe: str | None) -> str:
     how = "They were not aligned. "
-    if report["align"]:
+    decided = report.get("decided")
+    if decided is not None:
+        how = f"{decided['what'][0].upper()}{decided['what'][1:]}, as {decided['why']}. "
+    elif report["align"]:
         how = "Each was first aligned onto the first along its symmetries. "
         if "mean" in report:
             how = "All were first matched onto their common mean along their symmetries. "

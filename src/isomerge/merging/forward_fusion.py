@@ -23,6 +23,7 @@ from isomerge.observe.live.aligned_modules import state_of
 from isomerge.observe.live.modules import load_module
 from isomerge.run.streaming import stream_units
 from isomerge.run.writing_run import StreamWriter
+from isomerge.solve.baselines.transport_solver import TransportSolver
 from isomerge.solve.match_inputs import open_given
 from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.pair import PairSolver, UnitResult
@@ -31,7 +32,7 @@ from isomerge.symmetry.blocks import Block
 
 def fuse_forward(
     stream: StreamWriter,
-    solvers: Sequence[PairSolver],
+    solvers: Sequence[PairSolver | TransportSolver],
     fuser: Fuser,
     matching: Matching,
     key: str,

@@ -36,7 +36,6 @@ def check_aligned(align: bool, matching: Matching, fusion: Fusion, count: int, a
     if align and count > 1:
         return
     matched_by = {
-        "--data": matching.data is not None and not (method.forward or method.statistics),
         "--stats-src": bool(matching.stats) and not method.statistics,
         "--input-metric": matching.input_metric,
         "--search": matching.search is not None,
@@ -117,16 +116,16 @@ def check_runs(models: Sequence[Model], plan: Plan, fusion: Fusion, repair: Any)
             )
 
 
-def check_soft(match: str, fusion: Fusion, repair: Any) -> None:
-    """Refuse to run models after a match that makes other models of them.
+def check_soft(match: str, stats: Sequence[str]) -> None:
+    """Refuse files of statistics after a match that makes other models of the sources: theirs must be gathered.
 
     Raises:
         IsomergeError: naming the option.
     """
-    if match in SOFT and (fusion.method.forward or fusion.method.statistics or repair is not None):
+    if match in SOFT and stats:
         raise IsomergeError(
-            f"--match {match} does not preserve functions, which the method {fusion.method.name} needs: choose "
-            f"another"
+            f"--match {match} makes other models of the sources, whose statistics are in no file: give --data DATA "
+            f"instead of --stats, and they are gathered on the way"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from isomerge.evidence.relation import Level, Pair
 from isomerge.fusion.fusion import Fusion
+from isomerge.merging.decision import decision, learning, learns
 from isomerge.merging.fusing import Fuser
 from isomerge.merging.heads import arrange, check_heads, head_blocks, head_lines, heads_of, unlike_heads
 from isomerge.merging.merge_checks import (
@@ -39,7 +40,7 @@ from isomerge.run.run_verdict import (
 )
 from isomerge.run.running_cost import fusing_memory
 from isomerge.run.writing_run import Output, run_key
-from isomerge.solve.match_checks import check_matching, check_statistics_files
+from isomerge.solve.match_checks import check_matching, check_statistics_files, with_data_for_method
 from isomerge.solve.match_inputs import inputs_key
 from isomerge.solve.match_options import OURS
 from isomerge.solve.pairs.pair import PairSolver
@@ -51,8 +52,10 @@ class MergePlan:
     """One merge: checked and planned when it is made, before a byte is written."""
 
     def __init__(self, models: Sequence[Model], output: Output, fusion: Fusion, options: MergeOptions) -> None:
+        matching = with_data_for_method(options.matching, options.spaces or "")
+        options = replace(options, matching=matching)
         self.models, self.output, self.fusion, self.options = models, output, fusion, options
-        self.donor, matching = models[0], options.matching
+        self.donor = models[0]
         self.gains: CommonGains | None = None
         self.aligns = bool(options.align)
         self._check_options()
@@ -64,6 +67,7 @@ class MergePlan:
         notes = check_compatible(self.donor, models[1:], apart=apart, stored=not looks)
         self.dtype = working_dtype(models)
         self.told = self._look()
+        options, matching = self.options, self.options.matching  # with what was decided
         plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
         notes += self.told
         if not self.heads.apart and (note := unlike_heads(models)):
@@ -73,7 +77,7 @@ class MergePlan:
         self.plan = none_matched(plan) if self.left and all(self.left) else plan
         check_framed(options.source_bases, self.plan, self.spaces)
         check_aligned(self.aligns, matching, fusion, len(models), options.anchor)
-        check_matching(matching, len(models) - 1, self.spaces)
+        check_matching(matching, len(models) - 1, self.spaces, models=models)
         # the anchor comes first in what solvers give, and in the files of a match; the fusion wants the run's order
         onto = options.onto
         self.places = [0 if k == onto else 1 + k - (k > onto) for k in range(len(models))]
@@ -110,7 +114,7 @@ class MergePlan:
         options, fusion, match = self.options, self.fusion, self.options.matching.match
         check_described(self.donor, fusion, options.repair)
         check_anchors(options.anchor, options.onto, options.matching, options.spaces or "")
-        check_soft(match, fusion, options.repair)
+        check_soft(match, options.stats)
         check_transplant(
             fusion,
             options.source_bases,
@@ -141,7 +145,7 @@ class MergePlan:
         ]
         fixed = "task vectors are moved inside the layers" if any(self.origins) else ""
         fixed = "only some layers are matched" if options.layers is not None else fixed
-        plain = matching.match == OURS and not matching.needs_models
+        plain = matching.match == OURS and (matching.decides or not matching.needs_models)
         asked = options.spaces if options.spaces is not None or plain else matching.spaces(None)
         found, others = self.standings, self.models[1:]
         self.helps = [False] * len(found)
@@ -149,9 +153,24 @@ class MergePlan:
             spaces, _ = chosen_spaces(None, found, self.donor, others, fixed=fixed)
             self.helps = [s.same_basis is True or (s.moved and spaces == "all") for s in found]
             self.spaces, self.left = "none", []
+            self.decision = None
             return []
         self.spaces, notes = chosen_spaces(asked, found, self.donor, others, fixed=fixed)
         self.left = leaves_alone(options.align, found, plain=plain, together=options.anchor == "none")
+        if learns(matching, found) and not any(self.origins):
+            self.options = replace(options, matching=learning(matching))
+        elif matching.learn is None:
+            for name in matching.of_learning:
+                unused.note(name, "nothing is learned, as no models were trained apart; --learn DATA asks for it")
+        self.decision = decision(
+            align=options.align,
+            asked=asked,
+            spaces=self.spaces,
+            found=found,
+            left=self.left,
+            matching=self.options.matching,
+            fixed=fixed,
+        )
         return notes
 
     def pairs(self, report: dict[str, Any] | None = None) -> list[Pair]:

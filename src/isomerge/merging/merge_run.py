@@ -4,6 +4,7 @@ checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,8 +25,11 @@ from isomerge.run.run_verdict import (
 from isomerge.run.streaming import UnitSolver, elements_of_results, prepare_votes, stream_units, write_alone
 from isomerge.run.writing_run import Output, StreamWriter
 from isomerge.solve.baselines.baselines import SOFT, prepare_transport
+from isomerge.solve.baselines.transport_solver import TransportSolver
 from isomerge.solve.many.mean_solutions import prepare_mean
+from isomerge.solve.match_inputs import check_data, with_generated
 from isomerge.solve.match_options import OURS
+from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.solutions import prepare_solutions
 from isomerge.solve.pairs.written_gains import prepare_gains
 from isomerge.symmetry.alignment import Alignment
@@ -52,15 +56,19 @@ def run_merge(
 def run_plan(plan: MergePlan) -> dict[str, Any]:
     """Match, fuse and write what was planned; the report."""
     options, key = plan.options, plan.key()
-    if plan.matches:  # which takes its time
+    if options.matching.data is not None and (options.matching.for_method or not plan.matches):
+        check_data(options.matching, plan.donor)  # else whoever matches reads them before anything takes its time
+    if plan.matches and options.matching.learn is None:  # which takes its time, and what is learned may well work
         tell_ahead(plan.expected())
     apart = apart_names(plan.heads, plan.donor)
     with StreamWriter(plan.template, plan.output, key, others=plan.read, apart=apart) as stream:
+        options = replace(options, matching=with_generated(options.matching, plan.models, stream))
+        plan.options = options
         used, how = _matched(plan, stream)
         if plan.runs:
             results = fuse_forward(
                 stream,
-                plan.solvers,
+                [solver for solver in used if isinstance(solver, PairSolver | TransportSolver)],
                 plan.fuser,
                 options.matching,
                 key,
@@ -122,6 +130,7 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
         ]
     ours = matching.match == OURS
     how: dict[str, Any] = {"align": plan.aligns, "spaces": plan.spaces, "layers": options.layers}
+    how |= {"decided": None if plan.decision is None else plan.decision.document()}
     how |= {"streams": streams if ours else []}
     how |= {"heads": options.heads} if plan.heads.apart else {}
     how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}

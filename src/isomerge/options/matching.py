@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ class MatchingOptions(Options):
 
     data: Any = option(
         None,
-        f"Match activations on these examples as well. {DATA}",
+        "Examples to match activations on, or generate: the models make their own. A merge learns the match on "
+        f"them where models were trained apart, and measures what came out. {DATA}",
         kind=str | None,
         python=EXAMPLES,
         panel=FIRST,
@@ -72,7 +73,10 @@ class MatchingOptions(Options):
         recipe=True,
     )
     learn_effort: str = option(
-        "quick", "How long to learn: quick (300 steps) or thorough (3000).", panel=LEARNING, recipe=True
+        "quick",
+        "How long to learn: quick (300 steps), thorough (3000), or none, where a merge would.",
+        panel=LEARNING,
+        recipe=True,
     )
     learn_target: str = option(
         "auto",
@@ -100,8 +104,14 @@ class MatchingOptions(Options):
     seed: int = option(0, "The start of everything that is drawn.", panel=RUNNING_MODELS, recipe=True)
     match: str = option(
         "isomerge",
-        "isomerge, or a published baseline: git-rebasin, otfusion; for merges also ot-wts, ot-acts, "
-        "ot-acts-emd, which do not "
-        "preserve functions.",
+        "isomerge, or a published baseline: git-rebasin, git-rebasin-acts (by activations), otfusion; for merges "
+        "also ot-wts, ot-acts, ot-acts-emd, which do not preserve functions.",
+        panel="Matching", recipe=True,
+    )  # fmt: skip
+    transport: Mapping[str, Any] | Sequence[str] = option(
+        (),
+        "A setting of --match ot-*: residual=averaging, weighted_scalar, weighted_matrix, no_residual or "
+        "only_residual; heads=across or within; queries=separate or shared; regularisation=0.06.",
+        "--transport", kind=list[str] | None, read=lambda given: tuple(given or ()), default=None,
         panel="Matching", recipe=True,
     )  # fmt: skip

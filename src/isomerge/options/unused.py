@@ -134,7 +134,7 @@ def _same(value: Any, default: Any) -> bool:
 
 # ------------------------------------------------------------------------------------------------- when options act
 
-RUN_DATA = ("ot-acts", "ot-acts-emd")
+RUN_DATA = ("git-rebasin-acts", "ot-acts", "ot-acts-emd")
 """Baselines that read activations."""
 
 
@@ -156,6 +156,8 @@ def _data(a: Asked) -> str | None:
     if a.method_reads or a.align is False:
         return None  # where no method reads them either they are refused
     if not _own(a) and a.match not in RUN_DATA:
+        if a.method is not None:  # a merge is measured on them
+            return None
         raise IsomergeError(
             f"--match {a.match} reads no data, so that --data does not go with it: leave one of them out"
         )
@@ -268,6 +270,7 @@ MATCHING: dict[str, Any] = {
     "functional": _functional,
     "input_metric": REFUSED,
     "match": REFUSED,
+    "transport": REFUSED,
     "device": _device,
     "limit": _examples,
     "length": _examples,

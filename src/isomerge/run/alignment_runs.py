@@ -10,6 +10,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
 from isomerge.evidence.relation import Pair
+from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.models.compatible import check_compatible
 from isomerge.models.free_streams import given_out, has_no_head, turned_outputs
@@ -29,7 +30,7 @@ from isomerge.run.streaming import elements_of_results, prepare_votes, stream_un
 from isomerge.run.writing_run import Output, StreamWriter, run_key
 from isomerge.solve.baselines.baselines import SOFT
 from isomerge.solve.match_checks import check_matching, check_statistics_files
-from isomerge.solve.match_inputs import inputs_key
+from isomerge.solve.match_inputs import inputs_key, with_generated
 from isomerge.solve.match_options import OURS, WEIGHTS, Matching
 from isomerge.solve.pairs.pair import PairSolver, rows_of
 from isomerge.solve.pairs.solutions import prepare_solutions
@@ -91,7 +92,7 @@ def plan_align(
         IsomergeError: models or options that do not fit together.
     """
     check_compatible(anchor, [source])
-    check_matching(matching, 1, spaces or "")
+    check_matching(matching, 1, spaces or "", models=[anchor, source])
     if matching.match in SOFT:
         raise IsomergeError(
             f"--match {matching.match} does not preserve the function, so that it aligns nothing: merge with it"
@@ -149,6 +150,7 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
         solver.left,
     )
     with StreamWriter(source, output, key, others=[anchor]) as stream:
+        matching = with_generated(matching, [anchor, source], stream)
         solver.rounding = RoundingOf(source, stream.form, dtype)
         streams = prepare_solutions(stream, [solver], matching)
         if not streams:
@@ -224,7 +226,7 @@ def run_apply(
         told = told_rounding(rows)
         if not output.dropped:
             check_rounding(told, model.ref)
-        moved = {"distance": summarise(rows), "rounding": told, "notes": notes}
+        moved = {"distance": summarise(rows, plain_names(model.declared)), "rounding": told, "notes": notes}
         report = {**report_of(command, [model], []), **moved, **(more or {})}
         title, text = card
         stream.finish(report, {"alignment.safetensors": alignment}, model_card(title, [model.ref], text, report))

@@ -11,6 +11,7 @@ import torch
 from isomerge import __version__
 from isomerge.arithmetic import arithmetic_notes, arithmetic_record
 from isomerge.evidence.distance import risen_note, summarise, why_risen
+from isomerge.evidence.report.spaces import plain_names
 from isomerge.models.recognised import Model
 from isomerge.options import unused
 from isomerge.run.absolute_names import absolute_path, absolute_ref
@@ -31,7 +32,8 @@ def report_of(
     the models and of those ``beside`` them.
     """
 
-    each = [summarise(rows_of(r)) for r in results]
+    names = plain_names(models[0].declared)
+    each = [summarise(rows_of(r), names) for r in results]
     report: dict[str, Any] = {
         "command": what,
         "models": [m.ref for m in models],
@@ -40,7 +42,7 @@ def report_of(
         **({} if models[0].spec_file is None else {"spec": absolute_path(models[0].spec_file)}),
         "versions": {"isomerge": __version__, "torch": torch.__version__, "transformers": version("transformers")},
         "arithmetic": arithmetic_record(),
-        "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)]),
+        "distance": each[0] if len(each) == 1 else summarise([row for r in results for row in rows_of(r)], names),
         "inputs": input_rows(model.checkpoint for model in (*models, *beside)),
         "dead_blocks": sorted({key for r in results for unit in r for key in unit.dead}),
         "fixed": fixed_parts(models[0].spec, models[0].matches.values()),

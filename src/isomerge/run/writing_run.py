@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,19 @@ class StreamWriter:
         # `transformers_weights` names the donor's weights file, which the output does not have
         config = {key: value for key, value in self.donor.config.items() if key != "transformers_weights"}
         return {**config, **changes}
+
+    @contextmanager
+    def as_checkpoint(self) -> Iterator[Path]:
+        """The output as it stands, in a folder that is deleted afterwards: for running it before it is complete."""
+        with tempfile.TemporaryDirectory(prefix="whole-", dir=self.writer.folder) as name:
+            folder = Path(name)
+            self.writer.link_weights(folder)
+            for file, content in self.donor.checkpoint.companions().items():
+                path = folder / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
+            (folder / "config.json").write_bytes(config_bytes(self.config()))
+            yield folder
 
     def finish(
         self,

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.observe.data.refused_data import check_given
 from isomerge.observe.live.accelerator import CPU, check_device
+from isomerge.observe.live.generated import check_kinds
 from isomerge.observe.read_files import paths_read
 from isomerge.observe.stats.statistics_header import check_statistics
 from isomerge.options import MatchingOptions
 from isomerge.options.unused import note
-from isomerge.solve.baselines.baselines import check_match
+from isomerge.solve.baselines.baselines import check_match, reads_activations
 from isomerge.solve.canonical.canonical_units import SHARES
-from isomerge.solve.learn.settings import settings_of
-from isomerge.solve.match_options import OURS, Matching
+from isomerge.solve.learn.settings import NO_EFFORT, settings_of
+from isomerge.solve.match_options import GENERATE, OURS, Matching
 
+LOOKING = ("stats_src", "evidence", "functional", "input_metric", "search", "learn", "match")
+"""Options that say how a match looks at data."""
 LEARNING = (
     "steps",
     "batch_size",
@@ -31,13 +36,21 @@ LEARNING = (
 """Options that are of use with `learn` alone, in the order in which they are told of."""
 
 
-def check_matching(matching: Matching, sources: int, spaces: str = "") -> None:
+def check_matching(matching: Matching, sources: int, spaces: str = "", *, models: Sequence[Model] = ()) -> None:
     """Refuse contradictions before anything is read.
+
+    Args:
+        matching: the options.
+        sources: how many models are moved.
+        spaces: what may move.
+        models: those that make data, where they shall.
 
     Raises:
         IsomergeError: naming the options.
     """
     check_match(matching)
+    if models and GENERATE in (matching.data, matching.learn):
+        check_kinds(models)
     if matching.match != OURS and spaces.startswith("paper"):
         raise IsomergeError(
             f"--spaces {spaces} is another algorithm than --match {matching.match}: choose one of them"
@@ -88,15 +101,25 @@ def files_of_matching(matching: Matching) -> tuple[Path, ...]:
     return paths_read(matching.data, matching.learn, *matching.stats)
 
 
-def matching_of(options: MatchingOptions) -> Matching:
+def matching_of(options: MatchingOptions, *, decides: bool = False) -> Matching:
     """A `Matching` from the options of a command.
+
+    Args:
+        options: as they were said.
+        decides: whether the command decides what data are for, where nothing says it.
 
     Raises:
         IsomergeError: an unknown or impossible value.
     """
 
-    check_given(options.data, "--data")
-    check_given(options.learn, "--learn")
+    for name in ("data", "learn"):
+        given = getattr(options, name)
+        check_given(given, f"--{name}")
+        if given == GENERATE and Path(GENERATE).exists():
+            raise IsomergeError(
+                f"--{name} {GENERATE} lets the models make their data, and there is a file or folder of that name "
+                f"here: say ./{GENERATE} where you mean it, or rename it"
+            )
     one = options.stats_src
     sources = [one] if isinstance(one, (str, Path)) else list(one or ())
     if bool(sources) != bool(options.stats_anchor):
@@ -113,9 +136,13 @@ def matching_of(options: MatchingOptions) -> Matching:
         seed=options.seed,
     )
     asked = [name for name in LEARNING if getattr(options, name) != getattr(MatchingOptions, name)]
-    if options.learn is None and asked:
+    effort = options.learn_effort
+    if options.learn is not None and effort == NO_EFFORT:
+        raise IsomergeError("--learn-effort none learns nothing: leave it out, or --learn")
+    decides = decides and options.data is not None and not _says_how(options)
+    if options.learn is None and asked and not decides:
         raise IsomergeError(f"--{asked[0].replace('_', '-')} is for learning: add --learn DATA")
-    if options.steps is not None and options.learn_effort != "quick":
+    if options.steps is not None and effort != "quick":
         note("learn_effort", "--steps says how long to learn")
     stats = (str(options.stats_anchor), *map(str, sources)) if sources else ()
     shared = (
@@ -130,4 +157,34 @@ def matching_of(options: MatchingOptions) -> Matching:
         "match",
         "input_metric",
     )
-    return Matching(stats=stats, settings=settings, **{name: getattr(options, name) for name in shared})
+    chosen = {name: getattr(options, name) for name in shared}
+    chosen["transport"] = _transport(options.transport)
+    may_learn = decides and effort != NO_EFFORT
+    more = {"decides": decides, "may_learn": may_learn, "of_learning": tuple(asked) if may_learn else ()}
+    return Matching(stats=stats, settings=settings, **more, **chosen)
+
+
+def _transport(said: Any) -> tuple[tuple[str, str], ...]:
+    """Names and values of ``name=value`` texts, or of a mapping, as texts."""
+    if isinstance(said, Mapping):
+        return tuple((str(name), str(value)) for name, value in said.items())
+    found = [str(text).partition("=") for text in said or ()]
+    if wrong := next((name for name, equals, value in found if not (name and equals and value)), None):
+        raise IsomergeError(f"--transport {wrong}: write name=value, such as residual=weighted_matrix")
+    return tuple((name, value) for name, _, value in found)
+
+
+def with_data_for_method(matching: Matching, spaces: str) -> Matching:
+    """The same match, with its data for the method and for measuring alone where it looks at weights: the paper's
+    algorithm, and baselines by weights."""
+    looks = matching.learn or matching.search or matching.input_metric or matching.stats
+    by_weights = spaces.startswith("paper") or (matching.match != OURS and not reads_activations(matching))
+    return (
+        replace(matching, for_method=True) if matching.data is not None and by_weights and not looks else matching
+    )
+
+
+def _says_how(options: MatchingOptions) -> bool:
+    """Whether anything is said of how data are looked at."""
+    given = ((getattr(options, name), getattr(MatchingOptions, name)) for name in LOOKING)
+    return any(value != default and (default is not None or bool(value)) for value, default in given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.live.generated import Generation, run_generate
 from isomerge.observe.read_files import data_key, file_stamp, shown
 from isomerge.options.unused import note
-from isomerge.solve.match_options import Matching
+from isomerge.solve.match_options import GENERATE, Matching
+from isomerge.solve.unfinished_run import UnfinishedRun
 
 TOKENS = 128
 """Of an example of text, where ``--length`` does not say it."""
@@ -65,10 +68,35 @@ def check_data(matching: Matching, anchor: Model) -> None:
         IsomergeError: data that cannot be read or do not fit, or labels that are asked for and not there.
     """
     for ref in (matching.data, matching.learn):
-        if ref is not None:
+        if ref is not None and ref != GENERATE:
             found = open_given(ref, anchor, matching, 1)
             if ref is matching.learn:
                 check_labels(matching, found)
+
+
+def with_generated(matching: Matching, models: Sequence[Model], run: UnfinishedRun) -> Matching:
+    """The same match with data that the models make, where these were asked for: made once, and kept in the folder
+    of the unfinished output.
+
+    Raises:
+        IsomergeError: see `isomerge.observe.live.generated.run_generate`.
+    """
+    if GENERATE not in (matching.data, matching.learn):
+        return matching
+    file = run.blob("generated.safetensors")
+    if run.done(GENERATE) is None:
+        options = Generation(
+            file,
+            count=matching.limit or Generation.count,
+            length=matching.length,
+            seed=matching.settings.seed if matching.settings else 0,
+            device=matching.device,
+            overwrite=True,
+            observer=run.observer,
+        )
+        run.commit(GENERATE, run_generate(models, options))
+    made = {name: str(file) for name in ("data", "learn") if getattr(matching, name) == GENERATE}
+    return replace(matching, **made)
 
 
 def check_labels(matching: Matching, examples: Examples) -> None:

@@ -9,6 +9,8 @@ from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.accelerator import CPU, matching_device
 from isomerge.solve.learn.settings import LearnSettings
 
+GENERATE = "generate"
+"""As data: examples that the models make themselves (`isomerge.observe.live.generated`)."""
 OURS = "isomerge"
 """Our own solvers, as a way to match; the others are in `isomerge.solve.baselines.baselines`."""
 
@@ -35,6 +37,19 @@ class Matching:
     """Where data are given, match neurons once more by what averaging a pair would cost."""
     match: str = OURS
     """By what: our own solvers, or a published baseline (`isomerge.solve.baselines.baselines`)."""
+    transport: tuple[tuple[str, str], ...] = ()
+    """Settings of a fusion by optimal transport, as texts (`isomerge.solve.baselines.transport_settings`)."""
+    for_method: bool = False
+    """Whether the data are for the method and for measuring alone, as the match looks at weights."""
+    decides: bool = False
+    """Whether a merge decides what its data are for: nothing was said of how they are looked at
+    (`isomerge.merging.decision`)."""
+    may_learn: bool = False
+    """Whether it may decide to learn from them."""
+    of_learning: tuple[str, ...] = ()
+    """Options of learning that were said."""
+    tentative: bool = False
+    """Whether learning was decided, not asked for: where models cannot be learned, it is left out, and told."""
     input_metric: bool = False
     """Whether layers are matched inside by the change of their outputs (`isomerge.solve.pairs.input_metric`)."""
 
@@ -45,7 +60,7 @@ class Matching:
     @property
     def needs_models(self) -> bool:
         """Whether anything beside weights is looked at."""
-        return bool(self.data or self.stats or self.learn or self.search)
+        return bool((self.data and not self.for_method) or self.stats or self.learn or self.search)
 
     @property
     def device(self) -> str:

@@ -3,8 +3,10 @@ others, or strangers. What is matched by default follows from it.
 
 - Every part where the anchor has it (`isomerge.matching.settled`): fine-tunes of one base. They are left as they
   are.
-- The residual stream in another basis, but a common base: the stream is matched as well.
-- Anything else is matched inside the layers, and what comes out is told (`isomerge.evidence.relation`).
+- In one basis, but with parts out of place: matched inside the layers.
+- Anything else: the residual stream is matched as well, wherever the architecture lets it move. For relatives in
+  another basis it must be; for models that were trained apart it was better than the layers alone on every pair
+  that was measured (docs/lab/measured-barriers.md).
 """
 
 from __future__ import annotations
@@ -55,12 +57,17 @@ class Standing:
     @property
     def moved(self) -> bool:
         """A relative whose residual stream is in another basis."""
-        return not self.settled and self.same_basis is not True and self.kin is True
+        return self.elsewhere and self.kin is True
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the residual stream is, or may be, in another basis than the anchor's."""
+        return not self.settled and self.same_basis is not True
 
     @property
     def strange(self) -> bool:
         """Nothing in common, as far as can be told before matching."""
-        return not self.settled and self.same_basis is not True and self.kin is False
+        return self.elsewhere and self.kin is False
 
 
 def check_align(align: bool | str) -> None:
@@ -174,24 +181,28 @@ def chosen_spaces(
         fixed: why the residual stream cannot be matched in this run, if it cannot.
     """
     moved = [s for s in found if s.moved]
-    if not moved:
-        return "default" if asked is None else asked, []
     names = (
-        f"{' and '.join(s.model for s in moved)}: derived from one base with {moved[0].anchor}, but in another "
-        "basis of the residual stream"
+        ""
+        if not moved
+        else (
+            f"{' and '.join(s.model for s in moved)}: derived from one base with {moved[0].anchor}, but in another "
+            "basis of the residual stream"
+        )
     )
     if asked is not None:
-        streams = make_plan(donor, others, asked).selection.streams
+        streams = not moved or make_plan(donor, others, asked).selection.streams
         return asked, [] if streams else [
             f"{names}, which --spaces {asked} leaves as it is; leave --spaces out, or say --spaces all"
         ]
+    if not any(s.elsewhere for s in found):
+        return "default", []
     try:
         free = bool(make_plan(donor, others, "all").selection.streams)
     except IsomergeError:
         free = False
     if fixed or not free:
-        return "default", [f"{names}, which cannot be matched here{f': {fixed}' if fixed else ''}"]
-    return "all", [f"{names}, which is matched as well (--spaces all)"]
+        return "default", [f"{names}, which cannot be matched here{f': {fixed}' if fixed else ''}"] if moved else []
+    return "all", [f"{names}, which is matched as well (--spaces all)"] if moved else []
 
 
 def leaves_alone(

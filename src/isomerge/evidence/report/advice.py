@@ -85,9 +85,7 @@ def _of_strangers(written: Written) -> Iterator[Advice]:
     yield _learning(written)
     if not facts.taught and written.wording.generates is not False:
         text = "Without data for that, have the models write examples, and learn on those."
-        yield Advice(
-            text, _words("isomerge", "generate", *facts.models[facts.base :], "-o", "examples.safetensors")
-        )
+        yield Advice(text, again(written, "--learn", "generate"))
     if not facts.base and len(facts.models) == 2:
         text = "See whether a merge is possible at all: the loss on the way from one to the other."
         yield Advice(text, _words("isomerge", "barrier", *facts.models, "--data", "TEST"))

@@ -11,6 +11,7 @@ from isomerge.evidence.report.facts import FIXED
 from isomerge.models.free_streams import streams_are_free
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.generated import can_generate
+from isomerge.symmetry.language.spec import Spec
 
 ROLES = {
     "h": "attention heads",
@@ -66,6 +67,23 @@ class Wording:
         return sorted(spaces, key=lambda name: (place.get(self.words(name).role, place[""]), name))
 
 
+def space_words(spec: Spec) -> dict[str, SpaceWords]:
+    """The spaces and shifts of an architecture, by name, in words."""
+    streams, residual = set(spec.streams), spec.residual_names
+    known = {}
+    for name, space in spec.spaces.items():
+        role = "stream" if name in streams else "gain" if name in residual else space.role
+        known[name] = SpaceWords(name, role if role in ROLES else "", space.group_name)
+    return known | {shift.name: SpaceWords(shift.name, "bias", "shift") for shift in spec.shifts}
+
+
+def plain_names(spec: Spec) -> dict[str, str]:
+    """What people call the spaces of an architecture, by name: several may share a word."""
+    return {name: ROLES.get(words.role) or name for name, words in space_words(spec).items()} | {
+        FIXED: ROLES[FIXED]
+    }
+
+
 def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
     """The spaces of a checkpoint, from its headers; nothing is known of one that cannot be recognised."""
 
@@ -73,11 +91,4 @@ def wording_of(folder: Path, spec: str | Path | None = None) -> Wording:
         model = recognise(folder, spec_file=spec)
     except (IsomergeError, OSError, ValueError):
         return Wording()
-    declared = model.declared
-    streams, residual = set(declared.streams), declared.residual_names
-    known = {}
-    for name, space in declared.spaces.items():
-        role = "stream" if name in streams else "gain" if name in residual else space.role
-        known[name] = SpaceWords(name, role if role in ROLES else "", space.group_name)
-    known |= {shift.name: SpaceWords(shift.name, "bias", "shift") for shift in declared.shifts}
-    return Wording(known, streams_are_free([model]), can_generate([model]))
+    return Wording(space_words(model.declared), streams_are_free([model]), can_generate([model]))

@@ -68,7 +68,7 @@ class Generation:
 def can_generate(models: Sequence[Model]) -> bool:
     """Whether examples can be made for models without data: by writing texts, or as noise."""
     try:
-        _check_kinds(models)
+        check_kinds(models)
     except IsomergeError:
         return False
     return True
@@ -84,11 +84,15 @@ def check_generate(models: Sequence[Model], options: Generation) -> list[Inputs]
     if not models:
         raise IsomergeError("no model is given: name those that shall be matched")
     check_not_read(options.out, f"--out {options.out}", files_read(models))
-    return _check_kinds(models)
+    return check_kinds(models)
 
 
-def _check_kinds(models: Sequence[Model]) -> list[Inputs]:
-    """What each model reads; raises IsomergeError where they do not share examples that can be made."""
+def check_kinds(models: Sequence[Model]) -> list[Inputs]:
+    """What each model reads.
+
+    Raises:
+        IsomergeError: they do not share examples that can be made.
+    """
     inputs = [Inputs(model.config) for model in models]
     if not inputs[0].images:
         writers = [_Writer(model, its) for model, its in zip(models, inputs, strict=True)]

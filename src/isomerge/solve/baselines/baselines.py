@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.progress import Observer
 from isomerge.solve.baselines.rebasin import match_by_rebasin
+from isomerge.solve.baselines.rebasin_activations import match_by_activations
+from isomerge.solve.baselines.transport_settings import TransportSettings, changed
 from isomerge.solve.baselines.transport_solver import (
     METHODS,
     TransportSolver,
@@ -14,11 +17,12 @@ from isomerge.solve.baselines.transport_solver import (
     transport_solutions,
 )
 from isomerge.solve.match_options import OURS, Matching
+from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.unfinished_run import UnfinishedRun
 from isomerge.symmetry.alignment import Alignment
 
-EXACT = ("git-rebasin", "otfusion")
+EXACT = ("git-rebasin", "git-rebasin-acts", "otfusion")
 """Their result is an element of the symmetry group."""
 SOFT = ("ot-wts", "ot-acts", "ot-acts-emd")
 """Their result is a fusion: the transported source is another function."""
@@ -33,28 +37,55 @@ def check_match(matching: Matching) -> None:
     """
     if matching.match not in MATCHES:
         raise IsomergeError(f"--match {matching.match}: choose from {', '.join(MATCHES)}")
+    transport = transport_of(matching)
     if matching.match == OURS:
         return
-    looks = matching.match in ("ot-acts", "ot-acts-emd")
     others = {
         "--stats-src": matching.stats, "--learn": matching.learn, "--search": matching.search,
         "--input-metric": matching.input_metric,
     }  # fmt: skip
     if idle := [name for name, value in others.items() if value]:
         raise IsomergeError(f"{idle[0]} does not go with --match {matching.match}: leave one of them out")
-    if looks and matching.data is None:
-        raise IsomergeError(f"--match {matching.match} compares activations: add --data DATA")
+    if reads_activations(matching) and matching.data is None:
+        raise IsomergeError(f"--match {matching.match} compares activations here: add --data DATA")
+    if transport is not None:
+        transport.check(activations=matching.data is not None)
+
+
+def transport_of(matching: Matching) -> TransportSettings | None:
+    """The settings of a fusion by optimal transport, with what was said of them; None of other ways to match.
+
+    Raises:
+        IsomergeError: an unknown setting, or one for another way to match.
+    """
+    if matching.match in SOFT:
+        return changed(METHODS[matching.match], matching.transport)
+    if matching.transport:
+        raise IsomergeError(
+            f"--transport {matching.transport[0][0]} is a setting of --match {', '.join(SOFT)}: choose one of "
+            f"them, or leave it out"
+        )
+    return None
+
+
+def reads_activations(matching: Matching) -> bool:
+    """Whether a baseline looks at activations, and not at weights alone."""
+    if matching.match == "git-rebasin-acts":
+        return True
+    settings = transport_of(matching)
+    return settings is not None and (settings.cost == "activations" or settings.residual.startswith("weighted"))
 
 
 def prepare_baseline(run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching) -> list[dict[str, Any]]:
     """Match every source by an exact baseline, once; ``given`` of every solver is set. Returns a report per
     source."""
     reports = []
+    evidence = MatchEvidence(matching, solvers[0].anchor, run.observer)
     for k, pair in enumerate(solvers):
         path, key = run.blob(f"solution-{k}.safetensors"), f"solution {k}"
         record = run.done(key)
         if record is None:
-            pair.given, record = _solve(pair, matching, run)
+            pair.given, record = _solve(pair, evidence, run.observer, k)
             pair.given.save(path)
             run.commit(key, record)
         else:
@@ -63,13 +94,19 @@ def prepare_baseline(run: UnfinishedRun, solvers: Sequence[PairSolver], matching
     return reports
 
 
-def _solve(pair: PairSolver, matching: Matching, run: UnfinishedRun) -> tuple[Alignment, dict[str, Any]]:
-    observer = run.observer
+def _solve(
+    pair: PairSolver, evidence: MatchEvidence, observer: Observer, number: int
+) -> tuple[Alignment, dict[str, Any]]:
+    matching = evidence.matching
     if matching.match == "git-rebasin":
         seed = matching.settings.seed if matching.settings else 0
         return match_by_rebasin(pair, observer, seed=seed)
-
-    return match_by_transport(pair, observer=observer)
+    if matching.match == "git-rebasin-acts":
+        anchor, source = evidence.of_anchor, evidence.of_source(pair.source, number)
+        assert anchor is not None, "there are data"
+        assert source is not None, "there are data"
+        return match_by_activations(pair, (anchor, source), observer)
+    return match_by_transport(pair, METHODS[matching.match], observer)
 
 
 def prepare_transport(
@@ -77,5 +114,7 @@ def prepare_transport(
 ) -> tuple[list[TransportSolver], list[dict[str, Any]]]:
     """The solvers of a fusion by optimal transport, with their maps made, and a report per source."""
 
-    solvers = [TransportSolver(pair, METHODS[matching.match]) for pair in pairs]
+    settings = transport_of(matching)
+    assert settings is not None, "it is a way of optimal transport"
+    solvers = [TransportSolver(pair, settings) for pair in pairs]
     return solvers, transport_solutions(run, solvers, matching)

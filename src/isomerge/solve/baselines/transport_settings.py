@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from isomerge.errors import IsomergeError
@@ -85,3 +86,36 @@ METHODS = {
     "otfusion": TransportSettings(coupling="emd", residual="only_residual", heads="within", queries="shared"),
 }
 """OT-WTS, OT-ACTS and OT-ACTS-EMD of Imfeld et al.; ``otfusion`` is OT-WTS with hard maps that are one symmetry."""
+
+
+def changed(settings: TransportSettings, said: Iterable[tuple[str, str]]) -> TransportSettings:
+    """Settings with other values, as texts have them.
+
+    Args:
+        settings: of a published method.
+        said: names and values; ``cost`` and ``coupling`` tell the methods apart and are no settings.
+
+    Raises:
+        IsomergeError: an unknown name, or a value that is not of its kind.
+    """
+    new: dict[str, Any] = {}
+    for name, value in said:
+        if name not in CHANGEABLE:
+            raise IsomergeError(f"--transport {name}={value}: choose from {', '.join(CHANGEABLE)}")
+        try:
+            new[name] = _READ[type(getattr(settings, name))](value)
+        except (KeyError, ValueError):
+            kind = "true or false" if isinstance(getattr(settings, name), bool) else "a number"
+            raise IsomergeError(f"--transport {name}={value}: give {kind}") from None
+    found = replace(settings, **new)
+    if not found.regularisation > 0:
+        raise IsomergeError(f"--transport regularisation={found.regularisation}: give a number above 0")
+    return found
+
+
+CHANGEABLE = ("residual", "heads", "queries", "regularisation", "squared", "normalised")
+_READ: dict[type, Callable[[str], Any]] = {
+    str: str,
+    float: float,
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
+}

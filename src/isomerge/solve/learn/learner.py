@@ -30,16 +30,13 @@ from isomerge.observe.losses import targets_of
 from isomerge.observe.predictions import prediction_of
 from isomerge.progress import Observer
 from isomerge.solve.learn.elements import LearnedElements
-from isomerge.solve.learn.settings import backward, batch_size_of, counted, shifted, softened
+from isomerge.solve.learn.settings import backward, batch_size_of, counted, held_out, shifted, softened
 from isomerge.solve.learn.simplex import MatchedSimplex
 from isomerge.solve.parts_file import load_parts, save_parts
 from isomerge.symmetry.stage import Stage
 
 # Seconds between two saved states.
 SAVE_EVERY = 20.0
-# About as many held-out tokens judge a path: every look costs as much as a few steps, and candidates see the same
-# tokens.
-JUDGED_TOKENS = 8192
 
 
 @dataclass
@@ -88,8 +85,7 @@ class Learner:
             raise IsomergeError(
                 "--learn: a single example is too few, as one is held out to judge by: give more data"
             )
-        held, self.examples = examples.split(max(settings.held_out, 0.6 / len(examples)), seed=settings.seed)
-        self.held = held.head(min(settings.judged, batch_size_of(held, settings.judged, JUDGED_TOKENS)))
+        self.held, self.examples = held_out(examples, settings)
         self.batch_size = settings.batch_size or batch_size_of(examples)
         self.best: tuple[float, dict[str, Tensor]] | None = None
         self.history: list[dict[str, float]] = []

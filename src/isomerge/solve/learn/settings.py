@@ -13,6 +13,11 @@ from torch import Generator, Tensor
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import IGNORED, Examples
 
+NO_EFFORT = "none"
+"""Nothing is learned, also where a merge would."""
+JUDGED_TOKENS = 8192
+"""About as many held-out tokens judge a path: every look costs as much as a few steps, and candidates see the same
+tokens."""
 EFFORTS = {"quick": 300, "thorough": 3000}
 
 
@@ -53,9 +58,9 @@ def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
     Raises:
         IsomergeError: an unknown effort, target or precision, or a number out of range.
     """
-    if effort not in EFFORTS:
-        raise IsomergeError(f"--learn-effort {effort}: choose from {', '.join(EFFORTS)}")
-    found = LearnSettings(steps=EFFORTS[effort] if steps is None else steps, **more)
+    if effort not in (*EFFORTS, NO_EFFORT):
+        raise IsomergeError(f"--learn-effort {effort}: choose from {', '.join((*EFFORTS, NO_EFFORT))}")
+    found = LearnSettings(steps=EFFORTS.get(effort, EFFORTS["quick"]) if steps is None else steps, **more)
     if found.steps < 1:
         raise IsomergeError(f"--steps {found.steps}: at least one step is needed")
     if found.target not in ("auto", "labels", "distill"):
@@ -67,6 +72,17 @@ def settings_of(effort: str, steps: int | None, **more: Any) -> LearnSettings:
     if found.precision not in ("float32", "bfloat16"):
         raise IsomergeError(f"--precision {found.precision}: choose float32 or bfloat16")
     return found
+
+
+def held_out(examples: Examples, settings: LearnSettings) -> tuple[Examples, Examples]:
+    """Examples that judge, and those that are learned from; which is which is drawn by the seed.
+
+    Args:
+        examples: two or more.
+        settings: the share that is held out, and how many judge at most.
+    """
+    held, rest = examples.split(max(settings.held_out, 0.6 / len(examples)), seed=settings.seed)
+    return held.head(min(settings.judged, batch_size_of(held, settings.judged, JUDGED_TOKENS))), rest
 
 
 def shifted(batch: Mapping[str, Tensor], rng: Generator) -> dict[str, Tensor]:

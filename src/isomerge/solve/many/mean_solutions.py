@@ -100,6 +100,12 @@ def _solve(
     learned: list[Any] = [None] * len(solvers)
     if (examples := evidence.learned_from) is not None:
         simplex = MatchedSimplex.of(solver, matching.settings or LearnSettings())
-        found = learn_together(simplex, examples, run.blob, observer)
-        report["learned"], learned = found.report, found.elements
+        try:
+            found = learn_together(simplex, examples, run.blob, observer)
+        except IsomergeError as error:
+            if not matching.tentative:
+                raise
+            report["not_learned"] = str(error)
+        else:
+            report["learned"], learned = found.report, found.elements
     return report, [solver.alignment(m, elements) for m, elements in enumerate(learned, 1)]

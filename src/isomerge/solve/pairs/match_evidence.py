@@ -37,7 +37,7 @@ class MatchEvidence:
     @cached_property
     def examples(self) -> Examples | None:
         """What models are compared on: ``data``, else what is learned from."""
-        ref = self.matching.data or self.matching.learn
+        ref = None if self.matching.for_method else self.matching.data or self.matching.learn
         return open_given(ref, self.anchor, self.matching) if ref else None
 
     @cached_property

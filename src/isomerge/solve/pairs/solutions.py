@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.progress import Observer
 from isomerge.solve.baselines.baselines import prepare_baseline
@@ -71,7 +72,13 @@ class Solver:
             return found.alignment
 
         line = MatchedLine(search, how.settings or LearnSettings())
-        learned = Learner(line, learn, self.state, self.observer).run()
+        try:
+            learned = Learner(line, learn, self.state, self.observer).run()
+        except IsomergeError as error:
+            if not how.tentative:
+                raise
+            self.report["not_learned"] = str(error)
+            return found.alignment
         self.report["learned"] = learned.report
         return search.alignment(learned.elements[0])
 
