@@ -62,7 +62,7 @@ REFUSES: dict[tuple[str, ...], dict[str, list[str]]] = {
     (*ALIGN, "--match", "git-rebasin"): {"data": ["--data", "t.jsonl"], "evidence": ["--evidence", "weights"]},
     ("merge", "a", "b", "-o", "OUT"): {
         **WORDS, "weights": ["--weights", "1,2", "--method", "karcher"], "parameters": ["-p", "zzz=1"],
-        "source_bases": ["--source-base", "a"],
+        "source_bases": ["--source-base", "a"], "select_layers": ["--select-layers", "validation"],
     },
     AS_STORED: {
         "learn": ["--learn", "t.jsonl"], "match": ["--match", "git-rebasin"],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
 from isomerge.errors import IsomergeError
@@ -69,14 +70,9 @@ def merge(
         spec=opening.spec,
         dtype=writing.dtype,
     )
-    with planned_merge(
-        asked,
-        out,
-        opening=opening,
-        writing=writing,
-        running=RunningOptions.of(options),
-        observer=observer,
-    ) as plan:
+    how: dict[str, Any] = {"opening": opening, "writing": writing, "running": RunningOptions.of(options)}
+    asked = with_selected_layers(asked, **how, observer=observer)
+    with planned_merge(asked, out, **how, observer=observer) as plan:
         return Report(plan.run())
 
 

@@ -176,6 +176,19 @@ def _group_words(group: str) -> str:
     return GROUPS.get(group, group)
 
 
+def scan_table(voice: Voice, scan: dict[str, Any], unit: str) -> None:
+    """The losses of merges with only some layers matched, and which were chosen."""
+    rows = [
+        [
+            f"{row['layers']}{' (chosen)' if row['layers'] == scan['chosen'] else ''}",
+            f"{row['loss']:.4f}",
+            "" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f} %",
+        ]
+        for row in scan["candidates"]
+    ]
+    voice.table("", ["Layers matched", f"loss ({unit})", "accuracy"], rows)
+
+
 def tell_lines(voice: Voice, lines: Iterable[str]) -> None:
     """Several lines on stdout."""
     for line in lines:

@@ -75,6 +75,7 @@ def merge(
     from isomerge.cli.dry_run import tell_merge
     from isomerge.cli.method_words import check_models, parameters_of, said_of_method
     from isomerge.cli.written import check_written
+    from isomerge.commands.layer_selection import check_selection, with_selected_layers
     from isomerge.commands.merging import merge_of, planned_merge
     from isomerge.errors import IsomergeError
     from isomerge.evidence.report.notebook import Report
@@ -110,10 +111,14 @@ def merge(
         voice.warn(note)
     files = replace(matching, **{name: asked.said[name] for name in asked.said})
     how: dict[str, Any] = {"opening": opening, "writing": writing, "running": running}
+    check_selection(asked)
     if planning.dry_run:
         with planned_merge(asked, out, **how) as plan:
             tell_merge(voice, telling.json, plan)
         return tell_files(voice, files)
+    if asked.select is not None:
+        with voice.progress("selecting layers", steps=True) as observer:
+            asked = with_selected_layers(asked, **how, observer=observer)
     with voice.progress("merging") as observer, planned_merge(asked, out, **how, observer=observer) as plan:
         decided = plan.decided()
         if voice.is_watched:  # else with the result
@@ -140,7 +145,7 @@ def _out_of_recipe(models: Sequence[str], out: Path | None) -> Path | None:
 
 
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
-    from isomerge.cli.console import distance_table, stream_table, tell_verdict, warn_fixed
+    from isomerge.cli.console import distance_table, scan_table, stream_table, tell_verdict, warn_fixed
     from isomerge.cli.evidence import evidence_lines
     from isomerge.merging.measured import measured_line
 
@@ -158,6 +163,8 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
     for line in evidence_lines(report):
         voice.say(line)
     tell_verdict(voice, report["verdict"])
+    if "layer_scan" in report:
+        scan_table(voice, report["layer_scan"], report["measured"]["unit"])
     if report["measured"] is not None:
         voice.say(measured_line(report["measured"]))
     names = report["models"]

@@ -60,6 +60,12 @@ class Merge:
     """The options of the match that were said, for the recipe that is kept."""
     spec: str | Path | None
     dtype: str | None
+    select: str | None = None
+    """How the layers that are matched are selected (`isomerge.commands.layer_selection`)."""
+    scan: Mapping[str, Any] | None = None
+    """What was tried, where they were."""
+    parents: bool = True
+    """Whether the models that go in are measured as well."""
 
     def notes(self) -> list[str]:
         """What to tell before anything is opened.
@@ -122,7 +128,7 @@ def merge_of(
         IsomergeError: an option is wrong, or a recipe says it.
     """
     check_given(repair, "--repair")
-    dtype = dtype_name(dtype)
+    dtype, select = dtype_name(dtype), None
     if isinstance(models, (str, Path)):
         _alone_with_recipe(models, {**fusing.given(), **moving.given()})
         job = job_of_recipe(models, seed=said.get("seed"))
@@ -134,14 +140,14 @@ def merge_of(
     else:
         own = fusing.given()
         how = {"align": own.pop("align"), "anchor": own.pop("anchor"), "heads": own.pop("heads")}
-        onto = own.pop("onto")
+        onto, select = own.pop("onto"), own.pop("select_layers")
         job = job_of_models(models, **own, seed=matching.seed or 0)
         how |= {"spaces": moving.spaces, "layers": moving.layers, "onto": number_of(onto, job)}
         untie = moving.untie
     how["repair"] = repair
     with told_in_keys(models, job.recipe, {**said, "repair": repair}):
         decides = how["spaces"] is None and how["layers"] is None
-        return Merge(job, how, untie, matching_of(matching, decides=decides), said, spec, dtype)
+        return Merge(job, how, untie, matching_of(matching, decides=decides), said, spec, dtype, select)
 
 
 @dataclass(frozen=True)
@@ -211,6 +217,7 @@ def planned_merge(
                 for m, f in zip(job.models, found, strict=True)
             ]
             more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": kinship}
+            more |= {"scan": merge.scan, "parents": merge.parents}
             options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
             yield Merging(MergePlan(found, output, job.fusion, options), merge.looks, job.recipe is not None)
 

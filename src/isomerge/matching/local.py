@@ -90,7 +90,9 @@ def move_unit(
         stay = Moved(Alignment(spec), dict(source), [])
         return _nearer(anchor, source, Moved(proven, source, []), stay, bar, carries)
     if selection.rescale and not votes:
-        found = rotations_and_factors(spec, anchor, source, joint=selection.joint)
+        found = rotations_and_factors(spec, anchor, source, joint=selection.joint, rotate=selection.rotate)
+    if found is None and not selection.rotate and _continuous(spec, anchor):
+        found = _refined(spec, anchor, source, Alignment(spec), rotate=False, shift=False)[0]
     if found is None:
         found, dead = _solve(selection, anchor, source, votes, gauge=selection.gauge)
         if selection.rescale and _gauged(spec, anchor):

@@ -20,7 +20,12 @@ from isomerge.symmetry.units import elements_of
 
 
 def rotations_and_factors(
-    spec: Spec, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor], *, joint: bool
+    spec: Spec,
+    anchor: Mapping[Block, Tensor],
+    source: Mapping[Block, Tensor],
+    *,
+    joint: bool,
+    rotate: bool = True,
 ) -> Alignment | None:
     """Algorithm 1 on one unit where every tensor is acted on by one space at most, and no space lies over another.
 
@@ -28,6 +33,7 @@ def rotations_and_factors(
         spec: the spec with the matched spaces active.
         anchor, source: the unit's blocks, float32 or float64; not changed.
         joint: solve a rotation and its factor together (certified global) in place of one after the other.
+        rotate: whether there is a rotation, or a factor alone.
 
     Returns:
         None where the unit is another, or nothing continuous acts.
@@ -42,16 +48,23 @@ def rotations_and_factors(
         or any(len(spaces) > 1 for spaces in together)
     ):
         return None
-    return Alignment(spec, {key: _element(spec, space, anchor, source, joint) for key, space in keys.items()})
+    how = {"joint": joint, "rotate": rotate}
+    return Alignment(spec, {key: _element(spec, space, anchor, source, **how) for key, space in keys.items()})
 
 
 def _element(
-    spec: Spec, space: Space, anchor: Mapping[Block, Tensor], source: Mapping[Block, Tensor], joint: bool
+    spec: Spec,
+    space: Space,
+    anchor: Mapping[Block, Tensor],
+    source: Mapping[Block, Tensor],
+    *,
+    joint: bool,
+    rotate: bool,
 ) -> Tensor:
     """A compact element (Eq. 10) and its factor (Eq. 12), or both at once."""
     group = space.group
     alpha, beta, plus, minus = crosses_and_squares(spec, space, anchor, source)
-    g = group.solve(plus + minus)[0]
+    g = group.solve(plus + minus)[0] if rotate else group.identity(tuple(plus.shape[:-2]), plus.shape[-1])
     # the moved source's: its squares are the same, and a compact element acts on both sides alike
     step = scaling_step(space, alpha, beta, group.act(g, plus, False), group.act(g, minus, False), joint)
     return g if step is None else group.compose(step, g)

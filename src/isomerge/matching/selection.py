@@ -14,6 +14,9 @@ PRESETS = {
     "paper": "Algorithm 1 of the seed paper: QK and VO rotations, FFN permutations, rescaling",
     "paper-joint": "the same spaces, rotation and rescaling solved together: the certified global optimum",
     "paper-no-rescale": "the same without rescaling",
+    "paper-no-attention": "its FFN permutations alone (w/o ATTN in its Figure 3)",
+    "paper-no-ffn": "its QK and VO rotations and rescaling alone (w/o FFN)",
+    "paper-no-rotation": "its FFN permutations and the rescaling of QK and VO, without rotations",
     "attention": "what acts inside attention: heads, QK, VO and their biases",
     "ffn": "what acts inside the MLPs: neurons, experts and their scales",
     "none": "nothing",
@@ -31,6 +34,8 @@ class Selection:
     """Solve in the canonical gauge (minimum norm, biases folded)."""
     rescale: bool = False
     """Follow the rotations by the paper's rescaling (Eq. 12)."""
+    rotate: bool = True
+    """Whether continuous spaces are turned, and not only rescaled."""
     joint: bool = False
     """Solve rotation and rescaling together in that last step."""
     frame: Spec | None = None
@@ -85,7 +90,8 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
     return Selection(
         spec.restrict(chosen),
         gauge=not paper,
-        rescale=paper in (["paper"], ["paper-joint"]),
+        rescale=bool(paper) and paper[0] not in ("paper-no-rescale", "paper-no-attention"),
+        rotate=paper != ["paper-no-rotation"],
         joint=paper == ["paper-joint"],
         frame=frame,
         notes=notes,
@@ -99,6 +105,9 @@ def _preset(word: str, local: dict[str, str]) -> set[str] | None:
         "paper": _PAPER,
         "paper-joint": _PAPER,
         "paper-no-rescale": _PAPER,
+        "paper-no-attention": _PAPER - _ATTENTION,
+        "paper-no-ffn": _PAPER & _ATTENTION,
+        "paper-no-rotation": _PAPER,
         "attention": _ATTENTION,
         "ffn": set(local.values()) - _ATTENTION,
         "none": set(),

@@ -29,26 +29,27 @@ from isomerge.symmetry.units import Unit
 
 
 def write_endpoints(
-    stream: StreamWriter, solvers: Sequence[PairSolver | TransportSolver], key: str
+    stream: StreamWriter, solvers: Sequence[PairSolver | TransportSolver], key: str, *, name: str = "aligned"
 ) -> tuple[list[Model], list[list[UnitResult]]]:
     """Write every source where its solver moves it; returns the aligned models, the anchor first, and what was
     found.
 
-    Every solver has its alignment as ``given`` from then on; a transport that is none has none.
+    ``name`` is what their folders are called. Every solver has its alignment as ``given`` from then on; a transport
+    that is none has none.
     """
     if not solvers:
         return [stream.donor], []
     anchor, found, results = solvers[0].anchor, [], []
     for k, solver in enumerate(solvers):
-        folder, patch = stream.writer.blob(f"aligned-{k}"), stream.writer.blob(f"aligned-{k}.safetensors")
-        record = stream.done(f"aligned {k}")
+        folder, patch = stream.writer.blob(f"{name}-{k}"), stream.writer.blob(f"{name}-{k}.safetensors")
+        record = stream.done(f"{name} {k}")
         if record is None:
             output = intermediate_output(stream.output, folder, solver.dtype)
             here = _write_one(solver, anchor, output, [key, k])
             solver.given = solver.alignment(elements_of_results(here))
             if solver.given is not None:
                 solver.given.save(patch)
-            stream.writer.commit(f"aligned {k}", {"results": [r.record() for r in here]})
+            stream.writer.commit(f"{name} {k}", {"results": [r.record() for r in here]})
         else:
             here = [UnitResult.restored(r) for r in record["results"]]
             solver.given = Alignment.load(patch, solver.source.declared) if patch.is_file() else None

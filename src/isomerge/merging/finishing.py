@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from isomerge.evidence.card import RECIPE, alignment_file, model_card
+from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
+from isomerge.evidence.layer_scan import scan_picture
 from isomerge.fusion.fusion import Fusion
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
@@ -40,6 +42,9 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
     taught = [*report["streams"], report.get("mean") or {}]
     report["measured"], notes = measured(plan, stream, learned=any(found.get("learned") for found in taught))
     report["notes"] += notes
+    if (scan := plan.options.scan) is not None:
+        report["layer_scan"] = dict(scan)
+        more[SCAN_PICTURE] = scan_picture(scan)
     stream.finish(report, alignments, _card(plan.fusion, report, recipe), more=more, links=links)
 
 

@@ -54,13 +54,15 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
     try:
         if not examples.labelled:
             return None, ["nothing was measured, as the data have no labels, and so there is no loss"]
+        if not plan.options.parents:
+            models = []
         rows, together = _parents(models, examples, device, plan.output.max_memory)
         with stream.as_checkpoint() as folder:
             merged = evaluate(load_module(folder, device=device), examples, batch_size_of(examples))
     except IsomergeError as error:
         return None, [f"nothing was measured: {error}"]
     report: dict[str, Any] = {
-        "data": GENERATE if stream.done(GENERATE) is not None else shown(data),
+        "data": GENERATE if plan.makes_data else shown(data),
         "examples": len(examples),
         "held_out": learned,
         "unit": merged.unit,
@@ -69,7 +71,7 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
         "ensemble": None if together is None else _row(together),
     }
     apart = ["the models' ensemble was not measured, as they do not fit in memory together"]
-    return report, apart if together is None else []
+    return report, apart if together is None and models else []
 
 
 def _judging(examples: Examples, settings: LearnSettings | None, *, learned: bool) -> Examples:
@@ -84,6 +86,8 @@ def _parents(
 ) -> tuple[list[Measure], Measure | None]:
     """The measures of models, and of their ensemble; of one model at a time where memory is too small for all."""
     size = batch_size_of(examples)
+    if not models:
+        return [], None
     weights = sum(prod(info.shape) for model in models for info in model.checkpoint.tensors.values())
     if 4.0 * weights > min(ROOM * free_memory(), limit or float("inf")):
         return [evaluate(module_as_told(model, device), examples, size) for model in models], None

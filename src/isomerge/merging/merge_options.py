@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,10 @@ class MergeOptions:
     """Data for REPAIR (`isomerge.fusion.forward.repair`), which re-normalises the merged model's activations."""
     heads: str = "average"
     """Whose classifier heads are written (`isomerge.merging.heads`)."""
+    scan: Mapping[str, Any] | None = None
+    """What was tried to select layers (`isomerge.commands.layer_selection`): for the report."""
+    parents: bool = True
+    """Whether the models that go in are measured beside the merge."""
     recipe: Callable[[str, bool], str] | None = None
     """The YAML that is kept with the output, from the spaces that were matched and whether they must stand in
     it."""

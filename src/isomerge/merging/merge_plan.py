@@ -28,7 +28,7 @@ from isomerge.merging.parameter_checks import check_parameters
 from isomerge.merging.recipe.yaml_text import plain_value
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import Model, working_dtype
-from isomerge.models.unit_plan import make_plan
+from isomerge.models.unit_plan import Plan, make_plan
 from isomerge.observe.read_files import data_key, file_stamp
 from isomerge.options import unused
 from isomerge.run.cost import room_for_units
@@ -40,9 +40,10 @@ from isomerge.run.run_verdict import (
 )
 from isomerge.run.running_cost import fusing_memory
 from isomerge.run.writing_run import Output, run_key
+from isomerge.solve.baselines.baselines import SOFT
 from isomerge.solve.match_checks import check_matching, check_statistics_files, with_data_for_method
 from isomerge.solve.match_inputs import inputs_key
-from isomerge.solve.match_options import OURS
+from isomerge.solve.match_options import GENERATE, OURS
 from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.pairs.written_gains import CommonGains
 from isomerge.solve.standing import chosen_spaces, leaves_alone, none_matched, standings
@@ -58,6 +59,7 @@ class MergePlan:
         self.donor = models[0]
         self.gains: CommonGains | None = None
         self.aligns = bool(options.align)
+        self.makes_data = GENERATE in (matching.data, matching.learn)
         self._check_options()
         self.heads = heads_of(options.heads, models)
         if options.heads == "copy" and not any(map(head_blocks, models)):
@@ -68,7 +70,14 @@ class MergePlan:
         self.dtype = working_dtype(models)
         self.told = self._look()
         options, matching = self.options, self.options.matching  # with what was decided
-        plan = make_plan(self.donor, models[1:], self.spaces, options.layers)
+        self.first: Plan | None = None
+        layers = options.layers
+        if matching.match in SOFT and self.spaces.startswith(
+            "paper"
+        ):  # transported from where the paper moves them
+            self.first = make_plan(self.donor, models[1:], self.spaces, layers)
+            self.first_spaces, self.spaces, layers = self.spaces, "all", None
+        plan = make_plan(self.donor, models[1:], self.spaces, layers)
         notes += self.told
         if not self.heads.apart and (note := unlike_heads(models)):
             notes.append(note)
@@ -223,6 +232,7 @@ class MergePlan:
             options.heads,
             None if self.recipe is None else plain_value(self.recipe),  # what it says, not how it is written
             self.left,
+            None if self.first is None else self.first_spaces,
         )
         return run_key("merge", self.read, *self.fusion.key(), *settings)
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from isomerge.evidence.distance import summarise
 from isomerge.fusion.fusion import Fusion, fusion_of
+from isomerge.merging.endpoints import write_endpoints
 from isomerge.merging.finishing import finish
 from isomerge.merging.forward_fusion import fuse_forward
 from isomerge.merging.head_folders import apart_names
@@ -29,7 +31,7 @@ from isomerge.solve.baselines.transport_solver import TransportSolver
 from isomerge.solve.many.mean_solutions import prepare_mean
 from isomerge.solve.match_inputs import check_data, with_generated
 from isomerge.solve.match_options import OURS
-from isomerge.solve.pairs.pair import PairSolver
+from isomerge.solve.pairs.pair import PairSolver, rows_of
 from isomerge.solve.pairs.solutions import prepare_solutions
 from isomerge.solve.pairs.written_gains import prepare_gains
 from isomerge.symmetry.alignment import Alignment
@@ -117,7 +119,9 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
     elif options.anchor == "none":
         mean = prepare_mean(stream, solvers, matching, plan.fusion.weights(len(plan.models)))
     elif matching.match in SOFT:
+        solvers, before = _moved_first(plan, stream)
         used, streams = prepare_transport(stream, solvers, matching)
+        streams = [{**found, **more} for found, more in zip(streams, before, strict=True)]
     else:
         streams = prepare_solutions(stream, solvers, matching)
     if not streams and mean is None:
@@ -136,6 +140,19 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
     how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
     how |= {"anchor": "none", "mean": mean} if mean is not None else {}
     return used, how
+
+
+def _moved_first(plan: MergePlan, stream: StreamWriter) -> tuple[list[PairSolver], list[dict[str, Any]]]:
+    """The pairs that are transported: as they are stored, or with the sources where the paper's algorithm moves
+    them; and what to tell of that, source by source."""
+    if plan.first is None:
+        return plan.solvers, [{} for _ in plan.solvers]
+    how: dict[str, Any] = {"guard": False, "device": plan.options.matching.matching_device}
+    pairs = [PairSolver(plan.target, source, plan.first, plan.dtype, **how) for source in plan.sources]
+    models, results = write_endpoints(stream, pairs, plan.key(), name="first")
+    moved = [PairSolver(plan.target, model, plan.plan, plan.dtype, **how) for model in models[1:]]
+    told = [{"first": {"spaces": plan.first_spaces, "distance": summarise(rows_of(found))}} for found in results]
+    return moved, told
 
 
 def _take_gains(plan: MergePlan, stream: StreamWriter) -> None:

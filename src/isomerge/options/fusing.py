@@ -90,6 +90,11 @@ class FusingOptions(Options):
         "What the models are aligned onto: the first model, or none of them (their common mean).",
         panel=ALIGNMENT,
     )
+    select_layers: str | None = option(
+        None,
+        "validation: match each layer alone, and the first and last so many, and keep what is best on --data.",
+        panel=ALIGNMENT,
+    )
     onto: Any = option(
         None,
         "The model that all are aligned onto, where it is not the first.",

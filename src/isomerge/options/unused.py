@@ -317,6 +317,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "source_bases": REFUSED,
         "align": ALWAYS,
         "anchor": REFUSED,
+        "select_layers": REFUSED,
         "onto": _aligned,
         "spaces": _aligned,
         "layers": _layers,

@@ -17,7 +17,7 @@ from isomerge.observe.read_files import paths_read
 from isomerge.observe.stats.statistics_header import check_statistics
 from isomerge.options import MatchingOptions
 from isomerge.options.unused import note
-from isomerge.solve.baselines.baselines import check_match, reads_activations
+from isomerge.solve.baselines.baselines import SOFT, check_match, reads_activations
 from isomerge.solve.canonical.canonical_units import SHARES
 from isomerge.solve.learn.settings import NO_EFFORT, settings_of
 from isomerge.solve.match_options import GENERATE, OURS, Matching
@@ -51,11 +51,11 @@ def check_matching(matching: Matching, sources: int, spaces: str = "", *, models
     check_match(matching)
     if models and GENERATE in (matching.data, matching.learn):
         check_kinds(models)
-    if matching.match != OURS and spaces.startswith("paper"):
+    if matching.match not in (OURS, *SOFT) and spaces.startswith("paper"):
         raise IsomergeError(
             f"--spaces {spaces} is another algorithm than --match {matching.match}: choose one of them"
         )
-    if matching.needs_models and spaces.startswith("paper"):
+    if matching.needs_models and matching.match == OURS and spaces.startswith("paper"):
         raise IsomergeError(
             f"--spaces {spaces} is an algorithm of weights alone: leave the data out, or choose other spaces"
         )
@@ -178,7 +178,7 @@ def with_data_for_method(matching: Matching, spaces: str) -> Matching:
     """The same match, with its data for the method and for measuring alone where it looks at weights: the paper's
     algorithm, and baselines by weights."""
     looks = matching.learn or matching.search or matching.input_metric or matching.stats
-    by_weights = spaces.startswith("paper") or (matching.match != OURS and not reads_activations(matching))
+    by_weights = spaces.startswith("paper") if matching.match == OURS else not reads_activations(matching)
     return (
         replace(matching, for_method=True) if matching.data is not None and by_weights and not looks else matching
     )

@@ -12,6 +12,7 @@ from isomerge.solve.learn.settings import LearnSettings
 from isomerge.solve.learn.simplex import MatchedSimplex
 from isomerge.solve.learn.together import learn_together
 from isomerge.solve.many.mean_solver import ManySolver
+from isomerge.solve.many.unit_mean import solve_unit_means
 from isomerge.solve.match_options import OURS, Matching
 from isomerge.solve.pairs.match_evidence import MatchEvidence
 from isomerge.solve.pairs.pair import PairSolver
@@ -34,10 +35,6 @@ def check_anchor(anchor: str, matching: Matching, spaces: str) -> None:
         return
     if matching.match != OURS:
         raise IsomergeError(f"--match {matching.match} matches onto one anchor: leave --anchor none out")
-    if spaces.startswith("paper"):
-        raise IsomergeError(
-            f"--spaces {spaces} matches onto one anchor: leave --anchor none out, or choose other spaces"
-        )
     if matching.input_metric:
         raise IsomergeError("--input-metric moves one model at a time: leave --anchor none out")
     if matching.search is not None:
@@ -84,6 +81,8 @@ def _solve(
     run: UnfinishedRun, solvers: Sequence[PairSolver], matching: Matching, weights: Sequence[float]
 ) -> tuple[dict[str, Any], list[Alignment]]:
     first, observer = solvers[0], run.observer
+    if not first.plan.selection.gauge:  # an algorithm of pairs
+        return solve_unit_means(solvers, shares_of(weights), observer)
     models = [first.anchor, *(solver.source for solver in solvers)]
     evidence = MatchEvidence(matching, first.anchor, observer)
     every = [evidence.of_anchor, *(evidence.of_source(solver.source, k) for k, solver in enumerate(solvers))]

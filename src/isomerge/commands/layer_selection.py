@@ -1,0 +1,102 @@
+"""``--select-layers validation``: validation data decide which layers are matched, as in Table 2 of the paper.
+
+Every layer alone, the first and the last so many, all, and none are matched in turn; each merge is measured on the
+data, and the best one's layers are those of the merge that is written.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isomerge.commands.merging import Merge, planned_merge
+from isomerge.errors import IsomergeError
+from isomerge.options import OpeningOptions, OutputOptions, RunningOptions
+from isomerge.progress import Observer, quiet
+from isomerge.symmetry.blocks import stacks_of
+
+VALIDATION = "validation"
+NONE, ALL = "none", "all"
+
+
+def candidates(count: int) -> list[str]:
+    """The choices of layers of a stack: none, all, each alone, the first k and the last k."""
+    ends = [f"{kind}:{k}" for kind in ("head", "tail") for k in range(2, count)]
+    return [NONE, ALL, *map(str, range(count)), *ends]
+
+
+def check_selection(merge: Merge) -> None:
+    """Refuse what cannot be selected, before anything is opened.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if merge.select not in (None, VALIDATION):
+        raise IsomergeError(f"--select-layers {merge.select}: choose validation, or name --layers")
+    if merge.select is None:
+        return
+    if merge.match.data is None:
+        raise IsomergeError("--select-layers validation needs validation data: add --data DATA")
+    if merge.how["layers"] is not None or not merge.how["align"]:
+        raise IsomergeError(
+            "--select-layers chooses what is matched: leave --layers and --no-align out"
+        )
+    if merge.match.learn is not None or merge.match.search is not None:
+        raise IsomergeError(
+            "--select-layers matches single layers: leave --learn and --search out"
+        )
+
+
+def with_selected_layers(
+    merge: Merge,
+    *,
+    opening: OpeningOptions,
+    writing: OutputOptions,
+    running: RunningOptions,
+    observer: Observer = quiet,
+) -> Merge:
+    """The merge with the layers that are best on its data, and with the scan that told them; the merge itself where
+    nothing is to be selected.
+
+    Raises:
+        IsomergeError: see `check_selection`; or the models have no layers, or the data no labels.
+    """
+    check_selection(merge)
+    if merge.select is None:
+        return merge
+    spaces = merge.how["spaces"] or "default"
+    plain = replace(merge.match, decides=False, may_learn=False)
+    base = replace(merge, select=None, match=plain, how={**merge.how, "spaces": spaces}, parents=False)
+    how: dict[str, Any] = {"opening": opening, "writing": replace(writing, overwrite=True), "running": running}
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
+        out = Path(scratch) / "candidate"
+        with planned_merge(base, out, **how) as planned:
+            stacks = stacks_of([block for unit in planned.plan.plan.units for block in unit.blocks])
+        if not stacks:
+            raise IsomergeError(f"{merge.job.models[0]}: no layers, of which --select-layers could choose")
+        choices = candidates(max(stacks.values()))
+        for number, layers in enumerate(choices):
+            observer(f"selecting layers: {layers}", number, len(choices))
+            with planned_merge(replace(base, how=_how(base.how, layers)), out, **how) as planned:
+                report = planned.run()
+            if report["measured"] is None:
+                raise IsomergeError(f"--select-layers validation: {report['notes'][-1]}")
+            rows.append({"layers": layers, **report["measured"]["merged"]})
+    best = min(rows, key=_badness)
+    scan = {"by": VALIDATION, "candidates": rows, "chosen": best["layers"]}
+    return replace(base, how=_how(base.how, best["layers"]), scan=scan, parents=True)
+
+
+def _how(how: Mapping[str, Any], layers: str) -> dict[str, Any]:
+    if layers == NONE:
+        return {**how, "align": False, "spaces": None}
+    return {**how, "layers": None if layers == ALL else layers}
+
+
+def _badness(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Less accuracy is worse, then more loss."""
+    return (-(row["accuracy"] or 0.0), row["loss"])
