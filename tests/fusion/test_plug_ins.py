@@ -14,6 +14,8 @@ import torch
 from isomerge.errors import IsomergeError
 from isomerge.fusion import registry
 from isomerge.fusion.fusion import fusion_of
+from solve.disguises import single
+from toys import tensors
 
 CODE = '''
 """A scratch plug-in."""
@@ -115,3 +117,21 @@ def test_methods_lists_it_and_help_does_not_load_it(install, tmp_path: Path) -> 
     assert "scratch_listed 1.2" in rows["listed"]["source"]
     assert rows["listed"]["parameters"]["pull"]["default"] == 0.5
     assert rows["linear"]["source"] == "isomerge"
+
+
+def test_merges_by_recipe_and_command_line_are_those_by_hand(install, tmp_path: Path) -> None:
+    install("scratch_merged", "merged_by")
+    models = [str(single("llama", tmp_path / str(seed), seed)) for seed in (1, 2)]
+    recipe = tmp_path / "recipe.yml"
+    entries = "".join(f"  - model: {name}\n" for name in models)
+    recipe.write_text(f"merge_method: merged_by\nparameters: {{pull: 0.25}}\nalign: false\nmodels:\n{entries}")
+    words = ["--method", "merged_by", "-p", "pull=0.25", "--no-align"]
+    paths = os.pathsep.join([str(tmp_path), str(Path(registry.__file__).parents[2])])
+    for asked, out in (([str(recipe)], "r"), ([*models, *words], "c")):
+        command = [sys.executable, "-m", "isomerge", "merge", *asked, "-o", str(tmp_path / out)]
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        first, last, merged = (tensors(Path(p)) for p in (*models, str(tmp_path / out)))
+        for key, value in merged.items():
+            assert torch.allclose(value, first[key] + 0.25 * (last[key] - first[key]), atol=1e-6), key
+        assert any(not torch.equal(merged[key], first[key]) for key in merged)
