@@ -17,7 +17,7 @@ ROOT = Path(isomerge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 ORDER = [
     {"arithmetic", "errors", "lock", "pieces", "progress"},
-    {"files"},
+    {"files", "plug_ins"},
     {"remembered", "config"},
     {"options", "symmetry", "checkpoint"},
     {"archs", "matching"},

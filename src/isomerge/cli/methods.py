@@ -12,11 +12,11 @@ from isomerge.options import ReportOptions
 def methods(*, telling: ReportOptions) -> None:
     """List the merge methods: what each does, its parameters, and whether it needs a base model."""
     from isomerge.cli.console import Voice, write_json
-    from isomerge.fusion.registry import methods as registered
+    from isomerge.fusion.registry import source, with_plug_ins
 
     voice = Voice(telling.quiet)
     rows: list[dict[str, Any]] = []
-    for method in registered().values():
+    for method in with_plug_ins().values():
         options = {
             name: {
                 "per_model": option.per_model,
@@ -26,9 +26,8 @@ def methods(*, telling: ReportOptions) -> None:
             }
             for name, option in method.options.items()
         }
-        rows.append(
-            {"method": method.name, "summary": method.summary, "base_model": method.base, "parameters": options}
-        )
+        row = {"method": method.name, "summary": method.summary, "base_model": method.base, "parameters": options}
+        rows.append(row | {"source": source(method)})
         words = [
             f"{name}{'' if o['required'] else '=' + str(o['default'])}{' (per model)' if o['per_model'] else ''}"
             for name, o in options.items()
@@ -36,4 +35,6 @@ def methods(*, telling: ReportOptions) -> None:
         base = {"none": "", "optional": " [base_model]", "required": " base_model,"}[method.base]
         voice.say(f"{method.name}:{base} {', '.join(words)}".rstrip(" ,:"), style="bold")
         voice.say(f"    {method.summary}")
+        if not method.built_in:
+            voice.say(f"    from {rows[-1]['source']}")
     write_json(telling.json, {"command": "methods", "methods": rows})

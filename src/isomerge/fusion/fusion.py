@@ -9,7 +9,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.fusion.method_parameters import Parameters, of_models
-from isomerge.fusion.registry import Method
+from isomerge.fusion.registry import Method, code_of
 from isomerge.fusion.registry import method as merge_method
 
 
@@ -32,7 +32,8 @@ class Fusion:
 
     def key(self) -> list[Any]:
         """What determines the result beside the models: for the key of a run."""
-        return [self.method.name, repr(self.parameters), self.first, self.seed if self.method.random else None]
+        seed = self.seed if self.method.random else None
+        return [self.method.name, repr(self.parameters), self.first, seed, *code_of(self.method)]
 
     def weights(self, count: int) -> list[float]:
         """How much each of a run's models counts, for a common mean: by the method's weights in the middle of the

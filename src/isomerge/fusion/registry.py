@@ -13,11 +13,13 @@ run's seed and the tensor's name, so that neither the order of tensors nor the n
 ``notes`` is a list to which it appends what users should know of a tensor. Ranges, choices, the number of models
 and how large a result can be are said by `isomerge.fusion.method_options.limited`.
 
-Adding a method is one file in this folder.
+Adding a method is one file in this folder, or a package with an entry point of the group ``isomerge.methods``
+(`isomerge.plug_ins`), whose name is the method's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -33,6 +35,7 @@ import isomerge.fusion as package
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import Bound
 from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
+from isomerge.plug_ins import METHODS, load, origin, plug_ins
 
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
@@ -168,6 +171,21 @@ class Method:
 _METHODS: dict[str, Method] = {}
 
 
+def _register(method: Method) -> Callable[..., Any]:
+    """Put a method into the register and return its function.
+
+    Raises:
+        IsomergeError: another module has a method of that name.
+    """
+    own, there = method.function.__module__, _METHODS.get(method.name)
+    if there is not None and there.function.__module__ != own:
+        raise IsomergeError(
+            f"merge method {method.name}: {own} and {there.function.__module__} both register that name; rename one"
+        )
+    _METHODS[method.name] = method
+    return method.function
+
+
 def scale_free(function: Callable[..., Any]) -> Callable[..., Any]:
     """Declare, below the decorator that registers it, that a method of tensors commutes with factors of
     coordinates."""
@@ -177,38 +195,33 @@ def scale_free(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def merge_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of aligned tensors under its name."""
-    _METHODS[function.__name__] = describe(function)
-    return function
+    return _register(describe(function))
 
 
 def elementwise_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of aligned tensors whose result depends, entry by entry, on that entry of the models
     alone; it is given pieces of tensors, flattened."""
-    _METHODS[function.__name__] = replace(describe(function), elementwise=True)
-    return function
+    return _register(replace(describe(function), elementwise=True))
 
 
 def widening_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of aligned tensors that takes them in any floating dtype, half precision too, computes in
     `isomerge.pieces.wide_dtype` piece by piece, and puts the result into the keyword parameter ``out`` (None: into
     a tensor in that dtype)."""
-    _METHODS[function.__name__] = replace(describe(function), widening=True)
-    return function
+    return _register(replace(describe(function), widening=True))
 
 
 def unit_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function of work units: ``function(spec, units, *, options) -> {block: tensor}``, where ``units``
     are, per model, the aligned tensors by block. Blocks that it does not return are averaged by the parameter
     ``weight``."""
-    _METHODS[function.__name__] = describe(function, unit=True)
-    return function
+    return _register(describe(function, unit=True))
 
 
 def forward_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function that runs the aligned models on examples: ``function(run, *, options) -> (module,
     report)``, where ``run`` is an `isomerge.merging.endpoints.Forward` and the module has the merged parameters."""
-    _METHODS[function.__name__] = describe(function, forward=True)
-    return function
+    return _register(describe(function, forward=True))
 
 
 def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool = False) -> Method:
@@ -250,7 +263,9 @@ def describe(function: Callable[..., Any], *, unit: bool = False, forward: bool 
 
 def kind_of(function: Callable[..., Any], parameter: inspect.Parameter) -> type:
     """The type of an option, from its annotation."""
-    words = {word.strip() for word in str(parameter.annotation).split("|")} - {"None"}
+    said = parameter.annotation  # a text, where the module has `from __future__ import annotations`
+    text = said.__name__ if isinstance(said, type) else str(said)
+    words = {word.strip() for word in text.split("|")} - {"None"}
     found = next((kind for kind in KINDS if words == {kind.__name__}), None)
     if found is None:
         raise TypeError(f"{function.__name__}: {parameter.name} must be annotated as bool, int, float or str")
@@ -265,20 +280,65 @@ def _load_all() -> None:
 
 
 def methods() -> dict[str, Method]:
-    """All methods, by name."""
+    """All methods that are loaded, by name: isomerge's own, and those of modules that were imported."""
     _load_all()
     return dict(sorted(_METHODS.items()))
 
 
-def method(name: str) -> Method:
-    """The method of that name.
+def with_plug_ins() -> dict[str, Method]:
+    """All methods, by name, those of installed packages loaded too.
 
     Raises:
-        IsomergeError: there is none.
+        IsomergeError: a package cannot be imported, or a name is taken twice.
     """
-    known = methods()
+    return {name: method(name) for name in sorted({*methods(), *plug_ins(METHODS)})}
+
+
+def method(name: str) -> Method:
+    """The method of that name: isomerge's own, a module's that was imported, or an installed package's.
+
+    Raises:
+        IsomergeError: there is none, its package cannot be imported, or the name is taken twice.
+    """
+    known, points = methods(), plug_ins(METHODS)
+    takers = [origin(point) for point in points.get(name, ())]
+    if name in known and known[name].built_in:
+        takers.insert(0, "isomerge itself")
+    if len(takers) > 1:
+        raise IsomergeError(
+            f"merge method {name}: {' and '.join(takers)} both have that name; uninstall or rename one"
+        )
+    if name in points:
+        load(points[name][0])
+        known = methods()
+        if name not in known:
+            raise IsomergeError(
+                f"merge method {name}: the plug-in of {takers[0]} registers no method of that name; decorate a "
+                f"function {name} with isomerge.fusion.registry.merge_method"
+            )
     if name not in known:
-        near = get_close_matches(str(name).lower(), known, 1)
+        there = sorted({*known, *points})
+        near = get_close_matches(str(name).lower(), there, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise IsomergeError(f"--method {name}: no such merge method{hint}; there are {', '.join(known)}")
+        raise IsomergeError(f"--method {name}: no such merge method{hint}; there are {', '.join(there)}")
     return known[name]
+
+
+def source(method: Method) -> str:
+    """Where a method comes from: isomerge, an installed package, or a module that was imported."""
+    if method.built_in:
+        return "isomerge"
+    points = plug_ins(METHODS).get(method.name)
+    return origin(points[0]) if points else f"module {method.function.__module__}"
+
+
+def code_of(method: Method) -> list[str]:
+    """What a run's key has of a method's code: nothing of isomerge's own, of others their source and a digest of
+    their module's text."""
+    if method.built_in:
+        return []
+    try:
+        text = inspect.getsource(inspect.getmodule(method.function) or method.function)
+    except (OSError, TypeError):  # written at a prompt, or compiled
+        text = ""
+    return [source(method), hashlib.sha256(text.encode()).hexdigest()]

@@ -1,0 +1,137 @@
+"""Merge methods of other packages, by entry points: a scratch package whose dist-info folder stands on the path."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from isomerge.errors import IsomergeError
+from isomerge.fusion import registry
+from isomerge.fusion.fusion import fusion_of
+from solve.disguises import single
+from toys import tensors
+
+CODE = '''
+"""A scratch plug-in."""
+from isomerge.fusion.registry import elementwise_method
+
+@elementwise_method
+def NAME(tensors, *, pull: float = 0.5):
+    """The first model, pulled towards the last."""
+    return tensors[0] + pull * (tensors[-1] - tensors[0])
+'''
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Writes a package with one entry point onto the path, and forgets it afterwards."""
+    monkeypatch.setattr(registry, "_METHODS", dict(registry.methods()))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    written: list[str] = []
+
+    def write(package: str, method: str, code: str = CODE) -> Path:
+        file = tmp_path / f"{package}.py"
+        file.write_text(code.replace("NAME", method))
+        info = tmp_path / f"{package}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text(f"[isomerge.methods]\n{method} = {package}\n")
+        written.append(package)
+        return file
+
+    yield write
+    for package in written:
+        sys.modules.pop(package, None)
+
+
+def test_a_package_s_method_is_loaded_when_it_is_named(install) -> None:
+    install("scratch_pull", "pulled")
+    registry.method("linear")
+    assert "scratch_pull" not in sys.modules  # another name loads nothing
+    first, last = torch.randn(2, 5, 3).unbind()
+    method = registry.method("pulled")
+    merged = method.fuse([first, last], {"pull": 0.25})
+    assert torch.equal(merged, first + 0.25 * (last - first))
+    assert not torch.equal(merged, (first + last) / 2)
+    assert "scratch_pull 1.2" in registry.source(method)
+    with pytest.raises(IsomergeError, match="did you mean `pull`"):
+        method.check_value("pul", 1.0, "pul")
+
+
+def test_its_code_is_part_of_the_key(install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("scratch_key", "keyed")
+    one = fusion_of(2, method="keyed").key()
+    monkeypatch.setattr(registry.inspect, "getsource", lambda _: "changed")
+    assert fusion_of(2, method="keyed").key() != one
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "words"),
+    [
+        (
+            "broken",
+            "raise RuntimeError('no such thing')",
+            ["scratch_bad 1.2", "broken", "RuntimeError: no such thing"],
+        ),
+        ("absent", "", ["scratch_bad 1.2", "registers no method of that name"]),
+        ("linear", CODE, ["isomerge itself and scratch_bad 1.2"]),
+    ],
+)
+def test_refusals_name_the_package(install, method: str, code: str, words: list[str]) -> None:
+    install("scratch_bad", method, code)
+    with pytest.raises(IsomergeError) as caught:
+        registry.method(method)
+    for word in words:
+        assert word in caught.value.sentence
+
+
+def test_two_packages_with_one_name(install) -> None:
+    install("scratch_one", "twice")
+    install("scratch_two", "twice")
+    with pytest.raises(IsomergeError, match=r"scratch_one 1\.2 .* and scratch_two 1\.2"):
+        registry.method("twice")
+
+
+def test_methods_lists_it_and_help_does_not_load_it(install, tmp_path: Path) -> None:
+    file = install("scratch_listed", "listed")
+    with file.open("a") as code:
+        code.write(f"\nopen({str(tmp_path / 'loaded')!r}, 'w').close()\n")
+    paths = os.pathsep.join([str(tmp_path), str(Path(registry.__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "isomerge", *words]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    run("--help")
+    assert not (tmp_path / "loaded").exists()
+    run("methods", "--json", str(tmp_path / "methods.json"))
+    assert (tmp_path / "loaded").exists()
+    rows = {row["method"]: row for row in json.loads((tmp_path / "methods.json").read_text())["methods"]}
+    assert "scratch_listed 1.2" in rows["listed"]["source"]
+    assert rows["listed"]["parameters"]["pull"]["default"] == 0.5
+    assert rows["linear"]["source"] == "isomerge"
+
+
+def test_merges_by_recipe_and_command_line_are_those_by_hand(install, tmp_path: Path) -> None:
+    install("scratch_merged", "merged_by")
+    models = [str(single("llama", tmp_path / str(seed), seed)) for seed in (1, 2)]
+    recipe = tmp_path / "recipe.yml"
+    entries = "".join(f"  - model: {name}\n" for name in models)
+    recipe.write_text(f"merge_method: merged_by\nparameters: {{pull: 0.25}}\nalign: false\nmodels:\n{entries}")
+    words = ["--method", "merged_by", "-p", "pull=0.25", "--no-align"]
+    paths = os.pathsep.join([str(tmp_path), str(Path(registry.__file__).parents[2])])
+    for asked, out in (([str(recipe)], "r"), ([*models, *words], "c")):
+        command = [sys.executable, "-m", "isomerge", "merge", *asked, "-o", str(tmp_path / out)]
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        first, last, merged = (tensors(Path(p)) for p in (*models, str(tmp_path / out)))
+        for key, value in merged.items():
+            assert torch.allclose(value, first[key] + 0.25 * (last[key] - first[key]), atol=1e-6), key
+        assert any(not torch.equal(merged[key], first[key]) for key in merged)
