@@ -41,13 +41,9 @@ def check_selection(merge: Merge) -> None:
     if merge.match.data is None:
         raise IsomergeError("--select-layers validation needs validation data: add --data DATA")
     if merge.how["layers"] is not None or not merge.how["align"]:
-        raise IsomergeError(
-            "--select-layers chooses what is matched: leave --layers and --no-align out"
-        )
+        raise IsomergeError("--select-layers chooses what is matched: leave --layers and --no-align out")
     if merge.match.learn is not None or merge.match.search is not None:
-        raise IsomergeError(
-            "--select-layers matches single layers: leave --learn and --search out"
-        )
+        raise IsomergeError("--select-layers matches single layers: leave --learn and --search out")
 
 
 def with_selected_layers(
