@@ -84,7 +84,7 @@ DIRECT: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     **{
         (f, name): ({}, "x")
         for f in ("align", "canon", "merge", "apply")
-        for name in ("out_shard_size", "dtype", "overwrite")
+        for name in ("out_shard_size", "dtype", "overwrite", "push_to_hub", "private")
     },
 }
 """Where the command line has no such case, or it would need a device: what else is asked for, and a value."""

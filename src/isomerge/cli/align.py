@@ -52,6 +52,7 @@ def align(
         distance_table,
         stream_table,
         tell_files,
+        tell_pushed,
         tell_verdict,
         warn_fixed,
         write_json,
@@ -90,4 +91,5 @@ def align(
         voice.say(line)
     tell_verdict(voice, report["verdict"])
     voice.say(f"Wrote {out}: the function of {source}, {'matched' if told else 'closest'} to {onto}.")
+    tell_pushed(voice, writing)
     return write_json(telling.json, report)

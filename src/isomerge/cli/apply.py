@@ -28,7 +28,7 @@ def apply(
 ) -> None:
     """Move MODEL by a saved alignment and write it: the same function in other weights."""
     import isomerge
-    from isomerge.cli.console import Voice, write_json
+    from isomerge.cli.console import Voice, tell_pushed, write_json
     from isomerge.cli.evidence import rounding_lines
 
     voice = Voice(telling.quiet, telling.verbose)
@@ -44,6 +44,8 @@ def apply(
             out_shard_size=writing.out_shard_size,
             dtype=writing.dtype,
             overwrite=writing.overwrite,
+            push_to_hub=writing.push_to_hub,
+            private=writing.private,
             observer=observer,
         )
     if telling.verbose:
@@ -56,4 +58,5 @@ def apply(
     for line in rounding_lines(report):
         voice.say(line)
     voice.say(f"Wrote {out}: moved by {report['distance']['after']:.6g} (norm {report['distance']['norm']:.6g}).")
+    tell_pushed(voice, writing)
     write_json(telling.json, report)

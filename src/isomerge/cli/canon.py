@@ -26,7 +26,7 @@ def canon(
     It says how clear every choice was: where a gap is small, rounding may choose otherwise in a twin.
     """
     import isomerge
-    from isomerge.cli.console import Voice, warn_fixed, write_json
+    from isomerge.cli.console import Voice, tell_pushed, warn_fixed, write_json
     from isomerge.cli.evidence import rounding_lines
 
     voice = Voice(telling.quiet, telling.verbose)
@@ -40,6 +40,8 @@ def canon(
             out_shard_size=writing.out_shard_size,
             dtype=writing.dtype,
             overwrite=writing.overwrite,
+            push_to_hub=writing.push_to_hub,
+            private=writing.private,
             observer=observer,
         )
     for line in rounding_lines(report):
@@ -65,6 +67,7 @@ def canon(
         else "may differ between disguises in what is named above"
     )
     voice.say(f"Wrote {out}: the canonical form, which {unique}.")
+    tell_pushed(voice, writing)
     write_json(telling.json, report)
 
 

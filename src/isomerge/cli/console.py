@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from isomerge.errors import visible
 from isomerge.files import write_whole
-from isomerge.options import MatchingOptions, unused
+from isomerge.options import MatchingOptions, OutputOptions, unused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,6 +187,12 @@ def scan_table(voice: Voice, scan: dict[str, Any], unit: str) -> None:
         for row in scan["candidates"]
     ]
     voice.table("", ["Layers matched", f"loss ({unit})", "accuracy"], rows)
+
+
+def tell_pushed(voice: Voice, writing: OutputOptions) -> None:
+    """Where the output was pushed to, if it was."""
+    if writing.push_to_hub is not None:
+        voice.say(f"Pushed to {writing.push_to_hub}.")
 
 
 def tell_lines(voice: Voice, lines: Iterable[str]) -> None:

@@ -71,7 +71,7 @@ def merge(
     A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`).
     """
     import isomerge
-    from isomerge.cli.console import Voice, tell_files, tell_lines, write_json
+    from isomerge.cli.console import Voice, tell_files, tell_lines, tell_pushed, write_json
     from isomerge.cli.dry_run import tell_merge
     from isomerge.cli.method_words import check_models, parameters_of, said_of_method
     from isomerge.cli.written import check_written
@@ -128,6 +128,7 @@ def merge(
         tell_lines(voice, decided)
     tell_files(voice, files)
     _tell(voice, asked.job, result, out)
+    tell_pushed(voice, writing)
     if report:
         voice.say(f"Report: {isomerge.report(out, spec=asked.spec).save(out / PAGE)}")
     return write_json(telling.json, result)

@@ -66,7 +66,8 @@ def with_selected_layers(
     spaces = merge.how["spaces"] or "default"
     plain = replace(merge.match, decides=False, may_learn=False)
     base = replace(merge, select=None, match=plain, how={**merge.how, "spaces": spaces}, parents=False)
-    how: dict[str, Any] = {"opening": opening, "writing": replace(writing, overwrite=True), "running": running}
+    scratch_writing = replace(writing, overwrite=True, push_to_hub=None, private=False)
+    how: dict[str, Any] = {"opening": opening, "writing": scratch_writing, "running": running}
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
         out = Path(scratch) / "candidate"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.in_memory import as_reference
+from isomerge.checkpoint.pushing import check_push, push
 from isomerge.checkpoint.size import parse_size
 from isomerge.commands.proof import demand_proof
 from isomerge.errors import IsomergeError
@@ -103,7 +104,12 @@ def destination(
             dropped=dropped,
         )
         output.check_apart(models)
+        check_push(writing.push_to_hub)
         yield output
+        if writing.push_to_hub is not None and output.published:
+            observer(f"pushing to {writing.push_to_hub}", 0, 1)
+            message = f"Made by isomerge: {output.out.name}"
+            push(output.out, writing.push_to_hub, private=writing.private, message=message)
 
 
 @contextlib.contextmanager

@@ -51,6 +51,10 @@ class OutputOptions(Options):
     overwrite: bool = option(
         False, "Replace the output folder when the new one is complete.", "--overwrite", panel=OUTPUT
     )
+    push_to_hub: str | None = option(
+        None, "Push the finished folder to this model of the Hub, ORG/NAME.", "--push-to-hub", panel=OUTPUT
+    )
+    private: bool = option(False, "With --push-to-hub: a new model is made private.", "--private", panel=OUTPUT)
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,10 @@ def _written(a: Asked) -> str | None:
     return "no checkpoint is written" if a.out is None else None
 
 
+def _pushed(a: Asked) -> str | None:
+    return "nothing is pushed (--push-to-hub)" if a.push_to_hub is None else _written(a)
+
+
 def _kinds(a: Asked) -> tuple[str, ...]:
     return tuple(part.strip() for part in a.kinds.split(",")) if isinstance(a.kinds, str) else tuple(a.kinds)
 
@@ -248,7 +252,14 @@ def _of_module(a: Asked) -> str | None:
 
 _OPENING: dict[str, Any] = {"spec": ALWAYS, "allow_pickle": ALWAYS, "observer": ALWAYS}
 _RUNNING: dict[str, Any] = {"jobs": ALWAYS, "max_memory": ALWAYS, "engine": ALWAYS, "address": REFUSED}
-_OUTPUT: dict[str, Any] = {"out": ALWAYS, "out_shard_size": _written, "dtype": _written, "overwrite": _written}
+_OUTPUT: dict[str, Any] = {
+    "out": ALWAYS,
+    "out_shard_size": _written,
+    "dtype": _written,
+    "overwrite": _written,
+    "push_to_hub": _written,
+    "private": _pushed,
+}
 _EXAMPLES: dict[str, Any] = {
     "limit": ALWAYS,
     "length": LATE,

@@ -49,6 +49,8 @@ class Output:
     """What works on the units."""
     reads: tuple[Path, ...] = ()
     """Files and folders that are read beside the models: no folder that holds them is replaced."""
+    published: bool = False
+    """Whether the folder is complete and in its place."""
     dropped: bool = False
     """Whether the caller wants what the run finds, and no checkpoint: tensors are dropped, and ``out`` is not
     made."""
@@ -214,4 +216,6 @@ class StreamWriter:
             report["files"] = {name: found.document() for name, found in sorted(sums.items())}
             return {REPORT: report_bytes(report)}
 
-        return self.writer.finish({**files, **(more or {})}, links, completed)
+        found = self.writer.finish({**files, **(more or {})}, links, completed)
+        self.output.published = not self.output.dropped
+        return found
