@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from isomerge.relational.embedding import patches_of as patches_of
     from isomerge.relational.stream import CoordinateStream as CoordinateStream
     from isomerge.relational.stream import GramStream as GramStream
+    from isomerge.relational.token_grams import TokenGramAttention as TokenGramAttention
+    from isomerge.relational.token_grams import moved_gram as moved_gram
+    from isomerge.relational.token_grams import token_gram_attention as token_gram_attention
     from isomerge.relational.transformer import RelationalTransformer as RelationalTransformer
 
 _PLACES = {
@@ -26,9 +29,12 @@ _PLACES = {
     "RelationalBlock": "block",
     "RelationalConfig": "config",
     "RelationalTransformer": "transformer",
+    "TokenGramAttention": "token_grams",
     "choose_anchors": "anchors",
     "from_standard": "conversion",
+    "moved_gram": "token_grams",
     "patches_of": "embedding",
+    "token_gram_attention": "token_grams",
 }
 __all__ = [
     "CoordinateStream",
@@ -37,9 +43,12 @@ __all__ = [
     "RelationalBlock",
     "RelationalConfig",
     "RelationalTransformer",
+    "TokenGramAttention",
     "choose_anchors",
     "from_standard",
+    "moved_gram",
     "patches_of",
+    "token_gram_attention",
 ]
 
 
