@@ -30,13 +30,16 @@ model = load("{folder}")  # a torch module: tokens (B, T) or patches (B, T, pixe
 """
 
 
-def save(model: RelationalTransformer, folder: str | Path, origin: str | None = None) -> None:
+def save(
+    model: RelationalTransformer, folder: str | Path, origin: str | None = None, *, name: str | None = None
+) -> None:
     """Write a relational model into a folder, which is made where it is not there.
 
     Args:
         model: of any float dtype, on any device.
         folder: where; files of these names are replaced.
         origin: what it was made from, for the card.
+        name: what the card calls the folder, where it is moved afterwards.
 
     Raises:
         IsomergeError: it cannot be written.
@@ -46,9 +49,8 @@ def save(model: RelationalTransformer, folder: str | Path, origin: str | None = 
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     about: dict[str, Any] = {"format": "isomerge relational 1", "dtype": dtype, "config": asdict(model.config)}
     write_tensors(folder / WEIGHTS, {name: x.cpu() for name, x in model.state_dict().items()})
-    write_whole(
-        folder / CARD, SAID.format(origin=f", made of {origin}" if origin else "", folder=folder.name).encode()
-    )
+    card = SAID.format(origin=f", made of {origin}" if origin else "", folder=name or folder.name)
+    write_whole(folder / CARD, card.encode())
     write_whole(folder / CONFIG, (json.dumps(about, indent=1, sort_keys=True) + "\n").encode())
 
 
