@@ -48,6 +48,7 @@ NOTED: dict[tuple[str, ...], dict[str, list[str]]] = {
     STATS: {"rows": ["--rows", "9"], "dtype": ["--dtype", "float16"], "fisher_labels": ["--fisher-labels", "sampled"], "seed": ["--seed", "3"]},
     ("diff", "a", "b", "--spaces", "none"): {"layers": ["--layers", "0"]},
     ("canon", "own", "-o", "OUT"): {"untie": ["--untie"]},
+    ("relational", "own", "-o", "OUT"): {"seed": ["--seed", "5"]},
 }  # fmt: skip
 """By a command, the options that do nothing in it, all given at once."""
 WORDS = {

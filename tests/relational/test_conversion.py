@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +211,50 @@ def test_neurons_without_a_scale() -> None:
     one, two = (parts_of(spec, tensors) for spec in (parse_spec(text, config), spec_for(config)))
     assert set(one) == set(two)
     assert torch.equal(one[(1,), "up"].weight, two[(1,), "up"].weight)
+
+
+# ------------------------------------------------------------------ what converts
+
+CONVERTS = {
+    *("gpt2", "gpt2-untied", "llama", "llama-biased", "llama-tied", "llama-mha", "llama-mqa", "qwen2", "phi3"),
+    *(
+        "gpt_neox-full",
+        "starcoder2",
+        "seed_oss",
+        "arcee",
+        "ernie4_5",
+        "gpt_bigcode",
+        "gpt_bigcode-heads",
+        "internlm3",
+    ),
+    *("iquestcoder", "eurobert", "helium", "vit", "vit-plain", "vit_msn"),
+}
+"""The architectures that the page promises, by their toys."""
+MORE = ("cohere", "cohere2", "granite", "stablelm-parallel", "smollm3", "ministral3", "ijepa")
+"""Architectures whose tensors look as if they converted, and that compute something else."""
+
+
+@pytest.mark.parametrize("name", sorted(CONVERTS))
+def test_what_the_page_promises(name: str) -> None:
+    """One function, in float32."""
+    model = standard(name, torch.float32)
+    assert relative(relational_logits(from_standard(model), model), logits(model)) < 1e-4
+
+
+def test_the_page_names_them() -> None:
+    """By the model types of their configs."""
+    page = (Path(__file__).parents[2] / "docs/lab/relational-attention.md").read_text()
+    missing = {name.partition("-")[0] for name in CONVERTS if f"`{name.partition('-')[0]}`" not in page}
+    assert not missing
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_what_computes_something_else_is_refused(name: str) -> None:
+    """By a trial, and the model is left as it was."""
+    model = standard(name, torch.float32).train()
+    with pytest.raises(IsomergeError, match=r"differs by .* % on a trial"):
+        from_standard(model)
+    assert model.training
 
 
 # ------------------------------------------------------------------ refusals

@@ -13,6 +13,7 @@ COMMANDS = {
     "verify": "Are two models the same function modulo symmetry?",
     "fsck": "Is an output still what was written?",
     "canon": "Write a model in its canonical form.",
+    "relational": "Write a model as a function of Gram matrices.",
     "fingerprint": "The hash that all disguises of a model share.",
     "barrier": "Measure the loss between two models, or three.",
     "report": "Write one self-contained HTML page on an output.",

@@ -23,6 +23,7 @@ from isomerge.cli.merge import merge
 from isomerge.cli.methods import methods
 from isomerge.cli.overview import COMMANDS, TAGLINE
 from isomerge.cli.prove import prove
+from isomerge.cli.relational import relational
 from isomerge.cli.report import report
 from isomerge.cli.stats import stats
 from isomerge.cli.stopping import Commands
@@ -47,6 +48,7 @@ _FUNCTIONS = (
     verify,
     fsck,
     canon,
+    relational,
     fingerprint,
     barrier,
     report,

@@ -18,12 +18,13 @@ from isomerge.options.unused import TABLE, note_idle, noting
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
 """Files by the parameters that name them."""
-FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge")
+FOLDERS = ("align", "apply", "canon", "demo", "extract-lora", "merge", "relational")
 """The commands whose ``--out`` is a folder."""
 WORDS = (
     *(
         "address",
         "anchor",
+        "anchors",
         "device",
         "dtype",
         "engine",

@@ -290,6 +290,12 @@ MATCHING: dict[str, Any] = {
     **_LEARNING,
 }
 _SHOWN: dict[str, Any] = {"json": ALWAYS, "quiet": ALWAYS, "verbose": ALWAYS, "dry_run": ALWAYS}
+
+
+def _basis(a: Asked) -> str | None:
+    return None if a.anchors == "random" else "only random anchors are drawn"
+
+
 COMMAND_LINE: dict[str, dict[str, Any]] = {
     "align": {"save_alignment": ALWAYS}, "merge": {"report": ALWAYS}, "inspect": {"print_spec": ALWAYS},
     "report": {"page": ALWAYS}, "fingerprint": {"others": ALWAYS}, "demo": {"out": ALWAYS}, "methods": {},
@@ -337,6 +343,10 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "apply": {"alignment": ALWAYS, "model": ALWAYS, "inverse": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
     "canon": {"model": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
+    "relational": {
+        **dict.fromkeys(("model", "out", "anchors", "full", "chunk", "overwrite"), ALWAYS),
+        "seed": _basis,
+    },
     "distance": {"one": ALWAYS, "two": ALWAYS, "spaces": ALWAYS, "layers": _layers, **_OPENING},
     "orbit_distance": {"one": ALWAYS, "two": ALWAYS, "streams": ALWAYS, **_OPENING},
     "verify": {"one": ALWAYS, "two": ALWAYS, "run": ALWAYS, **_OPENING},

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from isomerge.relational.config import RelationalConfig as RelationalConfig
     from isomerge.relational.conversion import from_standard as from_standard
     from isomerge.relational.embedding import patches_of as patches_of
+    from isomerge.relational.saved import load as load
+    from isomerge.relational.saved import save as save
     from isomerge.relational.stream import CoordinateStream as CoordinateStream
     from isomerge.relational.stream import GramStream as GramStream
+    from isomerge.relational.token_grams import TokenGramAttention as TokenGramAttention
+    from isomerge.relational.token_grams import moved_gram as moved_gram
+    from isomerge.relational.token_grams import token_gram_attention as token_gram_attention
     from isomerge.relational.transformer import RelationalTransformer as RelationalTransformer
 
 _PLACES = {
@@ -26,9 +31,14 @@ _PLACES = {
     "RelationalBlock": "block",
     "RelationalConfig": "config",
     "RelationalTransformer": "transformer",
+    "TokenGramAttention": "token_grams",
     "choose_anchors": "anchors",
     "from_standard": "conversion",
+    "load": "saved",
+    "moved_gram": "token_grams",
     "patches_of": "embedding",
+    "save": "saved",
+    "token_gram_attention": "token_grams",
 }
 __all__ = [
     "CoordinateStream",
@@ -37,9 +47,14 @@ __all__ = [
     "RelationalBlock",
     "RelationalConfig",
     "RelationalTransformer",
+    "TokenGramAttention",
     "choose_anchors",
     "from_standard",
+    "load",
+    "moved_gram",
     "patches_of",
+    "save",
+    "token_gram_attention",
 ]
 
 

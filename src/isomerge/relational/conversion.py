@@ -13,7 +13,7 @@ from isomerge.errors import IsomergeError
 from isomerge.relational.anchors import choose_anchors
 from isomerge.relational.block import RelationalBlock, RelationalMLP
 from isomerge.relational.config import RelationalConfig
-from isomerge.relational.embedding import FixedGram
+from isomerge.relational.embedding import FixedGram, patches_of
 from isomerge.relational.source import Scores, config_of, scores_of, setting
 from isomerge.relational.standard import Parts, convert_attention, fill_attention, full_rotary
 from isomerge.relational.transformer import RelationalTransformer
@@ -22,6 +22,8 @@ from isomerge.symmetry.language.spec import Spec
 
 NORMS = {"O": "rms", "OFixingOnes": "layer"}
 """The norm of a stream, by the rotations that commute with it once its gains are folded."""
+TRIED = 9
+"""Tokens of the trial input of a converted model."""
 
 
 def convert_model(
@@ -42,7 +44,44 @@ def convert_model(
     config = _config(spec, settings, parts, scores, len(vectors), norm=norm, full=full, chunk=chunk)
     found = RelationalTransformer(config).double()
     _fill(found, parts, vectors, atoms, scores)
+    _try_out(model, found)
     return found.to(next(iter(tensors.values())).dtype).eval()
+
+
+@torch.no_grad()
+def _try_out(model: Any, found: RelationalTransformer) -> None:
+    """Run both on one short random input: tensors do not say all that a model does (multipliers, parallel branches,
+    layers without positions).
+
+    Raises:
+        IsomergeError: their logits differ.
+    """
+    first = next(model.parameters())
+    rng, config = torch.Generator().manual_seed(0), found.config
+    if config.patch is None:
+        x = torch.randint(0, config.vocab or 1, (1, min(TRIED, config.length)), generator=rng)
+        ours, theirs = x, {"input_ids": x}
+    else:
+        size = int(config.length**0.5) * int(config.patch**0.5)
+        if size**2 != config.length * config.patch:
+            raise IsomergeError(
+                f"{config.length} patches of {config.patch} pixels are no square picture: from_standard converts "
+                "image classifiers of square pictures"
+            )
+        pixels = torch.randn(1, config.channels, size, size, generator=rng)
+        ours, theirs = patches_of(pixels.double(), int(config.patch**0.5)), {"pixel_values": pixels.to(first.dtype)}
+    training = model.training
+    try:
+        wanted = model.eval()(**{name: x.to(first.device) for name, x in theirs.items()}).logits.double().cpu()
+    finally:
+        model.train(training)
+    apart = float((found.eval()(ours) - wanted).norm() / wanted.norm().clamp_min(1e-300))
+    if not apart <= (5e-2 if torch.finfo(first.dtype).bits < 32 else 1e-3):
+        raise IsomergeError(
+            f"{model.config.model_type} does something that its tensors do not say (a multiplier, parallel "
+            "branches, layers without positions, another pooling), as its relational form differs by "
+            f"{100 * apart:.2g} % on a trial: take a model such as GPT-2, ViT or Llama"
+        )
 
 
 def _norm_of(spec: Spec) -> str:

@@ -1,0 +1,70 @@
+"""A model brought into relational form: converted and tried, then written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.output_folder import PartialFolder
+from isomerge.observe.live.modules import load_module
+from isomerge.options import FolderOptions
+from isomerge.options.relational import RelationalOptions
+from isomerge.relational.conversion import from_standard
+from isomerge.relational.saved import save
+from isomerge.relational.transformer import RelationalTransformer
+
+
+@dataclass
+class Relating:
+    """A converted model and its place."""
+
+    model: RelationalTransformer
+    origin: str
+    place: PartialFolder
+    report: dict[str, Any]
+
+    def run(self) -> dict[str, Any]:
+        """Write it whole; the report.
+
+        Raises:
+            IsomergeError: it cannot be written.
+        """
+        self.place.begin()
+        save(self.model, self.place.model, self.origin, name=self.place.out.name)
+        self.place.publish()
+        return {**self.report, "command": "relational", "out": str(self.place.out)}
+
+
+@contextmanager
+def planned_relational(
+    model: str, out: str | Path, shape: RelationalOptions, writing: FolderOptions
+) -> Iterator[Relating]:
+    """``isomerge relational`` up to where something is written: the conversion shows whether it can be done.
+
+    Raises:
+        IsomergeError: the model cannot be loaded or has no relational form, or the folder cannot be written.
+    """
+    checkpoint = open_checkpoint(model)
+    reads = [checkpoint.folder] if checkpoint.in_folder else []
+    place = PartialFolder(Path(os.path.expanduser(out)), overwrite=writing.overwrite, reads=reads)
+    try:
+        made = from_standard(
+            load_module(model), anchors=shape.anchors, full=shape.full, chunk=shape.chunk, seed=shape.seed
+        )
+        config = made.config
+        report = {
+            "command": "dry-run",
+            "model": str(model),
+            "layers": config.layers,
+            "heads": config.heads,
+            "anchors": config.anchors,
+            "parameters": sum(p.numel() for p in made.parameters()),
+        }
+        yield Relating(made, str(model), place, report)
+    finally:
+        place.release()
