@@ -48,6 +48,8 @@ def align(
     out_shard_size: str | int | None = None,
     dtype: Any = None,
     overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
     jobs: int | None = None,
     max_memory: str | int | None = None,
     engine: str = "local",
@@ -88,6 +90,8 @@ def apply(
     out_shard_size: str | int | None = None,
     dtype: Any = None,
     overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
 ) -> dict[str, Any]: ...
 def barrier(
     one: Any,
@@ -120,6 +124,8 @@ def canon(
     out_shard_size: str | int | None = None,
     dtype: Any = None,
     overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
 ) -> tuple[Alignment, dict[str, Any]]: ...
 def discover(
     model: Any,
@@ -219,6 +225,8 @@ def merge(
     out_shard_size: str | int | None = None,
     dtype: Any = None,
     overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
     jobs: int | None = None,
     max_memory: str | int | None = None,
     engine: str = "local",
