@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.api.live import live
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
-from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
 from isomerge.observe.data.examples import Examples
@@ -32,18 +32,20 @@ from isomerge.run.arguments import checked
 def merge(
     models: Sequence[Any] | str | Path,
     *,
-    out: str | Path,
+    out: str | Path | None = None,
     repair: str | Path | Examples | None = None,
     observer: Observer = quiet,
     **options: Any,
-) -> dict[str, Any]:
-    """Align every model onto the first (or, with ``anchor="none"``, onto their common mean), merge them into
-    ``out``, and return the report.
+) -> Any:
+    """Align every model onto the first (or, with ``anchor="none"``, onto their common mean), merge them, and return
+    the merged module; with ``out``, write it there and return the report.
 
     Args:
         models: folders, hub ids (``org/name@revision+adapter``), open checkpoints or live modules; or one recipe
             file, which says all that the other arguments say but ``out`` and how it is written.
-        out: the folder to write.
+        out: the folder to write. Without it nothing is written, and a live module comes back: of the models' class,
+            in the dtype and on the device of the first one where that is a module; its report is its attribute
+            ``isomerge_report``.
         repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al.
             2023).
         observer: told of progress.
@@ -58,7 +60,8 @@ def merge(
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
     if out is None:
-        raise IsomergeError("merge needs a folder to write: give out=FOLDER")
+        first = None if isinstance(models, (str, Path)) else next(iter(models), None)
+        return live(lambda folder: merge(models, out=folder, repair=repair, observer=observer, **options), first)
     opening, writing = OpeningOptions.of(options), OutputOptions.of(options)
     asked = merge_of(
         models,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from isomerge.api.live import live
 from isomerge.commands.aligning import planned_align, planned_apply, planned_canon
 from isomerge.evidence.report.notebook import Report
 from isomerge.options import (
@@ -72,12 +73,13 @@ def apply(
     alignment: Alignment | str | Path,
     model: Any,
     *,
-    out: str | Path,
+    out: str | Path | None = None,
     inverse: bool = False,
     observer: Observer = quiet,
     **options: Any,
-) -> dict[str, Any]:
-    """Write ``model`` moved by an alignment (an object or a patch file): the same function in other weights.
+) -> Any:
+    """``model`` moved by an alignment (an object or a patch file): the same function in other weights. It is
+    written to ``out``, and the report comes back; without ``out`` a live module comes back, as of `isomerge.merge`.
 
     An alignment that was made with ``untie`` is applied with it. ``inverse`` undoes it: what was aligned, and
     perhaps trained on, comes back to the coordinates that it had before.
@@ -85,6 +87,9 @@ def apply(
     Raises:
         IsomergeError: the alignment was made for another architecture or other sizes.
     """
+    if out is None:
+        again = {"inverse": inverse, "observer": observer, **options}
+        return live(lambda folder: apply(alignment, model, out=folder, **again), model)
     with planned_apply(
         alignment,
         model,

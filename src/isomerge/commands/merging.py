@@ -147,7 +147,9 @@ def merge_of(
     how["repair"] = repair
     with told_in_keys(models, job.recipe, {**said, "repair": repair}):
         decides = how["spaces"] is None and how["layers"] is None
-        return Merge(job, how, untie, matching_of(matching, decides=decides), said, spec, dtype, select)
+        match = matching_of(matching, decides=decides)
+        said = {**said, **{name: getattr(match, name) for name in ("data", "learn") if name in said}}
+        return Merge(job, how, untie, match, said, spec, dtype, select)
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,7 @@ def _asked(merge: Merge, out: Any) -> dict[str, Any]:
     seed = match.settings.seed if match.settings else 0
     return given | {
         "out": out,
+        "may_learn": match.may_learn,
         "seed": seed or job.fusion.seed,
         "merge_base": job.merge_base,
         "stats": job.stats,

@@ -10,7 +10,6 @@ from typing import Any
 from isomerge.options.option import FIRST, Options, option
 
 DATA = "Folder or file of images, text, JSON lines, parquet or safetensors, a data set, or module:function."
-EXAMPLES = "str | Path | Examples | None"
 BY_DATA = "Matching with data"
 LEARNING = "Learning the match"
 RUNNING_MODELS = "Running the models"
@@ -33,7 +32,6 @@ class MatchingOptions(Options):
         "Examples to match activations on, or generate: the models make their own. A merge learns the match on "
         f"them where models were trained apart, and measures what came out. {DATA}",
         kind=str | None,
-        python=EXAMPLES,
         panel=FIRST,
         recipe=True,
     )
@@ -68,7 +66,6 @@ class MatchingOptions(Options):
         None,
         f"Learn the match by gradient on these examples. {DATA}",
         kind=str | None,
-        python=EXAMPLES,
         panel=FIRST,
         recipe=True,
     )

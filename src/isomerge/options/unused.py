@@ -185,7 +185,8 @@ def _rows(a: Asked) -> str | None:
 
 
 def _seed(a: Asked) -> str | None:
-    matched = a.learn is not None or a.search is not None or a.match == "git-rebasin"
+    learned = a.learn is not None or (a.data is not None and a.may_learn)
+    matched = learned or a.search is not None or a.match == "git-rebasin"
     return None if a.random or (matched and a.align is not False) else "nothing is drawn"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
+from isomerge.observe.data.live_data import as_data
 from isomerge.observe.data.refused_data import check_given
 from isomerge.observe.live.accelerator import CPU, check_device
 from isomerge.observe.live.generated import check_kinds
@@ -112,6 +113,9 @@ def matching_of(options: MatchingOptions, *, decides: bool = False) -> Matching:
         IsomergeError: an unknown or impossible value.
     """
 
+    same = options.learn is options.data
+    data = as_data(options.data, "--data")
+    options = replace(options, data=data, learn=data if same else as_data(options.learn, "--learn"))
     for name in ("data", "learn"):
         given = getattr(options, name)
         check_given(given, f"--{name}")

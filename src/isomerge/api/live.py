@@ -1,0 +1,43 @@
+"""Live out: what a command would write, as a module in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from isomerge.checkpoint.dtypes import STORED_FLOATS, torch_dtype
+from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.observe.live.modules import load_module
+
+
+def live(write: Callable[[Path], Any], like: Any) -> nn.Module:
+    """The module of what a function writes: on the device and in the dtype of a live module that went in, else as
+    it is stored, on the CPU.
+
+    Args:
+        write: is given a folder to write; its report becomes the module's attribute ``isomerge_report``.
+        like: the first model that went in.
+    """
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
+        out = Path(scratch) / "model"
+        report = write(out)
+        device, dtype = "cpu", _stored_dtype(out)
+        if isinstance(like, nn.Module):
+            first = next((p for p in like.parameters() if p.is_floating_point()), None)
+            device, dtype = (device, dtype) if first is None else (str(first.device), first.dtype)
+        module: Any = load_module(out, dtype, device)
+    module.isomerge_report = report
+    if hasattr(module, "name_or_path"):
+        module.name_or_path = ""  # the folder is gone
+    return module
+
+
+def _stored_dtype(folder: Path) -> torch.dtype:
+    """The dtype of the first weights."""
+    tensors = open_checkpoint(folder).tensors.values()
+    return next((torch_dtype(info.dtype) for info in tensors if info.dtype in STORED_FLOATS), torch.float32)

@@ -1,0 +1,77 @@
+"""Data that are Python objects: batches, loaders of batches, functions that give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import Examples
+
+
+def as_data(given: Any, option: str) -> str | Path | Examples | None:
+    """Names of data and examples as they are; a function is called; batches are put together into examples.
+
+    Args:
+        given: what stands for data: None, a name, `Examples`, a function without arguments, a batch, or an iterable
+            of batches, such as a DataLoader, which is read once and to its end. A batch is a mapping of tensors by
+            the names of ``forward``'s arguments, with ``labels`` where there are some; or a pair of images [n,
+            channels, height, width] and labels [n].
+        option: what errors name.
+
+    Raises:
+        IsomergeError: something else, no batch at all, or batches that do not fit together.
+    """
+    if given is None or isinstance(given, (str, Path, Examples)):
+        return given
+    if callable(given) and not isinstance(given, Iterable):
+        given = given()
+        if isinstance(given, (str, Path, Examples)):
+            return given
+    if isinstance(given, Mapping):
+        given = [given]
+    if not isinstance(given, Iterable):
+        raise IsomergeError(
+            f"{option} is a {type(given).__name__}: give a path, examples, batches, a DataLoader, or a function "
+            f"that gives them"
+        )
+    return _together([_batch(one, number, option) for number, one in enumerate(given)], option)
+
+
+def _batch(one: Any, number: int, option: str) -> dict[str, Any]:
+    """A batch as tensors by name."""
+    import torch
+
+    if isinstance(one, (tuple, list)) and len(one) == 2 and all(isinstance(x, torch.Tensor) for x in one):
+        one = {"pixel_values": one[0], "labels": one[1]}
+    if not isinstance(one, Mapping) or not one:
+        raise IsomergeError(
+            f"{option}: batch {number} is a {type(one).__name__}: give mappings of tensors by the names of "
+            f"forward's arguments, or pairs of images and labels; texts are given as a file"
+        )
+    found = {str(name): x for name, x in one.items() if isinstance(x, torch.Tensor)}
+    if len(found) < len(one):
+        other = next(name for name, x in one.items() if not isinstance(x, torch.Tensor))
+        raise IsomergeError(f"{option}: {other} of batch {number} is no tensor: leave it out, or make it one")
+    return found
+
+
+def _together(batches: list[dict[str, Any]], option: str) -> Examples:
+    """Batches one behind the other."""
+    import torch
+
+    if not batches:
+        raise IsomergeError(f"{option} has no batch: a loader or generator that was read before is empty")
+    names = batches[0].keys()
+    for number, batch in enumerate(batches):
+        for name in names | batch.keys():
+            one, two = batches[0].get(name), batch.get(name)
+            if one is None or two is None or one.shape[1:] != two.shape[1:]:
+                shapes = [None if x is None else list(x.shape[1:]) for x in (one, two)]
+                raise IsomergeError(
+                    f"{option}: {name} is {shapes[0]} per example in batch 0 and {shapes[1]} in batch {number}: "
+                    f"pad or cut them alike"
+                )
+    tensors = {name: torch.cat([batch[name].detach().cpu() for batch in batches]) for name in names}
+    return Examples(tensors, labelled="labels" in tensors or "input_ids" in tensors)
