@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,35 @@ def test_the_command_line_says_it_in_two_lines(
     assert "\n  ov " in loud.out
     dry = isomerge("merge", a, b, "-o", tmp_path / "dry", "--dry-run")
     assert "Decided: the whole residual stream" in dry.out
+
+
+def test_vocabularies_are_brought_together(llamas: dict[str, Path], isomerge: Callable, tmp_path: Path) -> None:
+    """Of models with different numbers of tokens the output has all; it says so, as --tokenizer-source union does it."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    def with_tokens(folder: Path, out: Path, count: int) -> Path:
+        """A copy with a tokenizer of so many tokens, and as many rows."""
+        out.mkdir()
+        weights, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+        rng = torch.Generator().manual_seed(count)
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            more = torch.randn(count, weights[name].shape[1], generator=rng) * 0.1
+            weights[name] = torch.cat([weights[name], more])[:count].contiguous()
+        save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+        (out / "config.json").write_text(json.dumps({**config, "vocab_size": count}))
+        Tokenizer(WordLevel({f"w{k}": k for k in range(count)}, unk_token="w0")).save(str(out / "tokenizer.json"))
+        return out
+
+    a = with_tokens(llamas["a"], tmp_path / "a", 67)
+    b = with_tokens(llamas["tuned"], tmp_path / "b", 70)
+    said = isomerge("merge", a, b, "-o", tmp_path / "out")
+    assert said.code == 0, said.err
+    assert "Decided: the output has the tokens of all models, as they have 67 and 70" in said.out
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["vocab_size"] == 70
+    library.merge([a, b], out=tmp_path / "union", tokenizer_source="union")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "union"))
+    assert all(torch.equal(x, two[name]) for name, x in one.items())
+    assert "tokenizer_source: union" in (tmp_path / "out" / "isomerge_recipe.yml").read_text()
+    assert isomerge("merge", a, b, "-o", tmp_path / "base", "--tokenizer-source", "base").code == 0
+    assert json.loads((tmp_path / "base" / "config.json").read_text())["vocab_size"] == 67

@@ -11,7 +11,7 @@ from typing import Any
 
 from isomerge.commands.opening import destination, dtype_name, recognised
 from isomerge.errors import IsomergeError
-from isomerge.merging.job_models import opened
+from isomerge.merging.job_models import differing_vocabularies, opened
 from isomerge.merging.merge_checks import check_aligned, learned_apart
 from isomerge.merging.merge_job import MergeJob, job_of_models, joins, number_of
 from isomerge.merging.merge_options import MergeOptions
@@ -66,6 +66,8 @@ class Merge:
     """What was tried, where they were."""
     parents: bool = True
     """Whether the models that go in are measured as well."""
+    vocabulary: str = ""
+    """What was decided of the models' tokens; empty: nothing."""
 
     def notes(self) -> list[str]:
         """What to tell before anything is opened.
@@ -174,8 +176,9 @@ class Merging:
 
     def decided(self) -> list[str]:
         """What was decided, and how to decide otherwise, in a line each; none where all was said."""
-        decision = self.plan.decision
-        return [] if decision is None else decision.lines(recipe=self.by_recipe)
+        decision, vocabulary = self.plan.decision, self.plan.options.vocabulary
+        lines = [] if decision is None else decision.lines(recipe=self.by_recipe)
+        return lines + ([f"Decided: {vocabulary} (--tokenizer-source says otherwise)."] if vocabulary else [])
 
     def run(self) -> dict[str, Any]:
         """Match, fuse and write; the report."""
@@ -197,6 +200,7 @@ def planned_merge(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong.
     """
+    merge = _of_one_vocabulary(merge, allow_pickle=opening.allow_pickle)
     job, how, match = merge.job, merge.how, merge.match
     with merge.told():
         check_align(how["align"])
@@ -219,9 +223,20 @@ def planned_merge(
                 for m, f in zip(job.models, found, strict=True)
             ]
             more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": kinship}
-            more |= {"scan": merge.scan, "parents": merge.parents}
+            more |= {"scan": merge.scan, "parents": merge.parents, "vocabulary": merge.vocabulary}
             options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
             yield Merging(MergePlan(found, output, job.fusion, options), merge.looks, job.recipe is not None)
+
+
+def _of_one_vocabulary(merge: Merge, *, allow_pickle: bool) -> Merge:
+    """The merge with the union of its models' tokens, where they have different numbers of them and nothing says
+    what becomes of them."""
+    sizes = differing_vocabularies(merge.job, allow_pickle=allow_pickle)
+    if not sizes:
+        return merge
+    job = replace(merge.job, tokenizer={"source": "union"})
+    told = f"the output has the tokens of all models, as they have {' and '.join(map(str, sizes))}"
+    return replace(merge, job=job, vocabulary=told)
 
 
 def _asked(merge: Merge, out: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from isomerge.checkpoint.chat_template import AUTO, common_template, own_template
@@ -11,6 +12,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.merging.merge_job import MergeJob
 from isomerge.models.layers import stack_layers
+from isomerge.models.model_inputs import Inputs
 from isomerge.models.quantised import dequantised
 from isomerge.models.references import open_model_ref
 from isomerge.models.vocabulary_views import with_vocabulary
@@ -71,6 +73,23 @@ def _of_one_vocabulary(job: MergeJob, models: list[Any], spec: Any, allow_pickle
             "names: give models of one vocabulary, or leave --source-base out"
         )
     return list(views)
+
+
+def differing_vocabularies(job: MergeJob, *, allow_pickle: bool = False) -> list[int]:
+    """How many tokens each model has, where these numbers differ and every model has a tokenizer to bring them
+    together by; nothing where the job says what becomes of vocabularies, or tokens cannot be moved.
+
+    Raises:
+        IsomergeError: a model that cannot be opened.
+    """
+    fixed = job.tokenizer is not None or job.recipe is not None or job.stacks
+    moved = any(base is not None for base in job.source_bases)
+    if fixed or moved or not all(isinstance(model, (str, Path)) for model in job.models):
+        return []
+    checkpoints = [_open(model, allow_pickle) for model in job.models]
+    sizes = [Inputs(checkpoint.config).vocabulary for checkpoint in checkpoints]
+    told = all("tokenizer.json" in checkpoint.companions() for checkpoint in checkpoints)
+    return [size or 0 for size in sizes] if told and len(set(sizes)) > 1 and all(sizes) else []
 
 
 def _open(model: Any, allow_pickle: bool) -> Checkpoint:

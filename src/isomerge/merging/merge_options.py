@@ -39,6 +39,8 @@ class MergeOptions:
     """What was tried to select layers (`isomerge.commands.layer_selection`): for the report."""
     parents: bool = True
     """Whether the models that go in are measured beside the merge."""
+    vocabulary: str = ""
+    """What was decided of the models' tokens: for the report."""
     recipe: Callable[[str, bool], str] | None = None
     """The YAML that is kept with the output, from the spaces that were matched and whether they must stand in
     it."""

@@ -135,6 +135,7 @@ def _matched(plan: MergePlan, stream: StreamWriter) -> tuple[Sequence[UnitSolver
     ours = matching.match == OURS
     how: dict[str, Any] = {"align": plan.aligns, "spaces": plan.spaces, "layers": options.layers}
     how |= {"decided": None if plan.decision is None else plan.decision.document()}
+    how |= {"vocabulary": options.vocabulary} if options.vocabulary else {}
     how |= {"streams": streams if ours else []}
     how |= {"heads": options.heads} if plan.heads.apart else {}
     how |= {} if ours else {"match": {"name": matching.match, "sources": streams}}
