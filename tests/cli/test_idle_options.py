@@ -47,7 +47,7 @@ NOTED: dict[tuple[str, ...], dict[str, list[str]]] = {
     },
     STATS: {"rows": ["--rows", "9"], "dtype": ["--dtype", "float16"], "fisher_labels": ["--fisher-labels", "sampled"], "seed": ["--seed", "3"]},
     ("diff", "a", "b", "--spaces", "none"): {"layers": ["--layers", "0"]},
-    ("canon", "own", "-o", "OUT"): {"untie": ["--untie"]},
+    ("canon", "own", "-o", "OUT"): {"untie": ["--untie"], "limit": ["--limit", "3"], "length": ["--length", "9"]},
     ("relational", "own", "-o", "OUT"): {"seed": ["--seed", "5"]},
 }  # fmt: skip
 """By a command, the options that do nothing in it, all given at once."""
@@ -69,6 +69,7 @@ REFUSES: dict[tuple[str, ...], dict[str, list[str]]] = {
         "learn": ["--learn", "t.jsonl"], "match": ["--match", "git-rebasin"],
         "anchor": ["--anchor", "none"],
     },
+    ("canon", "a", "-o", "OUT"): {"data": ["--data", "t.jsonl"]},
     ("barrier", "a", "b", "--data", "t.jsonl"): {"grid": ["--grid", "5"]},
     ("barrier", "a", "b", "c", "--data", "t.jsonl", "--dry-run"): {"points": ["--points", "5"], "aligned": ["--aligned", "b"]},
 }  # fmt: skip

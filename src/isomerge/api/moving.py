@@ -9,6 +9,7 @@ from isomerge.api.live import live
 from isomerge.commands.aligning import planned_align, planned_apply, planned_canon
 from isomerge.evidence.report.notebook import Report
 from isomerge.options import (
+    DressingOptions,
     MatchingOptions,
     OpeningOptions,
     OutputOptions,
@@ -103,7 +104,7 @@ def apply(
         return Report(plan.run())
 
 
-@checked(UntieOptions, OpeningOptions, OutputOptions)
+@checked(UntieOptions, DressingOptions, OpeningOptions, OutputOptions)
 def canon(
     model: Any, *, out: str | Path | None = None, observer: Observer = quiet, **options: Any
 ) -> tuple[Alignment, dict[str, Any]]:
@@ -114,7 +115,8 @@ def canon(
         model: a folder, a hub id, an open checkpoint or a live module.
         out: where to write it; no checkpoint is written when None.
         observer: told of progress.
-        options: how it is read and written.
+        options: how it is read and written; with ``activations`` and ``data`` the layers' activations are written
+            in the canonical frame, where they are equal for all disguises (`isomerge.quotient.dressing`).
 
     Returns:
         The alignment that moves the model there, and the report: ``degeneracy`` tells how clear every choice was
@@ -128,6 +130,7 @@ def canon(
         model,
         out,
         tie=UntieOptions.of(options),
+        dressing=DressingOptions.of(options),
         opening=OpeningOptions.of(options),
         writing=OutputOptions.of(options),
         observer=observer,

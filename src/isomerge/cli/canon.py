@@ -8,7 +8,7 @@ import typer
 
 from isomerge.cli import options as o
 from isomerge.cli.grouped import grouped
-from isomerge.options import OpeningOptions, OutputOptions, TellingOptions, UntieOptions
+from isomerge.options import DressingOptions, OpeningOptions, OutputOptions, TellingOptions, UntieOptions
 
 
 @grouped
@@ -17,6 +17,7 @@ def canon(
     out: o.Out,
     *,
     tie: UntieOptions,
+    dressing: DressingOptions,
     opening: OpeningOptions,
     writing: OutputOptions,
     telling: TellingOptions,
@@ -35,6 +36,7 @@ def canon(
             model,
             out=out,
             untie=tie.untie,
+            **dressing.given(),
             spec=opening.spec,
             allow_pickle=opening.allow_pickle,
             out_shard_size=writing.out_shard_size,
@@ -67,6 +69,9 @@ def canon(
         else "may differ between disguises in what is named above"
     )
     voice.say(f"Wrote {out}: the canonical form, which {unique}.")
+    if "activations" in report:
+        told = report["activations"]
+        voice.say(f"Wrote {told['file']}: {len(told['layers'])} layers on {told['examples']} examples.")
     tell_pushed(voice, writing)
     write_json(telling.json, report)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isomerge.commands.dressing import check_dressing, write_dressed
 from isomerge.commands.opening import destination, recognised
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.options import (
+    DressingOptions,
     MatchingOptions,
     OpeningOptions,
     OutputOptions,
@@ -143,10 +145,14 @@ class Canonical:
 
     model: Model
     output: Output
+    dressing: DressingOptions = field(default_factory=DressingOptions)
 
     def run(self) -> tuple[Alignment, dict[str, Any]]:
-        """Find and write it; the alignment and the report."""
-        return run_canon(self.model, self.output)
+        """Find and write it, and its activations where they are asked for; the alignment and the report."""
+        alignment, report = run_canon(self.model, self.output)
+        if self.dressing.activations is not None:
+            report["activations"] = write_dressed(self.model, alignment, self.dressing)
+        return alignment, report
 
 
 @contextmanager
@@ -155,6 +161,7 @@ def planned_canon(
     out: str | Path | None,
     *,
     tie: UntieOptions,
+    dressing: DressingOptions,
     opening: OpeningOptions,
     writing: OutputOptions,
     observer: Observer = quiet,
@@ -164,8 +171,9 @@ def planned_canon(
     Raises:
         IsomergeError: the model cannot be read.
     """
+    check_dressing(dressing, overwrite=writing.overwrite)
     with (
         recognised([model], opening.spec, opening.allow_pickle, tie.untie) as (one,),
         destination(out, writing, [one], opening.spec, observer=observer) as output,
     ):
-        yield Canonical(one, output)
+        yield Canonical(one, output, dressing)

@@ -216,6 +216,10 @@ def _written(a: Asked) -> str | None:
     return "no checkpoint is written" if a.out is None else None
 
 
+def _dressed(a: Asked) -> str | None:
+    return "no model is run (--activations)" if a.activations is None else None
+
+
 def _pushed(a: Asked) -> str | None:
     return "nothing is pushed (--push-to-hub)" if a.push_to_hub is None else _written(a)
 
@@ -343,7 +347,16 @@ TABLE: dict[str, dict[str, Any]] = {
         **MATCHING,
     },
     "apply": {"alignment": ALWAYS, "model": ALWAYS, "inverse": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
-    "canon": {"model": ALWAYS, "untie": LATE, **_OPENING, **_OUTPUT},
+    "canon": {
+        "model": ALWAYS,
+        "untie": LATE,
+        "activations": ALWAYS,
+        "data": REFUSED,
+        "limit": _dressed,
+        "length": _dressed,
+        **_OPENING,
+        **_OUTPUT,
+    },
     "relational": {
         **dict.fromkeys(("model", "out", "anchors", "full", "chunk", "overwrite"), ALWAYS),
         "seed": _basis,

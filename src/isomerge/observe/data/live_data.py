@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 
@@ -41,8 +43,6 @@ def as_data(given: Any, option: str) -> str | Path | Examples | None:
 
 def _batch(one: Any, number: int, option: str) -> dict[str, Any]:
     """A batch as tensors by name."""
-    import torch
-
     if isinstance(one, (tuple, list)) and len(one) == 2 and all(isinstance(x, torch.Tensor) for x in one):
         one = {"pixel_values": one[0], "labels": one[1]}
     if not isinstance(one, Mapping) or not one:
@@ -59,8 +59,6 @@ def _batch(one: Any, number: int, option: str) -> dict[str, Any]:
 
 def _together(batches: list[dict[str, Any]], option: str) -> Examples:
     """Batches one behind the other."""
-    import torch
-
     if not batches:
         raise IsomergeError(f"{option} has no batch: a loader or generator that was read before is empty")
     names = batches[0].keys()
