@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from isomerge.api import canon as canon
     from isomerge.api import discover as discover
     from isomerge.api import distance as distance
+    from isomerge.api import evaluate as evaluate
     from isomerge.api import extract_lora as extract_lora
     from isomerge.api import fingerprint as fingerprint
     from isomerge.api import fsck as fsck
@@ -46,6 +47,7 @@ _HOMES = {
             "canon",
             "discover",
             "distance",
+            "evaluate",
             "extract_lora",
             "fingerprint",
             "fsck",
@@ -74,6 +76,7 @@ __all__ = [
     "canon",
     "discover",
     "distance",
+    "evaluate",
     "extract_lora",
     "fingerprint",
     "fsck",

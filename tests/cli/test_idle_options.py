@@ -94,6 +94,7 @@ ELSEWHERE = {
     *(("align", "untie"), ("apply", "untie"), ("merge", "untie")),  # as of canon: where models are opened
     ("merge", "tokenizer_source"),  # tests/checkpoint/test_vocabulary.py
     *(("generate", "length"), ("generate", "batch_size"), ("stats", "length"), ("barrier", "length")),  # below
+    ("evaluate", "length"),  # as of barrier
 }  # fmt: skip
 
 

@@ -57,7 +57,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "spaces": ({"spaces": ["qk", "ov"]}, r"^spaces=\['qk', 'ov'\]: give a text or None, such as 'qk,ov'$"),
     "layers": ({"layers": 3}, "^layers=3: give a text or None$"),
     "method": ({"method": None}, "^method=None: give a text$"),
-    "out": ({"out": None}, "^out=None: give a text or a path$"),
+    "out": ({"out": 3}, "^out=3: give a text, a path or None$"),
     "models": ({"models": {"a", "b"}}, "^models={.*}: give a list, a text or a path$"),
     "seed": ({"seed": "3"}, "^seed='3': give a whole number, such as 3$"),
     "no seed": ({"seed": None}, "^seed=None: give a whole number$"),
@@ -69,7 +69,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "texts of weights": ({"weights": "1,2"}, "^weights='1,2': give a list of numbers or None$"),
     "named weights": ({"weights": {"a": 1}}, "^weights={'a': 1}: give a list of numbers or None$"),
     "parameters": ({"parameters": [1]}, r"^parameters=\[1\]: give a dict whose keys are texts or None$"),
-    "data": ({"data": 3}, "^data=3: give a text, a path, Examples or None$"),
+    "data": (
+        {"data": 3},
+        "^--data is a int: give a path, examples, batches, a DataLoader, or a function that gives them",
+    ),
     "observer": ({"observer": 3}, "^observer=3: give a function$"),
     "rows of weights": (
         {"weights": numpy.eye(2)},
@@ -146,7 +149,7 @@ def test_alignments_that_cannot_be_saved(place: Callable[[Path], Path], tmp_path
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
-    "no folder": (lambda: isomerge.merge(["a", "b"]), r"^merge needs out: call it as isomerge\.merge\(models, out=\.\.\.\)$"),
+    "no folder": (lambda: isomerge.extract_lora("a", "b"), r"^extract_lora needs out: call it as isomerge\.extract_lora\(finetuned, base, out=\.\.\.\)$"),
     "models one by one": (lambda: isomerge.merge("a", "b", out="c"), r"^merge takes 1 argument .*put the models into one list$"),
     "two for a fingerprint": (lambda: isomerge.fingerprint("a", "b"), r"^fingerprint takes 1 .*isomerge\.similarity\(ONE, TWO\)"),
     "nothing": (lambda: isomerge.align(), r"^align needs source and onto: call it as isomerge\.align\(source, onto=\.\.\.\)$"),

@@ -301,8 +301,6 @@ def test_what_has_no_mean_is_refused(tmp_path: Path) -> None:
     folders = family("gpt2", tmp_path)
     with pytest.raises(IsomergeError, match=r"--anchor second: choose from first, none"):
         merge(folders, tmp_path / "out", anchor="second")
-    with pytest.raises(IsomergeError, match=r"--spaces paper matches onto one anchor"):
-        merge(folders, tmp_path / "out", spaces="paper")
     with pytest.raises(IsomergeError, match=r"--search moves one model at a time"):
         merge(folders, tmp_path / "out", matching=Matching(data="x", search=1.0))
     assert not (tmp_path / "out").exists()

@@ -11,6 +11,7 @@ HOMES = {
     "checking": ["fsck"],
     "comparing": ["distance", "fingerprint", "inspect", "orbit_distance", "similarity", "verify"],
     "discovering": ["discover"],
+    "evaluating": ["evaluate"],
     "generating": ["generate"],
     "measuring": ["barrier", "report", "stats"],
     "merging": ["extract_lora", "merge"],

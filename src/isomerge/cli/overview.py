@@ -16,6 +16,7 @@ COMMANDS = {
     "relational": "Write a model as a function of Gram matrices.",
     "fingerprint": "The hash that all disguises of a model share.",
     "barrier": "Measure the loss between two models, or three.",
+    "eval": "Evaluate models side by side.",
     "report": "Write one self-contained HTML page on an output.",
     "stats": "Write the statistics that matching and merging need.",
     "generate": "Write examples for matching where you have none.",

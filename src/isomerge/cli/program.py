@@ -14,6 +14,7 @@ from isomerge.cli.canon import canon
 from isomerge.cli.demo import demo
 from isomerge.cli.diff import diff
 from isomerge.cli.discover import discover
+from isomerge.cli.evaluate import evaluate
 from isomerge.cli.extract_lora import extract_lora
 from isomerge.cli.fingerprint import fingerprint
 from isomerge.cli.fsck import fsck
@@ -51,6 +52,7 @@ _FUNCTIONS = (
     relational,
     fingerprint,
     barrier,
+    evaluate,
     report,
     stats,
     generate,
@@ -61,7 +63,7 @@ _FUNCTIONS = (
     demo,
 )
 for function in _FUNCTIONS:
-    name = function.__name__.replace("_", "-")
+    name = "eval" if function is evaluate else function.__name__.replace("_", "-")  # which is Python's own word
     app.command(name, cls=Writing, short_help=COMMANDS[name])(function)
 
 

@@ -35,7 +35,7 @@ WORDS = (
         "kinds",
         "layers",
     ),
-    *("learn_effort", "learn_target", "match", "method", "precision", "spaces", "weights"),
+    *("learn_effort", "learn_target", "match", "method", "precision", "spaces", "tasks", "weights"),
 )
 """Parameters that name no file, though one may be called as they say."""
 
@@ -85,7 +85,7 @@ class Writing(TyperCommand):
 
 NOTED_LATER = ("align", "merge")
 """Commands whose plan notes what is not used."""
-FUNCTIONS = {"diff": "distance"}
+FUNCTIONS = {"diff": "distance", "eval": "evaluate"}
 """Commands whose function in Python is called otherwise."""
 IN_PYTHON = {
     "a": "one", "b": "two", "c": "third", "patch": "alignment",

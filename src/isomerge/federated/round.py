@@ -21,9 +21,8 @@ from isomerge.observe.stats.taps import Activations
 from isomerge.progress import quiet
 from isomerge.run.streaming import elements_of_results
 from isomerge.solve.canonical.canonical_units import SHARES, CanonicalUnits
-from isomerge.solve.many.mean_solutions import check_anchor, shares_of
+from isomerge.solve.many.mean_solutions import shares_of
 from isomerge.solve.many.mean_solver import ManySolver
-from isomerge.solve.match_options import WEIGHTS
 from isomerge.solve.pairs.pair import Blocks, PairSolver, UnitResult, rows_of
 from isomerge.solve.pairs.stream_descent import StreamSolver
 from isomerge.solve.pairs.written_gains import CommonGains, gains_of_merge
@@ -210,7 +209,11 @@ def _solve_mean(
 ) -> None:
     """Solve all sources at once, towards the common mean."""
 
-    check_anchor("none", WEIGHTS, how.spaces)
+    if how.spaces.startswith("paper"):
+        raise IsomergeError(
+            f"spaces {how.spaces!r} are matched onto one anchor here: give the server's parameters as the "
+            f"anchor, or choose other spaces"
+        )
     first = solvers[0]
     models = [first.anchor, *(solver.source for solver in solvers)]
     units = CanonicalUnits(models, first.plan, first.dtype, shares_of(shares), seen, how.evidence)

@@ -401,6 +401,13 @@ TABLE: dict[str, dict[str, Any]] = {
         "fisher_labels": _with_fisher,
         "seed": _sampled,
     },
+    "evaluate": {
+        "models": ALWAYS,
+        "data": ALWAYS,
+        "tasks": ALWAYS,
+        **_OPENING,
+        **{name: acts for name, acts in _EXAMPLES.items() if name != "max_memory"},
+    },
     "barrier": {
         "one": ALWAYS,
         "two": ALWAYS,

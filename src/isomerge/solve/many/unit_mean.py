@@ -59,7 +59,8 @@ def solve_unit_means(
         for kept, own in zip(elements, mean.elements, strict=True):
             kept.update(own)
     spec = plan.selection.spec
-    return {"objective": [before, after], "sweeps": sweeps}, [Alignment(spec, own) for own in elements]
+    report = {"objective": [before, after], "sweeps": sweeps, "shares": list(shares)}
+    return report, [Alignment(spec, own) for own in elements]
 
 
 class UnitMean:
