@@ -128,6 +128,17 @@ def test_models_write_their_own_data(llamas: dict[str, Path], tmp_path: Path) ->
     assert not any(tmp_path.glob("**/generated.safetensors"))
 
 
+def test_noise_is_not_learned_from(stored: Callable, tmp_path: Path) -> None:
+    """Models of images make noise, which is looked at by activations alone; where it is asked for it is learned."""
+    models, how = [stored("vit", 0), stored("vit", 5)], {"limit": 16, "steps": 2}
+    report = library.merge(models, out=tmp_path / "out", data="generate", **how)
+    assert "learned" not in report["streams"][0]
+    assert "functional" in report["streams"][0]
+    assert "learned" not in report["decided"]["what"]
+    asked = library.merge(models, out=tmp_path / "asked", learn="generate", **how)
+    assert "learned" in asked["streams"][0]
+
+
 def test_generate_is_no_folder(llamas: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where something of that name is there, the word is not guessed; and models that cannot write are refused."""
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from isomerge.models.model_inputs import Inputs
+from isomerge.models.recognised import Model
 from isomerge.options.fusing import AUTO
 from isomerge.solve.match_options import GENERATE, Matching
 from isomerge.solve.standing import Standing
@@ -52,9 +54,14 @@ def _switch(key: str, value: str) -> str:
     return f"--{key.replace('_', '-')} {value}"
 
 
-def learns(matching: Matching, found: Sequence[Standing]) -> bool:
-    """Whether a match is learned on its data: models were trained apart, and nothing says how data are used."""
-    return matching.decides and matching.may_learn and any(s.strange for s in found)
+def learns(matching: Matching, found: Sequence[Standing], donor: Model) -> bool:
+    """Whether a match is learned on its data: models were trained apart, and nothing says how data are used.
+
+    Noise, which is what models of images make, is for activations alone: what is learned from it was worse than the
+    match by weights (docs/lab/measured-barriers.md).
+    """
+    noise = matching.data == GENERATE and Inputs(donor.config).images
+    return matching.decides and matching.may_learn and not noise and any(s.strange for s in found)
 
 
 def learning(matching: Matching) -> Matching:

@@ -166,7 +166,7 @@ class MergePlan:
             return []
         self.spaces, notes = chosen_spaces(asked, found, self.donor, others, fixed=fixed)
         self.left = leaves_alone(options.align, found, plain=plain, together=options.anchor == "none")
-        if learns(matching, found) and not any(self.origins):
+        if learns(matching, found, self.donor) and not any(self.origins):
             self.options = replace(options, matching=learning(matching))
         elif matching.learn is None:
             for name in matching.of_learning:
