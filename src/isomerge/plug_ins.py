@@ -9,6 +9,8 @@ from isomerge.errors import IsomergeError
 
 METHODS = "isomerge.methods"
 """The group of merge methods: ``NAME = "package.module"``, a module that registers the method NAME."""
+DATA = "isomerge.data"
+"""The group of readers of data: ``NAME = "package.module:function"``, asked for data named ``NAME:...``."""
 
 
 def origin(point: EntryPoint) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import isomerge
 from isomerge.errors import IsomergeError
 from isomerge.fusion import registry
 from isomerge.fusion.fusion import fusion_of
@@ -135,3 +137,40 @@ def test_merges_by_recipe_and_command_line_are_those_by_hand(install, tmp_path: 
         for key, value in merged.items():
             assert torch.allclose(value, first[key] + 0.25 * (last[key] - first[key]), atol=1e-6), key
         assert any(not torch.equal(merged[key], first[key]) for key in merged)
+
+
+def test_merges_from_python(install, tmp_path: Path) -> None:
+    install("scratch_python", "by_python")
+    models = [str(single("llama", tmp_path / str(seed), seed)) for seed in (1, 2)]
+    out = tmp_path / "out"
+    report = isomerge.merge(models, out=out, method="by_python", parameters={"pull": 0.25}, align=False)
+    assert report["method"] == "by_python"
+    first, last, merged = (tensors(Path(p)) for p in (*models, out))
+    for key, value in merged.items():
+        assert torch.allclose(value, first[key] + 0.25 * (last[key] - first[key]), atol=1e-6), key
+    assert "by_python" in (out / "README.md").read_text()
+
+
+def test_the_command_line_refuses_with_code_2(install, tmp_path: Path) -> None:
+    install("scratch_code", "code_two", "raise RuntimeError('no such thing')")
+    models = [str(single("llama", tmp_path / str(seed), seed)) for seed in (1, 2)]
+    paths = os.pathsep.join([str(tmp_path), str(Path(registry.__file__).parents[2])])
+    words = [*models, "--method", "code_two", "--no-align", "-o", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "isomerge", "merge", *words]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "scratch_code 1.2" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_modules_that_register_one_name(install, tmp_path: Path) -> None:
+    for name in ("module_one", "module_two"):
+        (tmp_path / f"{name}.py").write_text(CODE.replace("NAME", "shared_name"))
+    try:
+        importlib.import_module("module_one")
+        with pytest.raises(IsomergeError, match="module_two and module_one both register that name"):
+            importlib.import_module("module_two")
+    finally:
+        for name in ("module_one", "module_two"):
+            sys.modules.pop(name, None)

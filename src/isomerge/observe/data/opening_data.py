@@ -13,6 +13,7 @@ from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.images import SUFFIXES
 from isomerge.observe.data.parquet import parquet_records
+from isomerge.observe.data.plug_in_readers import plug_in_examples
 from isomerge.observe.data.records import LINES, TABLES, Record, file_records, function_records, is_function
 from isomerge.observe.data.refused_data import FORMS, check_given, check_reads
 from isomerge.observe.data.rows import TEXTS, Reader, mask_of
@@ -58,7 +59,9 @@ def open_data(
               ``name:split`` or ``name:configuration:split`` for that package;
             - ``module:function``, a Python function without arguments (the current folder is importable) that
               returns dicts: of tensors (an example, or a batch of them), or with ``text`` or ``image`` (Pillow) and
-              ``label``.
+              ``label``;
+            - ``name:...``, where an installed package has a reader of that name
+              (`isomerge.observe.data.plug_in_readers`).
         folder: the checkpoint. Without an image processor, images are resized to ``image_size``, scaled to 0..1 and
             normalised with mean 0.5 and deviation 0.5. Without a tokenizer, and with 256 tokens, text is read as
             bytes.
@@ -89,6 +92,8 @@ def open_data(
         where = str(path) if path.exists() else f"{option} {ref}"
     except OSError as error:  # a name that is too long, a folder that may not be read
         raise IsomergeError(f"{option} {ref[:80]}: cannot be looked up ({error.strerror}); {FORMS}") from None
+    if where != str(path) and (examples := plug_in_examples(ref, folder, limit, length, config)) is not None:
+        return examples
     suffix = path.suffix.lower() if path.is_file() else ""
     if suffix == ".safetensors":
         mask, special = mask_of(folder, inputs, length)
