@@ -86,3 +86,6 @@ class ComplexGroup:
 
     def dimension(self, n: int) -> int:
         return 2
+
+    def generators(self, n: int) -> Tensor:
+        return torch.eye(2, dtype=torch.float64)

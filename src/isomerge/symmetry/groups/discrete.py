@@ -50,6 +50,9 @@ class Fixed:
     def dimension(self, n: int) -> int:
         return 0
 
+    def generators(self, n: int) -> Tensor:
+        return torch.zeros(0, n, dtype=torch.float64)
+
 
 class Permutation:
     """Permutations as int64 indices [*b, n]: ``(g x)[i] = x[g[i]]``."""
@@ -100,6 +103,9 @@ class Permutation:
     def dimension(self, n: int) -> int:
         return 0
 
+    def generators(self, n: int) -> Tensor:
+        return torch.zeros(0, n, dtype=torch.float64)
+
 
 class Sign:
     """One sign per coordinate, float64 [*b, n]."""
@@ -149,6 +155,9 @@ class Sign:
     def dimension(self, n: int) -> int:
         return 0
 
+    def generators(self, n: int) -> Tensor:
+        return torch.zeros(0, n, dtype=torch.float64)
+
 
 class SignedPermutation:
     """Signed permutations as int64 [*b, n] with entries +-(i + 1): ``(g x)[i] = sign * x[|g[i]| - 1]``."""
@@ -196,3 +205,6 @@ class SignedPermutation:
 
     def dimension(self, n: int) -> int:
         return 0
+
+    def generators(self, n: int) -> Tensor:
+        return torch.zeros(0, n, dtype=torch.float64)

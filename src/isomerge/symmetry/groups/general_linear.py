@@ -94,3 +94,6 @@ class GeneralLinear(Orthogonal):
 
     def dimension(self, n: int) -> int:
         return n * n
+
+    def generators(self, n: int) -> Tensor:
+        return torch.eye(n * n, dtype=torch.float64).unflatten(1, (n, n))

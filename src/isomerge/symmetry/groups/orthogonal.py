@@ -77,6 +77,12 @@ class Orthogonal:
     def dimension(self, n: int) -> int:
         return n * (n - 1) // 2
 
+    def generators(self, n: int) -> Tensor:
+        upper, lower = torch.triu_indices(n, n, 1)
+        turns = torch.zeros(len(upper), n, n, dtype=torch.float64)
+        turns[torch.arange(len(upper)), upper, lower] = 1
+        return turns - turns.mT
+
 
 class OrthogonalFixingOnes(Orthogonal):
     """The rotations that keep the vector of ones: what LayerNorm's centring leaves of O(n)."""
@@ -110,3 +116,7 @@ class OrthogonalFixingOnes(Orthogonal):
 
     def dimension(self, n: int) -> int:
         return (n - 1) * (n - 2) // 2
+
+    def generators(self, n: int) -> Tensor:
+        basis = self.complement(n)
+        return basis @ super().generators(n - 1) @ basis.mT

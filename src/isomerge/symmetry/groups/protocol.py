@@ -77,3 +77,8 @@ class Group(Protocol):
     def dimension(self, n: int) -> int:
         """The number of continuous parameters of one element."""
         ...
+
+    def generators(self, n: int) -> Tensor:
+        """A basis of the Lie algebra, float64 [dimension, *element]: the identity and t times one of them is an
+        element to first order in t."""
+        ...

@@ -43,6 +43,9 @@ class Scale(Sign):
     def dimension(self, n: int) -> int:
         return n
 
+    def generators(self, n: int) -> Tensor:
+        return torch.eye(n, dtype=torch.float64)
+
 
 class PositiveScale(Scale):
     """One positive factor per coordinate: what ReLU lets through."""
