@@ -9,6 +9,7 @@ from typing import Any
 from isomerge.commands.proof import text_of
 from isomerge.discovery.building import real_config, specimens
 from isomerge.discovery.checkpoint import read_config
+from isomerge.discovery.completeness import Completeness, try_completeness
 from isomerge.discovery.module_specimen import module_specimens
 from isomerge.discovery.proofs import remember
 from isomerge.discovery.specimen import Specimen
@@ -52,7 +53,11 @@ def prove(
         ``group``, ``index``, ``error``: the largest relative change of outputs in float64, None where an element
         could not act; ``holds``), ``mutants`` (``count``, ``rejected``, ``survivors``), ``larger`` (spaces whose
         next larger group holds as well), ``unread`` (lines that no output depends on), ``kept`` (streams that the
-        class returns, and gains over them: they keep their bases).
+        class returns, and gains over them: they keep their bases), ``redundancy`` (``parameters`` of a tiny model,
+        ``true``: the dimensions that change no output, ``declared``: those that the spec's groups explain,
+        ``left``: what is not declared, by tensors; None with ``redundancy_note`` where it could not be counted),
+        ``inner`` (axes of their own between two modules, on which no space is declared) and ``complete`` (nothing
+        is missing; None where that was not counted).
 
     Raises:
         IsomergeError: no tiny model of the class can be built or run, or the text does not describe its tensors.
@@ -65,7 +70,13 @@ def prove(
         trial = try_spec(spec_of, made)
     except IsomergeError as error:
         raise IsomergeError(f"{ref}: {error}") from None
-    report = {"command": "prove", "model": ref, "spec": None if spec is None else str(spec), **trial.report()}
+    observer("what is not declared", 2, 0)
+    own = made[0] if module is not None or inputs is not None else None
+    completeness = Completeness(None, "the law refutes the text", ())
+    if trial.proven:
+        completeness = try_completeness(spec_of, config, own, seed)
+    about = {"command": "prove", "model": ref, "spec": None if spec is None else str(spec)}
+    report = {**about, **trial.report(), **completeness.report()}
     if text is not None:  # built-in texts are proven by isomerge's tests
         remember(text, config, report)
     return Report(report)

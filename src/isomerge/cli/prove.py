@@ -65,9 +65,37 @@ def prove(
         )
     if report["unread"]:
         voice.say(f"No output depends on {', '.join(report['unread'])}: nothing is proven of them.")
+    _tell_completeness(voice, report)
     voice.say("Verdict: proven." if report["proven"] else "Verdict: refuted.")
     if not report["proven"]:
         raise typer.Exit(1)
+
+
+def _tell_completeness(voice: Any, report: dict[str, Any]) -> None:
+    """How many dimensions change no output, how many of them are declared, and what is not."""
+    counted = report["redundancy"]
+    if counted is None:
+        voice.say(f"Whether symmetries are missing was not counted: {report['redundancy_note']}.")
+    else:
+        said = "nothing continuous is missing" if counted["complete"] else "the others are not declared"
+        voice.say(
+            f"{counted['true']:,} of {counted['parameters']:,} dimensions of a tiny model change no output, "
+            f"{counted['declared']:,} by declared groups: {said}."
+        )
+        if counted["left"]:
+            voice.table(
+                "", ["dimensions", "not declared: they move", "constant along"], [_left(r) for r in counted["left"]]
+            )
+    for axis in report["inner"]:
+        voice.say(
+            f"Between {axis['writer']} and {axis['reader']} an axis of length {axis['size']} may be moved by "
+            f"{axis['group']}, which is not declared."
+        )
+
+
+def _left(row: dict[str, Any]) -> list[str]:
+    along = sorted({axis for axes in row["constant_along"].values() for axis in axes})
+    return [str(row["dimensions"]), " and ".join(row["lines"]) or "more than three lines at once", ", ".join(along)]
 
 
 def made_by(reference: str) -> tuple[Any, Any]:

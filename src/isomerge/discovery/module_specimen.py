@@ -40,6 +40,14 @@ class ModuleSpecimen(Specimen):
             raise IsomergeError(f"{type(self.module).__name__} gives no floating-point numbers for these inputs")
         return [tensor for tensors in found for tensor in tensors]
 
+    def flat_outputs(self) -> Tensor:
+        """Every number that the module returns for all its inputs, float64, with its graph."""
+        with double_precision(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            call = self.forward or called
+            every = [v for each in self.inputs for v in returned(call(self.module, each)).values()]
+        return torch.cat([v.double().reshape(-1) for v in every if v.is_floating_point()])
+
     @contextmanager
     def holding(self, moved: Mapping[str, Tensor], *, disk: bool = False) -> Iterator[None]:
         """As `Specimen.holding`; by way of the disk is by ``load_state_dict``, which is how such modules are

@@ -1,0 +1,89 @@
+"""How much of every architecture's redundancy is declared: the completeness law over model types.
+
+    python -m benchmarks.completeness                # all that are not there yet; half a minute each on one core
+    python -m benchmarks.completeness llama bert     # these, anew
+    python -m benchmarks.completeness --page         # the table in docs/lab/completeness.md from what is there
+
+For every model type a tiny random model of its class (about 1,500 parameters, float64): the dimensions that change no
+output, those that the spec's groups explain, the gap between the least singular value that counts and the largest that
+does not, and what is left by tensors. Writes results/completeness.json after every model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from isomerge.archs import spec_texts
+from isomerge.commands.proof import text_of
+from isomerge.discovery.completeness import try_completeness
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "completeness.json"
+PAGE = HERE.parent / "docs" / "lab" / "completeness.md"
+FIRST = ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "gpt2", "gpt_neox", "gptj", "gpt_neo", "opt", "bloom", "falcon", "mpt", "stablelm", "starcoder2", "granite", "olmo", "olmo2", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "glm", "glm4", "smollm3", "nemotron", "bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "deberta-v2", "modernbert", "camembert", "mpnet", "ernie", "vit", "deit", "dinov2", "beit", "swin", "clip_text_model", "clip_vision_model", "siglip_text_model", "siglip_vision_model", "t5", "mt5", "bart", "mbart", "pegasus", "marian"]  # fmt: skip
+"""What people merge most, first."""
+START, END = "<!-- completeness: begin -->", "<!-- completeness: end -->"
+
+
+def measured(kind: str) -> dict[str, Any]:
+    """The report of one model type, with the seconds it took."""
+    began = time.monotonic()
+    try:
+        config = transformers.AutoConfig.for_model(kind).to_dict() | {"model_type": kind}
+    except ValueError as error:
+        return {"complete": None, "redundancy": None, "redundancy_note": str(error).splitlines()[0], "inner": []}
+    report = try_completeness(text_of(None)[1], config).report()
+    return {**report, "seconds": round(time.monotonic() - began)}
+
+
+def page(results: dict[str, Any]) -> None:
+    """Write the table into its page."""
+    rows = [
+        "| model type | parameters | redundant, true | declared | share | inner axes left |",
+        "|---|---|---|---|---|---|",
+    ]
+    counted = {kind: r for kind, r in results.items() if r["redundancy"] is not None}
+    for kind in sorted(counted, key=lambda k: (-share(counted[k]), k)):
+        count = counted[kind]["redundancy"]
+        inner = ", ".join(f"{a['writer']} to {a['reader']} ({a['group']})" for a in counted[kind]["inner"]) or "-"
+        rows.append(
+            f"| {kind} | {count['parameters']:,} | {count['true']} | {count['declared']} | {share(counted[kind]):.0%} | {inner} |"
+        )
+    others = sorted(kind for kind, r in results.items() if r["redundancy"] is None)
+    whole = sum(r["redundancy"]["complete"] for r in counted.values())
+    said = f"{len(counted)} model types counted, {whole} of them complete; {len(others)} not counted: {', '.join(others) or 'none'}."
+    text = PAGE.read_text()
+    head, tail = text.partition(START)[0], text.partition(END)[2]
+    PAGE.write_text("\n".join([head + START, "", said, "", *rows, "", END + tail]))
+
+
+def share(report: dict[str, Any]) -> float:
+    """What of the redundancy is declared."""
+    count = report["redundancy"]
+    return count["declared"] / max(count["true"], 1)
+
+
+def main(wanted: list[str]) -> None:
+    """Measure what is asked for, or what is not there yet."""
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if wanted == ["--page"]:
+        return page(results)
+    torch.set_num_threads(1)
+    kinds = wanted or [k for k in dict.fromkeys([*FIRST, *spec_texts()]) if k not in results]
+    for kind in kinds:
+        results[kind] = measured(kind)
+        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        count = results[kind]["redundancy"]
+        told = results[kind]["redundancy_note"] if count is None else f"{count['declared']} of {count['true']}"
+        print(f"{kind}: {told} ({results[kind].get('seconds', 0)} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

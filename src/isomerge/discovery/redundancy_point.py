@@ -1,0 +1,200 @@
+"""A tiny random model as a point among all of its class: its Jacobian, and the tangents of the declared action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isomerge.discovery.bound_specimen import BoundSpecimen
+from isomerge.errors import IsomergeError
+from isomerge.evidence.law import with_streams
+from isomerge.matching.frame import folded_gains
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.language.spec import Line, Spec
+from isomerge.symmetry.stage import find_shifts, shift_atoms
+from isomerge.symmetry.units import elements_of
+
+UNREACHED = 1e-10
+"""A parameter whose derivatives are at most this share of the largest ones is reached by no input."""
+STEP = 1e-4
+"""The step of the central differences by which the declared action is derived; its error is the step's square."""
+MOST = 4_000
+"""Parameters of a specimen whose Jacobian is decomposed: that of 4,000 takes two minutes and a gigabyte."""
+ENOUGH = 1.2
+"""How many outputs there must be for each parameter: fewer would look like symmetries."""
+
+
+class Point:
+    """The parameters of a specimen with its gains folded, flat; rows that no input can reach are left out."""
+
+    def __init__(self, seen: BoundSpecimen) -> None:
+        self.seen = seen
+        specimen = seen.specimen
+        if missing := [n for n, t in specimen.stored.items() if t.is_floating_point() and n not in specimen.places]:
+            raise IsomergeError(
+                f"tensor {missing[0]} is stored otherwise than {type(specimen.module).__name__} computes with "
+                "it: its redundancy cannot be counted"
+            )
+        kept = {name for name in seen.kept if name in seen.spec.streams}
+        largest = with_streams(seen.spec)
+        for name in kept:
+            largest = largest.with_group(name, seen.spec.spaces[name].group_name)
+        self.spec: Spec = largest.restrict(
+            [*(n for n in largest.spaces if n not in seen.kept), *(s.name for s in largest.shifts)]
+        )
+        self.blocks = seen.fresh()
+        if folds := [n for n in self.spec.gains if n in self.spec.spaces]:
+            whole = folded_gains(
+                self.spec.restrict([*folds, *self.spec.streams]), seen.blocks, self.blocks.__getitem__
+            )
+            whole.act(self.blocks)
+        self.names = [n for n, t in specimen.stored.items() if t.is_floating_point() and n in seen.matches]
+        named = self._named(self.blocks)
+        with torch.no_grad():
+            for name in self.names:
+                specimen.live(name).copy_(named[name])
+        self.spans: dict[str, slice] = {}
+        start = 0
+        for name in self.names:
+            self.spans[name] = slice(start, start + named[name].numel())
+            start += named[name].numel()
+        self.owners: list[str] = []
+        self.whole = start
+        if start > MOST:
+            raise IsomergeError(f"a model of {start:,} parameters is too large for its Jacobian: at most {MOST:,}")
+        self.read: Tensor = torch.ones(start, dtype=torch.bool)
+
+    @property
+    def size(self) -> int:
+        """Parameters that inputs can reach."""
+        return int(self.read.sum())
+
+    def _named(self, blocks: Mapping[Any, Tensor]) -> dict[str, Tensor]:
+        found = {self.seen.names[n]: t for block, x in blocks.items() for n, t in block.split(x)}
+        return {**{n: self.seen.specimen.stored[n] for n in self.names_of_stored() if n not in found}, **found}
+
+    def names_of_stored(self) -> list[str]:
+        """The names of the specimen's tensors of numbers."""
+        return [n for n, t in self.seen.specimen.stored.items() if t.is_floating_point()]
+
+    def flat(self, named: Mapping[str, Tensor]) -> Tensor:
+        """Stored tensors as one vector, those that inputs reach."""
+        return torch.cat([named[n].double().reshape(-1) for n in self.names])[self.read]
+
+    # ---------------------------------------------------------------- outputs
+
+    def jacobian(self) -> Tensor:
+        """Random combinations of the outputs derived by the parameters [rows, parameters], a few more rows than
+        parameters."""
+        specimen = self.seen.specimen
+        module = specimen.module
+        for part in module.modules():
+            if isinstance(part, torch.nn.Embedding):
+                part.padding_idx = None  # its row would get no gradient, and look like a symmetry
+        parameters = dict(module.named_parameters(remove_duplicate=True))
+        wanted = [p for p in parameters.values() if p.is_floating_point()]
+        for p in wanted:
+            p.requires_grad_(True)
+        outputs = specimen.flat_outputs()
+        if outputs.numel() < ENOUGH * self.whole:
+            raise IsomergeError(
+                f"{outputs.numel():,} outputs are too few to tell {self.whole:,} parameters apart: give more inputs"
+            )
+        rng = torch.Generator().manual_seed(0)
+        count = self.whole + 40
+        rows = torch.empty(count, self.whole, dtype=torch.float64)
+        for row in range(count):
+            weights = torch.randn(outputs.numel(), generator=rng, dtype=torch.float64)
+            slopes = torch.autograd.grad(outputs, wanted, weights, retain_graph=True, allow_unused=True)
+            pairs = zip(parameters.items(), slopes, strict=True)
+            by_name = {name: torch.zeros_like(p) if slope is None else slope for (name, p), slope in pairs}
+            rows[row] = torch.cat(
+                [specimen.places[n].view(by_name[self._parameter(n, by_name)]).reshape(-1) for n in self.names]
+            )
+        for p in wanted:
+            p.requires_grad_(False)
+        self.read = self._reached(rows)
+        return rows[:, self.read]
+
+    def _parameter(self, name: str, parameters: Mapping[str, Tensor]) -> str:
+        """The parameter that a stored tensor is a part of, under the first of its names."""
+        own = self.seen.specimen.places[name].parameter
+        if own in parameters:
+            return own
+        tensor = self.seen.specimen.parameters[own]
+        return next(n for n, p in self.seen.specimen.module.named_parameters() if p is tensor)
+
+    def _reached(self, rows: Tensor) -> Tensor:
+        """Which numbers an input can reach: not the rows of tokens and places that none of them has."""
+        sizes = rows.norm(dim=0)
+        unread = sizes <= UNREACHED * sizes.max()
+        reached = torch.ones_like(unread)
+        for name, span in self.spans.items():
+            shape = self.seen.specimen.stored[name].shape
+            here = unread[span].reshape(shape)
+            if len(shape) < 2 or bool(here.all()):
+                continue
+            axes = self.seen.matches[name].line.axes or ()
+            for axis in range(len(shape)):
+                if axis < len(axes) and any(a.name in self.seen.spec.spaces for a in atoms((axes[axis],))):
+                    continue  # of an axis on which a group acts no part is merely unseen
+                rest = [k for k in range(len(shape)) if k != axis]
+                gone = here.permute(axis, *rest).flatten(1).all(1)
+                index = gone.reshape([-1 if k == axis else 1 for k in range(len(shape))]).expand(shape)
+                reached[span] &= ~index.reshape(-1)
+        return reached
+
+    # --------------------------------------------------------------- declared
+
+    def tangents(self) -> Tensor:
+        """The derivatives of the declared action at the identity [generators, parameters]."""
+        found = [(owner, self._derived(key, g, identity)) for owner, key, g, identity in self._generators()]
+        self.owners = [owner for owner, _ in found]
+        return torch.stack([t for _, t in found]) if found else torch.zeros(0, self.size, dtype=torch.float64)
+
+    def _derived(self, key: str, generator: Tensor, identity: Tensor) -> Tensor:
+        ends = []
+        for sign in (1, -1):
+            blocks = {block: x.clone() for block, x in self.blocks.items()}
+            Alignment(self.spec, {key: identity + sign * STEP * generator}).act(blocks)
+            ends.append(self.flat(self._named(blocks)))
+        return (ends[0] - ends[1]) / (2 * STEP)
+
+    def _generators(self) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+        """Space, element key, generator and identity, for every dimension of every element."""
+        elements: dict[str, Any] = {}
+        for block in self.seen.blocks:
+            for key, space in elements_of(self.spec, block).items():
+                elements.setdefault(key, space)
+        for key, space in elements.items():
+            n, batch = self.spec.sizes[space.name], tuple(self.spec.sizes[i] for i in self.spec.batch(space))
+            identity, basis = space.group.identity(batch, n), space.group.generators(n)
+            for at in range(identity[..., 0].numel() if not batch else int(torch.tensor(batch).prod())):
+                if not batch and at:
+                    break
+                for generator in basis:
+                    whole = torch.zeros_like(identity).reshape(-1, *generator.shape)
+                    whole[at] = generator
+                    yield space.name, key, whole.reshape(identity.shape), identity
+        for shift, key, _ in find_shifts(self.spec, self.seen.blocks):
+            shape = [self.spec.sizes[a.name] for a in shift_atoms(self.spec, shift)]
+            zero = torch.zeros(shape, dtype=torch.float64)
+            for at in range(zero.numel()):
+                one = zero.clone().reshape(-1)
+                one[at] = 1
+                yield shift.name, key, one.reshape(shape), zero
+
+    # ---------------------------------------------------------------- by line
+
+    def lines(self) -> dict[Line, Tensor]:
+        """By line, which of the read parameters are its."""
+        found: dict[Line, Tensor] = {}
+        for name in self.names:
+            line = self.seen.matches[name].line
+            mask = found.setdefault(line, torch.zeros(self.whole, dtype=torch.bool))
+            mask[self.spans[name]] = True
+        return {line: mask[self.read] for line, mask in found.items()}

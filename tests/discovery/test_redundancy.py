@@ -1,0 +1,144 @@
+"""The completeness law: the null space of the Jacobian against the declared groups, on tiny random models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+
+from depth import more
+from isomerge.archs import expanded_texts
+from isomerge.discovery.bound_specimen import BoundSpecimen
+from isomerge.discovery.building import real_config
+from isomerge.discovery.inner_axes import InnerAxis, inner_axes
+from isomerge.discovery.redundancy import Redundancy, measure_redundancy, tiny_specimen
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.groups import GROUPS
+from isomerge.symmetry.language.spec_text import parse_spec
+
+
+def bound(kind: str, *edits: tuple[str, str], architecture: str = "", **settings: Any) -> BoundSpecimen:
+    """A tiny model of a type, seen by its packaged text with some edits."""
+    config = tf.AutoConfig.for_model(kind, **settings).to_dict() | {"model_type": kind}
+    if architecture:
+        config["architectures"] = [architecture]
+
+    def spec_of(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        texts = dict(expanded_texts())
+        origin, text = texts[kind]
+        for old, new in edits:
+            assert old in text
+            text = text.replace(old, new)
+        texts[kind] = (origin, text)
+        return parse_spec(text, config, origin, texts, shapes)
+
+    specimen = tiny_specimen(real_config(config))
+    specimen.compare_whole()
+    return BoundSpecimen(spec_of, specimen)
+
+
+def counted(kind: str, *edits: tuple[str, str], **more: Any) -> Redundancy:
+    """The redundancy of a tiny model; one thread is enough for its matrices."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return measure_redundancy(bound(kind, *edits, **more))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def explained(count: Redundancy) -> bool:
+    """Whether what is left is all that is not declared."""
+    return count.true == count.declared + sum(left.dimensions for left in count.left)
+
+
+@pytest.mark.parametrize("name", list(GROUPS))
+def test_generators_are_a_basis_of_the_algebra(name: str) -> None:
+    """As many as the group has dimensions, independent, and each of them leads to an element to first order."""
+    group, n = GROUPS[name], 4 if name != "Complex" else 2
+    basis = group.generators(n)
+    assert len(basis) == group.dimension(n)
+    if len(basis):
+        assert torch.linalg.matrix_rank(basis.flatten(1)) == len(basis)
+        near = group.identity((len(basis),), n) + 1e-5 * basis
+        assert group.contains(near)
+        assert float((near - group.identity((len(basis),), n)).abs().max()) > 1e-6
+
+
+def test_llama_is_complete() -> None:
+    """Value spaces, complex numbers on rotary pairs, scales of neurons, gains, and the stream's rotations."""
+    count = counted("llama")
+    ov, c, u, gains, stream = 2 * 16, 2 * 2 * 2, 2 * 12, 5 * 8, 28
+    stream_and_heads = count.declared - u - gains
+    assert count.true == count.declared
+    assert count.left == ()
+    assert count.complete
+    assert stream_and_heads >= ov + c + stream
+    assert count.gap[0] > 1e3 * max(count.gap[1], 1e-15)
+
+
+@pytest.mark.parametrize(
+    ("edit", "missing", "lines"),
+    [
+        (("space u as scale: Scale[l, ff]", "size u = 1"), 24, {"layers.{l}.mlp.up_proj.weight", "layers.{l}.mlp.down_proj.weight"}),
+        *more(
+            (("space ov: GL[l, kv]", "space ov: O[l, kv]"), None, {"layers.{l}.self_attn.v_proj.weight", "layers.{l}.self_attn.o_proj.weight"})
+        ),
+    ],
+)  # fmt: skip
+def test_a_group_that_is_left_out_is_named(edit: tuple[str, str], missing: int | None, lines: set[str]) -> None:
+    """A text that declares too little: the law counts what is missing, and names the tensors that it moves."""
+    count = counted("llama", edit)
+    assert not count.complete
+    assert explained(count)
+    assert {line for left in count.left for line in left.lines} == lines
+    if missing is not None:
+        assert count.true - count.declared == missing
+
+
+def test_a_declared_space_that_is_none_is_told() -> None:
+    """The tangent of what is no symmetry is not in the null space."""
+    with pytest.raises(IsomergeError, match="space ov changes outputs to first order"):
+        counted("llama", ("res (kv g ov')", "res (kv g ov)"))
+
+
+def test_what_layer_norm_takes_away_is_found() -> None:
+    """Writers along the ones, constants that embeddings trade, and biases of norms that readers take."""
+    count = counted("gpt2")
+    assert explained(count)
+    along = {(line, axis) for left in count.left for line, axes in left.along.items() for axis in axes}
+    assert {("wpe.weight", "pos"), ("wpe.weight", "res"), ("h.{l}.mlp.c_proj.weight", "res")} <= along
+    together = {frozenset(left.lines) for left in count.left}
+    assert frozenset({"h.{l}.ln_2.bias", "h.{l}.mlp.c_fc.bias"}) in together
+
+
+def test_what_is_left_changes_no_output() -> None:
+    """By a move of one's own: what GPT-2's MLP writes along the ones. Along one coordinate it counts."""
+    seen = bound("gpt2")
+    name = next(n for n in seen.specimen.stored if n.endswith("h.0.mlp.c_proj.weight"))
+    weight = seen.specimen.stored[name]
+    written = torch.randn(len(weight), 1, dtype=torch.float64)
+    assert seen.specimen.change({name: weight + written}) < 1e-12
+    assert seen.specimen.change({name: weight + written * torch.eye(weight.shape[1])[0]}) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "axes"),
+    [
+        ("bert", "BertForSequenceClassification", [InnerAxis("pooler.dense", "classifier", 8, "SignedPerm")]),
+        ("llama", "", []),
+    ],
+)
+def test_inner_axes(kind: str, architecture: str, axes: list[InnerAxis]) -> None:
+    """The hidden axis of BERT's pooler is typed like the stream, but is one of its own: tanh lets signs through."""
+    assert inner_axes(bound(kind, architecture=architecture)) == axes
+
+
+def test_too_few_outputs_are_not_taken_for_symmetries() -> None:
+    seen = bound("llama")
+    seen.specimen.inputs[-1] = {k: v[:2] for k, v in seen.specimen.inputs[-1].items()}
+    with pytest.raises(IsomergeError, match=r"outputs are too few to tell [\d,]+ parameters apart"):
+        measure_redundancy(seen)
