@@ -74,7 +74,8 @@ def main(wanted: list[str]) -> None:
     """Measure what is asked for, or what is not there yet."""
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if wanted == ["--page"]:
-        return page(results)
+        page(results)
+        return
     torch.set_num_threads(1)
     kinds = wanted or [k for k in dict.fromkeys([*FIRST, *spec_texts()]) if k not in results]
     for kind in kinds:
