@@ -8,7 +8,8 @@ from typing import Any
 from isomerge.evidence.card import RECIPE, alignment_file, model_card
 from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
 from isomerge.evidence.layer_scan import scan_picture
-from isomerge.fusion.fusion import Fusion
+from isomerge.evidence.markdown import code
+from isomerge.evidence.parents import parents_of
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
 from isomerge.merging.measured import measured
@@ -45,10 +46,10 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
     if (scan := plan.options.scan) is not None:
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)
-    stream.finish(report, alignments, _card(plan.fusion, report, recipe), more=more, links=links)
+    stream.finish(report, alignments, _card(plan, report, recipe), more=more, links=links)
 
 
-def _card(fusion: Fusion, report: dict[str, Any], recipe: str | None) -> str:
+def _card(plan: MergePlan, report: dict[str, Any], recipe: str | None) -> str:
     how = "They were not aligned. "
     decided = report.get("decided")
     if decided is not None:
@@ -58,8 +59,16 @@ def _card(fusion: Fusion, report: dict[str, Any], recipe: str | None) -> str:
         if "mean" in report:
             how = "All were first matched onto their common mean along their symmetries. "
     merged = [row["model"] for row in report["roles"] if MERGED in row["roles"]]
-    text = (
-        f"The `{fusion.method.name}` merge of {', '.join(f'`{name}`' for name in merged)}. {how}Made by isomerge."
+    text = f"The `{plan.fusion.method.name}` merge of {', '.join(map(code, merged))}. {how}Made by isomerge."
+    used = in_weights(report["roles"])
+    return model_card(
+        "Merged checkpoint",
+        used,
+        text,
+        report,
+        parents=parents_of(model.checkpoint for model in plan.read if model.ref in used),
+        name=plan.output.out.name,
+        architectures=plan.donor.config.get("architectures") or (),
+        recipe=recipe,
+        roles=[(row["model"], role_text(row)) for row in report["roles"]],
     )
-    roles = [(row["model"], role_text(row)) for row in report["roles"]]
-    return model_card("Merged checkpoint", in_weights(report["roles"]), text, report, recipe=recipe, roles=roles)
