@@ -104,7 +104,7 @@ def merge(
         job = asked.job
         out = _out_of_recipe(models, out)
         named = (job.models, job.stacks, job.stats, job.source_bases, list(job.matching.values()))
-        check_written("merge", {**context.params, "out": out}, named)
+        check_written("merge", {**context.params, "models": models[:1], "out": out}, named)
     if out is None:
         raise IsomergeError("merge needs a folder to write: add -o OUT")
     for note in asked.notes():
@@ -148,9 +148,11 @@ def _out_of_recipe(models: Sequence[str], out: Path | None) -> Path | None:
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
     from isomerge.cli.console import distance_table, scan_table, stream_table, tell_verdict, warn_fixed
     from isomerge.cli.evidence import evidence_lines
+    from isomerge.merging.finishing import other_models
     from isomerge.merging.measured import measured_line
 
-    for note in job.fusion.notes:
+    warned = [*job.fusion.notes, *other_models(report["checksums"])]
+    for note in warned:
         voice.warn(note)
     if "match" in report and not all(one.get("preserves_function", True) for one in report["match"]["sources"]):
         voice.warn(
@@ -159,7 +161,7 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
         )
     if report["align"]:
         warn_fixed(voice, report["fixed"])
-    stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in job.fusion.notes]})
+    stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in warned]})
     distance_table(voice, report["distance"])
     for line in evidence_lines(report):
         voice.say(line)

@@ -16,6 +16,12 @@ RECIPE = "isomerge_recipe.yml"
 REPORT = "isomerge.json"
 """The file of an output that says what was done, with the checksums of all others."""
 
+ELSEWHERE = (
+    " Where you have the models elsewhere, write their folders, or their ids on the Hub, over those below: their "
+    "weights are compared with `checksums`, and a difference is told. A checksum is the CRC-32 of a model's "
+    "weights files, one after the other in the order of their names (`cat *.safetensors | crc32`)."
+)
+
 
 def alignment_file(number: int, count: int) -> str:
     """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
@@ -54,7 +60,7 @@ def model_card(
     listed = [f"{code(model)}: {text}" for model, text in roles] or list(map(code, models))
     lines += ["## Models", "", *(f"{number}. {line}" for number, line in enumerate(listed, 1)), ""]
     if recipe is not None:
-        lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.", ""]
+        lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.{ELSEWHERE}", ""]
         lines += [*fenced(recipe, "yaml"), ""]
     lines += license_lines(parents)
     return "\n".join([*lines, *_verdict(report), *_measured(report), *_figures(report), ""])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import yaml
 
 from isomerge.evidence.card import RECIPE, alignment_file, model_card
 from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
@@ -15,6 +17,7 @@ from isomerge.merging.heads import write_kept
 from isomerge.merging.measured import measured
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import MERGED, in_weights, role_text
+from isomerge.run.provenance import weights_checksums
 from isomerge.run.writing_run import StreamWriter
 from isomerge.symmetry.alignment import Alignment
 
@@ -28,7 +31,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
         report: of the run; it is told of folders of heads.
         found: how every source of the plan was moved; none where nothing was, or by no symmetry.
     """
-    models, recipe = plan.models, plan.recipe
+    models, recipe = plan.models, _with_checksums(plan, report)
     alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
     by: list[Alignment | None] = [None if plan.gains is None else plan.gains.written] * len(models)
     for source, alignment in zip(plan.sources, found, strict=False):
@@ -47,6 +50,32 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)
     stream.finish(report, alignments, _card(plan, report, recipe), more=more, links=links)
+
+
+def _with_checksums(plan: MergePlan, report: dict[str, Any]) -> str | None:
+    """The recipe with the checksums of what was read, which the report has beside those that were expected."""
+    checksums = weights_checksums((model.checkpoint for model in plan.read), report["inputs"])
+    expected = plan.options.checksums or [None] * len(checksums)
+    report["checksums"] = [
+        {"model": model.ref, "checksum": checksum, **({} if wanted in (None, checksum) else {"in_recipe": wanted})}
+        for model, checksum, wanted in zip(plan.read, checksums, expected, strict=True)
+    ]
+    report["notes"] += other_models(report["checksums"])
+    if plan.recipe is None or not any(checksums):
+        return plan.recipe
+    return plan.recipe + yaml.safe_dump({"checksums": checksums}, default_flow_style=None, width=116)
+
+
+def other_models(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to tell of models that are not those that a recipe was made with: of a report's ``checksums``, where
+    ``in_recipe`` is another one."""
+    return [
+        f"{row['model']} is not the model that the recipe was made with: its weights files have the checksum "
+        f"{row['checksum']}, and the recipe says {row['in_recipe']}; this is another merge, or the same weights "
+        f"are stored in other files"
+        for row in rows
+        if "in_recipe" in row
+    ]
 
 
 def _card(plan: MergePlan, report: dict[str, Any], recipe: str | None) -> str:

@@ -18,7 +18,7 @@ from isomerge.merging.recipe.align_block import DATA
 from isomerge.merging.recipe.schema import AlignBlock
 from isomerge.observe.data.records import may_be_function
 from isomerge.options import MatchingOptions
-from isomerge.run.absolute_names import absolute_data, absolute_path, absolute_ref
+from isomerge.run.absolute_names import absolute_data, absolute_path, lasting_ref
 
 FUNCTIONS = "# Data were given by Python functions, and a recipe runs no code: run this one with {}.\n"
 OBJECTS = "# Models or data were given as Python objects: name folders or files of them to run this recipe.\n"
@@ -73,18 +73,18 @@ def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
             entry["stats"] = absolute_path(file)
         for entry, base in zip(entries, job.source_bases, strict=False):
             if base is not None:
-                entry["base_model"] = absolute_ref(str(base))
+                entry["base_model"] = lasting_ref(str(base))
         return {"models": entries, **found}
     slices = []
     for number, part in enumerate(parts):
         column = [stack[number] for stack in job.stacks]
         sources = [
-            {"model": absolute_ref(str(ref)), "layer_range": list(layers), **_under(job, part, k)}
+            {"model": lasting_ref(str(ref)), "layer_range": list(layers), **_under(job, part, k)}
             for k, (ref, layers) in enumerate(column[fusion.start :][: len(part.sources)])
         ]
         base: dict[str, Any] = {}
         if fusion.start:
-            name, layers = absolute_ref(str(column[0][0])), column[0][1]
+            name, layers = lasting_ref(str(column[0][0])), column[0][1]
             base = {} if name == refs[0] else {"base_model": name}
             if fusion.first == "base":
                 sources.insert(0, {"model": name, "layer_range": list(layers)})

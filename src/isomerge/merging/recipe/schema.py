@@ -24,6 +24,7 @@ from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.options import MatchingOptions
 from isomerge.options.option import kind_of
+from isomerge.run.provenance import FORM
 
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -179,7 +180,9 @@ class AlignBlock(_Evidence):
 
 class Recipe(_Referring):
     """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
-    nothing depends on it."""
+    nothing depends on it. ``checksums`` are those of the models that it was made with
+    (`isomerge.run.provenance.weights_checksums`), the base first and source bases last: where a model has another
+    one, that is told."""
 
     models: list[ModelEntry] | None = None
     slices: list[SliceEntry] | None = None
@@ -192,12 +195,20 @@ class Recipe(_Referring):
     tokenizer: TokenizerEntry | None = None
     chat_template: str | None = None
     name: str | None = None
+    checksums: list[str | None] = []
     align: AlignBlock = AlignBlock(enabled=False)
 
     @field_validator("dtype", "out_dtype", mode="before")
     @classmethod
     def _torchs(cls, value: Any) -> Any:
         return value.removeprefix("torch.") if isinstance(value, str) else value
+
+    @field_validator("checksums")
+    @classmethod
+    def _of_their_form(cls, value: list[str | None]) -> list[str | None]:
+        if not all(checksum is None or FORM.fullmatch(checksum) for checksum in value):
+            raise ValueError("write crc32: and eight hexadecimal digits for a model, or null")
+        return value
 
     @field_validator("align", mode="before")
     @classmethod
