@@ -109,7 +109,7 @@ def test_measures_stand_in_the_card(stored: Callable, isomerge: Callable, tmp_pa
     assert said.code == 0, said.err
     measured = json.loads((out / "isomerge.json").read_text())["measured"]
     card = card_of(out)
-    assert card.model_name == "out"
+    assert card.model_name == "linear merge of vit-0, vit-5"
     values = {result.metric_type: result.metric_value for result in card.eval_results}
     assert values == {key: pytest.approx(measured["merged"][key]) for key in ("loss", "accuracy")}
     assert {result.dataset_name for result in card.eval_results} == {"seen.safetensors"}

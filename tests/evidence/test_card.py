@@ -115,6 +115,11 @@ LICENSES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
         ["- `a`: Llama 3", "- `b`: gemma"],
     ),
     "one unknown": ([{"license": "mit"}, {}], {}, ["- `a`: mit", "Not known of `b`: no card says it"]),
+    "none of the Hub's form": (
+        [{"license": "Apache 2.0!"}] * 2,
+        {"license": "other", "license_name": "apache-2.0"},
+        [],
+    ),
     "no text": ([{"license": {"name": "mit"}}, {"license": ""}], {}, ["Not known of `a`, `b`"]),
 }
 
@@ -138,6 +143,9 @@ def test_language_and_task() -> None:
     found = front_matter(model_card("T", [], "x", report("merge"), parents=parents("a", "b", a=one, b=two)))
     assert found["language"] == ["no", "en"]
     assert found["pipeline_tag"] == "text-generation"
+    other = {"language": "English, mostly", "pipeline_tag": "Text generation"}
+    found = front_matter(model_card("T", [], "x", report("merge"), parents=parents("a", "b", a=other, b=other)))
+    assert not {"language", "pipeline_tag"} & set(found)
     other = {"language": "de", "pipeline_tag": "fill-mask"}
     found = front_matter(model_card("T", [], "x", report("merge"), parents=parents("a", "b", a=one, b=other)))
     assert not {"language", "pipeline_tag"} & set(found)

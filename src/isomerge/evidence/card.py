@@ -19,7 +19,7 @@ REPORT = "isomerge.json"
 ELSEWHERE = (
     " Where you have the models elsewhere, write their folders, or their ids on the Hub, over those below: their "
     "weights are compared with `checksums`, and a difference is told. A checksum is the CRC-32 of a model's "
-    "weights files, one after the other in the order of their names (`cat *.safetensors | crc32`)."
+    "weights files, one after the other in the order of their names (`cat *.safetensors | crc32 /dev/stdin`)."
 )
 
 
@@ -48,7 +48,7 @@ def model_card(
         text: one paragraph on what this checkpoint is.
         report: the run's report.
         parents: what is known of them, for the front matter.
-        name: of the output, for its measures.
+        name: of the output, for its measures: not of its folder, on which no byte depends.
         architectures: the classes that open it.
         recipe: the YAML that repeats a merge, also a file of the output.
         roles: all inputs and what each gave, in words; without them the models are listed alone.

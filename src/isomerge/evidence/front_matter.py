@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import PurePath
 from typing import Any
@@ -31,6 +31,9 @@ TASKS = {
 }
 """The Hub's tasks, by how names of transformers' classes end."""
 
+_IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code", re.ASCII)
+"""What the Hub refuses a card without: a parent's own, which was never there, may have anything."""
 _DATA_SET = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?", re.ASCII)
 
 
@@ -55,9 +58,9 @@ def front_matter(
         content |= {"base_model_relation": "merge"} if merged else {}
     content |= license_keys(parents)
     languages = {parent.said("language") for parent in parents}
-    if len(languages) == 1 and (language := languages.pop()):
+    if len(languages) == 1 and (language := languages.pop()) and all(map(_LANGUAGE.fullmatch, language)):
         content["language"] = list(language)
-    tasks = {task for parent in parents for task in parent.said("pipeline_tag")}
+    tasks = {task for parent in parents for task in parent.said("pipeline_tag") if _IDENTIFIER.fullmatch(task)}
     if len(tasks) == 1:
         content["pipeline_tag"] = tasks.copy().pop()
     task = content.get("pipeline_tag") or _task(architectures)
@@ -76,13 +79,20 @@ def license_keys(parents: Sequence[Parent]) -> dict[str, str | list[str]]:
         return {}
     if len(every) == 1:
         (own,) = every
-        if own[0] != OTHER:
+        if own[0] != OTHER and all(map(_IDENTIFIER.fullmatch, own)):
             return {"license": own[0] if len(own) == 1 else list(own)}
+        if own[0] != OTHER:
+            return {"license": OTHER, "license_name": _names(every)}
         link = {text for parent in parents for text in parent.said("license_link")}
         named = {"license_name": own[1]} if len(own) > 1 else {}
         return {"license": OTHER, **named, **({"license_link": link.pop()} if len(link) == 1 else {})}
-    names = sorted({re.sub(r"[^a-z0-9.]+", "-", license_text(own).lower()).strip("-") for own in every})
-    return {"license": OTHER, "license_name": "-and-".join(names)}
+    return {"license": OTHER, "license_name": _names(every)}
+
+
+def _names(every: Iterable[tuple[str, ...]]) -> str:
+    """Licenses as one identifier."""
+    names = {re.sub(r"[^a-z0-9.]+", "-", license_text(own).lower()).strip("-") for own in every}
+    return "-and-".join(sorted(names - {""})) or "unnamed"
 
 
 def license_of(parent: Parent) -> tuple[str, ...]:

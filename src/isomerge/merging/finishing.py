@@ -12,6 +12,7 @@ from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
 from isomerge.evidence.layer_scan import scan_picture
 from isomerge.evidence.markdown import code
 from isomerge.evidence.parents import parents_of
+from isomerge.evidence.report.facts import short_names
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
 from isomerge.merging.measured import measured
@@ -96,7 +97,7 @@ def _card(plan: MergePlan, report: dict[str, Any], recipe: str | None) -> str:
         text,
         report,
         parents=parents_of(model.checkpoint for model in plan.read if model.ref in used),
-        name=plan.output.out.name,
+        name=f"{plan.fusion.method.name} merge of {', '.join(short_names(merged))}",
         architectures=plan.donor.config.get("architectures") or (),
         recipe=recipe,
         roles=[(row["model"], role_text(row)) for row in report["roles"]],

@@ -21,7 +21,7 @@ FORM = re.compile(r"crc32:[0-9a-f]{8}")
 
 def weights_checksums(checkpoints: Iterable[Checkpoint], rows: Iterable[Mapping[str, Any]]) -> list[str | None]:
     """Of each checkpoint the CRC-32 of its weights files, one after the other in the order of their names, as
-    ``cat *.safetensors | crc32`` tells it wherever they are; None for tensors in memory.
+    ``cat *.safetensors | crc32 /dev/stdin`` tells it wherever they are; None for tensors in memory.
 
     Args:
         checkpoints: whose files were all summed.
