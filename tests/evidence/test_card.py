@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,8 @@ def test_a_card_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     """Nobody vouches for the cards of parents."""
     path = tmp_path / "README.md"
     assert front_matter_of(path) == {}
+    os.mkfifo(tmp_path / "pipe")
+    assert front_matter_of(tmp_path / "pipe") == {}
     for content in (
         b"",
         b"# no front",

@@ -83,6 +83,8 @@ def _parent(folder: Path | None, name: str, config: Mapping[str, Any]) -> Parent
 def front_matter_of(path: Path) -> dict[str, Any]:
     """The YAML at the beginning of a card, scalars as text (``no`` is Norwegian); empty where there is none that
     can be read, as nobody vouches for it."""
+    if not path.is_file():  # which never waits, as a pipe does
+        return {}
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             front = _FRONT.match(file.read(LONGEST))
