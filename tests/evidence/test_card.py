@@ -222,3 +222,10 @@ def test_a_card_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
         assert front_matter_of(path) == {}
     path.write_bytes(b"---\r\nlanguage: no\r\nlicense: 2.0\r\n---\r\ntext")
     assert front_matter_of(path) == {"language": "no", "license": "2.0"}
+
+
+@pytest.mark.parametrize("sentence", ["They are one", "They are one."])
+def test_a_verdict_ends_once(sentence: str) -> None:
+    """Whether its sentence is of the match or of what was measured."""
+    found = {**report("merge"), "verdict": {"sentence": sentence, "next": []}}
+    assert "\nThey are one.\n" in model_card("T", [], "x", found)

@@ -71,7 +71,7 @@ def _verdict(report: dict[str, Any]) -> list[str]:
     verdict = report.get("verdict")
     if not verdict:
         return []
-    lines = ["## Verdict", "", f"{verdict['sentence']}.", ""]
+    lines = ["## Verdict", "", f"{verdict['sentence'].removesuffix('.')}.", ""]
     for step in verdict["next"]:
         command = f" `{step['command']}`" if step["command"] else ""
         lines.append(f"- {step['text']}{command}")
