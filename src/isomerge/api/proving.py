@@ -15,11 +15,12 @@ from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.trial import try_spec
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.options import ImportOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
 
 
-@checked()
+@checked(ImportOptions)
 def prove(
     model: Any,
     *,

@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from isomerge.errors import IsomergeError, visible
 from isomerge.options.option import FIRST
 from isomerge.options.unused import TABLE, note_idle, noting
+from isomerge.plug_ins.command import importing, sentences, used
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
 """Files by the parameters that name them."""
@@ -69,7 +70,7 @@ class Writing(TyperCommand):
                 ctx.params[name] = type(given)(os.path.expanduser(given))
         command = str(ctx.command.name)
         check_written(command, ctx.params)
-        with noting() as told:
+        with importing(ctx.params.get("imports")), noting() as told:
             if (
                 function := FUNCTIONS.get(command, command.replace("-", "_"))
             ) in TABLE and function not in NOTED_LATER:
@@ -79,7 +80,8 @@ class Writing(TyperCommand):
                 return super().invoke(ctx)
             finally:
                 if not isinstance(sys.exception(), IsomergeError):
-                    for text in told:
+                    plug_ins = [] if ctx.params.get("quiet") else sentences(used())
+                    for text in (*told, *plug_ins):
                         print(f"note: {visible(text)}", file=sys.stderr)
 
 
