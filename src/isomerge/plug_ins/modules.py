@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,8 @@ from isomerge.errors import IsomergeError
 
 _MODULES: dict[str, Module] = {}
 """All that were imported, by their names in `sys.modules`."""
+_under_way: ContextVar[str | None] = ContextVar("under_way", default=None)
+"""The name in `sys.modules` of what is being imported for a command."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,22 @@ def importable(folder: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
+def under_way() -> str | None:
+    """The name in `sys.modules` of the module that is being imported for a command, on whose behalf code runs."""
+    return _under_way.get()
+
+
+@contextlib.contextmanager
+def _going_on(module: str, folder: str) -> Iterator[None]:
+    """A module is imported, with its folder on Python's path."""
+    mark = _under_way.set(module)
+    try:
+        with importable(folder):
+            yield
+    finally:
+        _under_way.reset(mark)
+
+
 def import_module(name: str | os.PathLike[str], folder: str | None = None) -> Module:
     """Import a module, once in a process; a file whose text has changed is run anew.
 
@@ -86,7 +105,7 @@ def _import_name(name: str, folder: str) -> Module:
         )
     if name in _MODULES and name in sys.modules:
         return _MODULES[name]
-    with importable(folder):
+    with _going_on(name, folder):
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -121,7 +140,7 @@ def _import_file(path: Path) -> Module:
     before = _MODULES.get(name)
     sys.modules[name], _MODULES[name] = module, Module(str(path), name, digest, str(path.parent))
     try:
-        with importable(str(path.parent)):
+        with _going_on(name, str(path.parent)):
             exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name], _MODULES[name]
