@@ -3,11 +3,13 @@ figures."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from isomerge.evidence.distances_figure import PICTURE, layer_distances
+from isomerge.plug_ins.command import sentences
 
 RECIPE = "isomerge_recipe.yml"
 """The file of an output that says how to make it again."""
@@ -18,6 +20,15 @@ REPORT = "isomerge.json"
 def alignment_file(number: int, count: int) -> str:
     """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
     return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
+
+
+def recipe_command(imports: Sequence[str] = ()) -> str:
+    """The command that makes a merge again by its recipe.
+
+    Args:
+        imports: the modules and files that it imports, which a recipe alone must not.
+    """
+    return " ".join(["isomerge merge", RECIPE, "OUT", *(f"--import {shlex.quote(name)}" for name in imports)])
 
 
 def model_card(
@@ -44,8 +55,15 @@ def model_card(
         lines += ["Heads, each with the merged body: " + ", ".join(f"`{name}`" for name in folders) + ".", ""]
     listed = [f"`{model}`: {text}" for model, text in roles] or [f"`{model}`" for model in models]
     lines += ["## Models", "", *(f"{number}. {line}" for number, line in enumerate(listed, 1)), ""]
+    if plug_ins := report.get("plug_ins"):
+        lines += [f"Plug-ins: {', '.join(sentences(plug_ins))}.", ""]
     if recipe is not None:
-        lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.", ""]
+        lines += [
+            "## Recipe",
+            "",
+            f"`{recipe_command(report.get('imports') or ())}` makes this checkpoint again.",
+            "",
+        ]
         lines += ["```yaml", *recipe.splitlines(), "```", ""]
     return "\n".join([*lines, *_verdict(report), *_measured(report), *_figures(report), ""])
 

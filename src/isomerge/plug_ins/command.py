@@ -70,7 +70,10 @@ def used() -> list[dict[str, str]]:
 
 
 def with_used(report: dict[str, Any]) -> dict[str, Any]:
-    """A report, which names the plug-ins under ``plug_ins`` where there are some."""
+    """A report, which names the plug-ins under ``plug_ins``, and under ``imports`` the modules and files that were
+    imported, where there are some."""
+    if modules := given_modules():
+        report["imports"] = [module.name for module in modules]
     if rows := used():
         report["plug_ins"] = rows
     return report

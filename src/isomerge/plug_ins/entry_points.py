@@ -3,6 +3,7 @@ where code comes from."""
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from typing import Any
 
@@ -64,5 +65,6 @@ def module_source(module: str) -> str:
     if own is not None and is_file(own.name):
         return own.name
     top = module.partition(".")[0]
-    packages = packages_distributions().get(top, [])
-    return f"{packages[0]} {version(packages[0])}" if packages else f"module {module}"
+    if packages := packages_distributions().get(top, []):
+        return f"{packages[0]} {version(packages[0])}"
+    return getattr(sys.modules.get(module), "__file__", None) or f"module {module}"

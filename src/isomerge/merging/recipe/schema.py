@@ -121,6 +121,14 @@ _Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]
 """The keys of `align` that are options of a match: each is as on the command line, or left out."""
 
 
+_Importing: Any = create_model(  # pyright: ignore[reportCallIssue]
+    "_Importing",
+    __base__=_Referring,
+    **{"import": (list[str], [])},  # pyright: ignore[reportArgumentType]
+)
+"""The key `import`, which is no name of Python's."""
+
+
 class AlignBlock(_Evidence):
     """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``,
     ``enabled: true`` is ``--align``; ``auto``, the default of a block, leaves models alone that are aligned
@@ -177,9 +185,10 @@ class AlignBlock(_Evidence):
         return checked
 
 
-class Recipe(_Referring):
+class Recipe(_Importing, _Referring):
     """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
-    nothing depends on it."""
+    nothing depends on it. ``import`` names modules or files of Python that the merge needs: whoever runs it must
+    name them as well (``--import``), as a recipe runs no code."""
 
     models: list[ModelEntry] | None = None
     slices: list[SliceEntry] | None = None
@@ -203,6 +212,16 @@ class Recipe(_Referring):
     @classmethod
     def _switch(cls, value: Any) -> Any:
         return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
+
+    @field_validator("import", mode="before", check_fields=False)
+    @classmethod
+    def _one_import(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @property
+    def imports(self) -> list[str]:
+        """The modules and files that the merge needs."""
+        return getattr(self, "import")
 
     @property
     def written_dtype(self) -> str | None:
