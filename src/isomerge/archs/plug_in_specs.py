@@ -96,8 +96,9 @@ def _read_texts(path: tuple[str, ...], own: frozenset[str]) -> PlugInTexts:
         except IsomergeError as error:
             texts.broken.append(f"the plug-in of {origin(point)}: {error.sentence}")
     for kind, text, taker in rows:
-        takers.setdefault(kind, []).append(taker)
-        texts.by_kind[kind] = text
+        there = texts.by_kind.setdefault(kind, text)
+        if there is text or os.path.realpath(there.file) != os.path.realpath(text.file):
+            takers.setdefault(kind, []).append(taker)  # once of a folder that a package registers as well
     for kind, several in takers.items():
         if len(several) > 1:
             texts.refused[kind] = _twice(kind, several)
