@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -125,6 +126,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "x = 2": ("scratch_absent.py", ["no such file"]),
     "x = 3": ("scratch_bad.txt.d/x", ["no such file"]),
     "x = 4": ("not-a-name", ["no module's name"]),
+    "x = 5": ("", ["--import is empty"]),
     "from isomerge.archs import register_specs; register_specs('nowhere')": (
         "scratch_bad.py",
         ["nowhere", "*.spec"],
@@ -159,6 +161,15 @@ def test_python(place: Path) -> None:
     module = library.merge(["a", "b"], imports=["scratch_own.py"], **how)
     assert module.isomerge_report["plug_ins"] == report["plug_ins"]
     assert "plug_ins" not in library.merge(["a", "b"], out="three", align=False)
+
+
+def test_one_file_by_three_ways(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Python's own import, as a module, and as a file: one method, and one reader."""
+    monkeypatch.syspath_prepend(str(place))
+    importlib.import_module("scratch_own")
+    for number, name in enumerate(["scratch_own.py", "scratch_own"]):
+        library.merge(["a", "b"], out=f"out{number}", align=False, method="pulled", imports=name)
+        assert pulled_by(0.5, place, place / f"out{number}")
 
 
 def test_a_reader(place: Path, isomerge: Callable) -> None:

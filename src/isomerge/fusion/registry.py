@@ -37,7 +37,7 @@ from isomerge.fusion.bounds import Bound
 from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
-from isomerge.plug_ins.modules import imported_as
+from isomerge.plug_ins.modules import imported_as, is_one
 
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
@@ -181,8 +181,8 @@ def _register(method: Method) -> Callable[..., Any]:
     """
     if not method.built_in:
         _load_all()  # a name of isomerge's own is refused where it is taken
-    own, there = method.function.__module__, _METHODS.get(method.name)
-    if there is not None and there.function.__module__ != own:
+    there = _METHODS.get(method.name)
+    if there is not None and not is_one(method.function, there.function):
         takers = [_module_of(one) for one in (method, there)]
         raise IsomergeError(
             f"merge method {method.name}: {' and '.join(takers)} both register that name; rename one"

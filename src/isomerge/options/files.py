@@ -22,7 +22,7 @@ def _names(given: Sequence[str] | None) -> Sequence[str]:
 class ImportOptions(Options):
     """What code of others a command may look up."""
 
-    imports: Sequence[str | Path] = option(
+    imports: str | Path | Sequence[str | Path] = option(
         (),
         "Import this module, or this file of Python, before anything is looked up: it may register merge methods, "
         "readers of data and architectures.",

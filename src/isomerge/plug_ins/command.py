@@ -25,7 +25,7 @@ _command: ContextVar[_Command | None] = ContextVar("command", default=None)
 
 
 @contextmanager
-def importing(names: Sequence[str | os.PathLike[str]] | None) -> Iterator[None]:
+def importing(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> Iterator[None]:
     """A command, of either door, that imports modules before anything is looked up; one within another has what the
     outer one has.
 
@@ -36,7 +36,7 @@ def importing(names: Sequence[str | os.PathLike[str]] | None) -> Iterator[None]:
     modules = {} if outer is None else dict(outer.modules)
     mark = _command.set(_Command(modules, {} if outer is None else outer.used))
     try:
-        for name in names or ():
+        for name in [names] if isinstance(names, (str, os.PathLike)) else names or ():
             module = import_module(name)
             modules[module.name] = module
         yield

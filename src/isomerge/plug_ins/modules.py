@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from isomerge.errors import IsomergeError
 
@@ -90,14 +91,17 @@ def import_module(name: str | os.PathLike[str], folder: str | None = None) -> Mo
     try:
         return _import_file(Path(name)) if is_file(name) else _import_name(name, folder or os.getcwd())
     except IsomergeError as error:
-        prefix = f"--import {name}: "
-        raise IsomergeError(prefix + error.sentence.removeprefix(prefix)) from error
+        if error.sentence.startswith("--import "):
+            raise
+        raise IsomergeError(f"--import {name}: {error.sentence}") from error
     except (Exception, SystemExit) as error:  # the user's own code
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise IsomergeError(f"--import {name}: it fails when it is imported ({what[:300]}): mend it") from error
 
 
 def _import_name(name: str, folder: str) -> Module:
+    if not name:
+        raise IsomergeError("--import is empty: give the name of a module, or the path of a file that ends in .py")
     if not all(part.isidentifier() for part in name.split(".")):
         raise IsomergeError(
             f"--import {name}: this is no module's name: write it as package.module, or give the path of a file "
@@ -160,6 +164,14 @@ def _digest_of(module: ModuleType) -> str:
     if own is not None and not hasattr(module, "__path__") and Path(own).is_file():
         found.update(Path(own).read_bytes())
     return found.hexdigest()
+
+
+def is_one(first: Any, second: Any) -> bool:
+    """Whether two functions come from one module or file, so that the later one takes the earlier one's place."""
+    if first.__module__ == second.__module__:
+        return True
+    files = [getattr(getattr(function, "__code__", None), "co_filename", None) for function in (first, second)]
+    return None not in files and os.path.realpath(str(files[0])) == os.path.realpath(str(files[1]))
 
 
 def imported_as(module: str) -> Module | None:

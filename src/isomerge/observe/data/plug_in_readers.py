@@ -14,6 +14,7 @@ from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.plug_ins.command import use
 from isomerge.plug_ins.entry_points import DATA, load, module_source, origin, package_of, plug_ins
+from isomerge.plug_ins.modules import is_one
 
 F = TypeVar("F", bound=Callable[..., Any])
 _READERS: dict[str, Callable[..., Any]] = {}
@@ -37,7 +38,7 @@ def data_reader(function: F) -> F:
         IsomergeError: another module has a reader of that name.
     """
     there = _READERS.get(function.__name__)
-    if there is not None and there.__module__ != function.__module__:
+    if there is not None and not is_one(function, there):
         takers = [module_source(one.__module__) for one in (function, there)]
         raise IsomergeError(
             f"reader {function.__name__}: {' and '.join(takers)} both register that name; rename one"
