@@ -30,7 +30,11 @@ ENTRIES = {
 }
 BESIDE = {
     "Federated averaging": ("isomerge.federated", ["aggregate", "align_updates", "Aligned", "activations_of"]),
-    "Data": ("isomerge.observe.data", ["opening_data.open_data", "examples.Examples"]),
+    "Data": (
+        "isomerge.observe.data",
+        ["opening_data.open_data", "examples.Examples", "plug_in_readers.data_reader"],
+    ),
+    "Architectures": ("isomerge.archs", ["register_specs"]),
     "Laws": ("isomerge.evidence.law", ["random_alignment", "random_turn"]),
     "Merge methods": (
         "isomerge.fusion.registry",
