@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
     create_model,
@@ -19,7 +20,7 @@ from pydantic import (
 )
 
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.mistakes import explained
+from isomerge.merging.recipe.mistakes import explained, keys_of
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.options import MatchingOptions
@@ -38,7 +39,8 @@ class _Strict(BaseModel):
         it wants."""
         if not isinstance(value, dict):
             return value
-        return {k: v for k, v in value.items() if v is not None or k not in cls.model_fields or k == "align"}
+        known = keys_of(cls)
+        return {k: v for k, v in value.items() if v is not None or k not in known or k == "align"}
 
 
 def _reference(value: Any) -> Any:
@@ -121,14 +123,6 @@ _Evidence: Any = create_model(  # pyright: ignore[reportCallIssue]
 """The keys of `align` that are options of a match: each is as on the command line, or left out."""
 
 
-_Importing: Any = create_model(  # pyright: ignore[reportCallIssue]
-    "_Importing",
-    __base__=_Referring,
-    **{"import": (list[str], [])},  # pyright: ignore[reportArgumentType]
-)
-"""The key `import`, which is no name of Python's."""
-
-
 class AlignBlock(_Evidence):
     """What is aligned before merging and by what evidence; ``enabled: false`` is ``--no-align``,
     ``enabled: true`` is ``--align``; ``auto``, the default of a block, leaves models alone that are aligned
@@ -185,7 +179,7 @@ class AlignBlock(_Evidence):
         return checked
 
 
-class Recipe(_Importing, _Referring):
+class Recipe(_Referring):
     """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
     nothing depends on it. ``import`` names modules or files of Python that the merge needs: whoever runs it must
     name them as well (``--import``), as a recipe runs no code."""
@@ -202,6 +196,8 @@ class Recipe(_Importing, _Referring):
     chat_template: str | None = None
     name: str | None = None
     align: AlignBlock = AlignBlock(enabled=False)
+    imports: list[str] = Field(default=[], alias="import")
+    """The modules and files that the merge needs."""
 
     @field_validator("dtype", "out_dtype", mode="before")
     @classmethod
@@ -213,15 +209,10 @@ class Recipe(_Importing, _Referring):
     def _switch(cls, value: Any) -> Any:
         return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
 
-    @field_validator("import", mode="before", check_fields=False)
+    @field_validator("imports", mode="before")
     @classmethod
     def _one_import(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
-
-    @property
-    def imports(self) -> list[str]:
-        """The modules and files that the merge needs."""
-        return getattr(self, "import")
 
     @property
     def written_dtype(self) -> str | None:
