@@ -12,7 +12,7 @@ import pytest
 
 import isomerge
 from imported import forgotten
-from isomerge.archs import expanded_texts, plug_in_parts, register_specs, spec_for, spec_texts
+from isomerge.archs import expanded_texts, listing, plug_in_parts, register_specs, spec_for, spec_texts
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.opening_data import open_data
 from solve.disguises import single
@@ -88,6 +88,9 @@ def test_a_type_of_isomerge_s_own_is_refused(install: Callable, model: Path) -> 
     with pytest.raises(IsomergeError, match=r"model type llama: isomerge itself and scratch_llama 1\.2"):
         spec_for({"model_type": "llama"})
     assert spec_texts()["llama"][0] == "llama.spec"
+    rows, problems = listing()
+    assert "llama" not in {row["model_type"] for row in rows}
+    assert [text.partition(": ")[0] for text in problems] == ["model type llama"]
     assert "gpt2" in spec_texts()
 
 

@@ -193,6 +193,31 @@ def test_commands_that_look_something_up_have_it() -> None:
     assert without == {"demo", "discover", "relational"}
 
 
+def test_architectures_lists_them(place: Path, isomerge: Callable) -> None:
+    """Isomerge's own, and those of a folder that a file registers, with the file."""
+    (place / "specs").mkdir()
+    (place / "specs" / "scratch.spec").write_text("like gpt2\nmodel scratch_gpt scratch_gpt2\n")
+    register = "from isomerge.archs import register_specs\nregister_specs('specs')\n"
+    (place / "scratch_specs.py").write_text(register)
+    said = isomerge("architectures", "--import", "scratch_specs.py", "--json", "r.json")
+    assert said.code == 0, said.err
+    report = json.loads(Path("r.json").read_text())
+    rows = {row["model_type"]: row for row in report["architectures"]}
+    source = str(place / "scratch_specs.py")
+    assert rows["scratch_gpt"] == {
+        "model_type": "scratch_gpt",
+        "spec": str(place / "specs" / "scratch.spec"),
+        "source": source,
+    }
+    assert rows["gpt2"] == {"model_type": "gpt2", "spec": "gpt2.spec", "source": "isomerge"}
+    assert report["problems"] == []
+    assert f"scratch.spec from {source}" in said.out
+    (place / "scratch_other.py").write_text(register)
+    (place / "specs" / "scratch.spec").write_text("like gpt2\nmodel gpt2\n")
+    said = isomerge("architectures", "--import", "scratch_other.py")
+    assert (said.code, "model type gpt2: isomerge itself (gpt2.spec)" in said.err) == (2, True)
+
+
 ARCHITECTURE = """
 from pathlib import Path
 

@@ -25,6 +25,20 @@ def spec_texts() -> dict[str, tuple[str, str]]:
     return _with_own(plug_in_texts(_own_kinds()))
 
 
+def listing() -> tuple[list[dict[str, str]], list[str]]:
+    """Every known ``model_type`` with the file of its text (``spec``) and where that comes from (``source``:
+    ``isomerge``, a package with its version, or what registered it); and a sentence for every one that several
+    give, and for every package whose texts cannot be read."""
+    texts = plug_in_texts(_own_kinds())
+    sources = {kind: text.source for kind, text in texts.by_kind.items()}
+    rows = [
+        {"model_type": kind, "spec": name, "source": sources.get(kind, "isomerge")}
+        for kind, (name, _) in sorted(spec_texts().items())
+        if kind not in texts.refused
+    ]
+    return rows, [*texts.refused.values(), *texts.broken]
+
+
 def register_specs(folder: str | os.PathLike[str]) -> None:
     """Register the ``*.spec`` files of a folder, as a module does that ``--import`` names.
 

@@ -304,7 +304,7 @@ def _basis(a: Asked) -> str | None:
 COMMAND_LINE: dict[str, dict[str, Any]] = {
     "align": {"save_alignment": ALWAYS}, "merge": {"report": ALWAYS}, "inspect": {"print_spec": ALWAYS},
     "report": {"page": ALWAYS}, "fingerprint": {"others": ALWAYS}, "demo": {"out": ALWAYS},
-    "methods": {"imports": ALWAYS},
+    "methods": {"imports": ALWAYS}, "architectures": {"imports": ALWAYS},
 }  # fmt: skip
 """What only the command line has, beside what tells of a run (`_SHOWN`)."""
 TABLE: dict[str, dict[str, Any]] = {
