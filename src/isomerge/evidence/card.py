@@ -3,6 +3,7 @@ figures."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from isomerge.evidence.distances_figure import PICTURE, layer_distances
 from isomerge.evidence.front_matter import front_matter, license_lines
 from isomerge.evidence.markdown import cell, code, fenced
 from isomerge.evidence.parents import Parent
+from isomerge.plug_ins.command import sentences
 
 RECIPE = "isomerge_recipe.yml"
 """The file of an output that says how to make it again."""
@@ -26,6 +28,15 @@ ELSEWHERE = (
 def alignment_file(number: int, count: int) -> str:
     """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
     return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
+
+
+def recipe_command(imports: Sequence[str] = ()) -> str:
+    """The command that makes a merge again by its recipe.
+
+    Args:
+        imports: the modules and files that it imports, which a recipe alone must not.
+    """
+    return " ".join(["isomerge merge", RECIPE, "OUT", *(f"--import {shlex.quote(name)}" for name in imports)])
 
 
 def model_card(
@@ -59,8 +70,15 @@ def model_card(
         lines += ["Heads, each with the merged body: " + ", ".join(map(code, folders)) + ".", ""]
     listed = [f"{code(model)}: {text}" for model, text in roles] or list(map(code, models))
     lines += ["## Models", "", *(f"{number}. {line}" for number, line in enumerate(listed, 1)), ""]
+    if plug_ins := report.get("plug_ins"):
+        lines += [f"Plug-ins: {', '.join(sentences(plug_ins))}.", ""]
     if recipe is not None:
-        lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.{ELSEWHERE}", ""]
+        lines += [
+            "## Recipe",
+            "",
+            f"`{recipe_command(report.get('imports') or ())}` makes this checkpoint again.{ELSEWHERE}",
+            "",
+        ]
         lines += [*fenced(recipe, "yaml"), ""]
     lines += license_lines(parents)
     return "\n".join([*lines, *_verdict(report), *_measured(report), *_figures(report), ""])

@@ -18,6 +18,7 @@ from isomerge.merging.heads import write_kept
 from isomerge.merging.measured import measured
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import MERGED, in_weights, role_text
+from isomerge.plug_ins.command import with_used
 from isomerge.run.provenance import weights_checksums
 from isomerge.run.writing_run import StreamWriter
 from isomerge.symmetry.alignment import Alignment
@@ -50,6 +51,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
     if (scan := plan.options.scan) is not None:
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)
+    with_used(report)
     stream.finish(report, alignments, _card(plan, report, recipe), more=more, links=links)
 
 

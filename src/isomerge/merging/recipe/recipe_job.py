@@ -16,7 +16,7 @@ from isomerge.fusion.method_parameters import Parameters, SliceParameters
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.merge_job import Layers, MergeJob, joined, joins
-from isomerge.merging.recipe.align_block import check_no_code
+from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 
 Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
@@ -38,6 +38,7 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     if os.path.isdir(path):
         raise IsomergeError(f"{path} is a folder: merge needs at least two models in a list, or one recipe")
     recipe = read_recipe(path)
+    check_imports(recipe.imports, path)
     check_no_code(recipe.align, path)
     method = _method(recipe, path)
     if recipe.models is not None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
     create_model,
@@ -19,7 +20,7 @@ from pydantic import (
 )
 
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.mistakes import explained
+from isomerge.merging.recipe.mistakes import explained, keys_of
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.options import MatchingOptions
@@ -39,7 +40,8 @@ class _Strict(BaseModel):
         it wants."""
         if not isinstance(value, dict):
             return value
-        return {k: v for k, v in value.items() if v is not None or k not in cls.model_fields or k == "align"}
+        known = keys_of(cls)
+        return {k: v for k, v in value.items() if v is not None or k not in known or k == "align"}
 
 
 def _reference(value: Any) -> Any:
@@ -182,7 +184,9 @@ class Recipe(_Referring):
     """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
     nothing depends on it. ``checksums`` are those of the models that it was made with
     (`isomerge.run.provenance.weights_checksums`), the base first and source bases last: where a model has another
-    one, that is told."""
+    one, that is told.
+    ``import`` names modules or files of Python that the merge needs: whoever runs it must name them as well
+    (``--import``), as a recipe runs no code."""
 
     models: list[ModelEntry] | None = None
     slices: list[SliceEntry] | None = None
@@ -197,6 +201,8 @@ class Recipe(_Referring):
     name: str | None = None
     checksums: list[str | None] = []
     align: AlignBlock = AlignBlock(enabled=False)
+    imports: list[str] = Field(default=[], alias="import")
+    """The modules and files that the merge needs."""
 
     @field_validator("dtype", "out_dtype", mode="before")
     @classmethod
@@ -214,6 +220,11 @@ class Recipe(_Referring):
     @classmethod
     def _switch(cls, value: Any) -> Any:
         return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
+
+    @field_validator("imports", mode="before")
+    @classmethod
+    def _one_import(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @property
     def written_dtype(self) -> str | None:
