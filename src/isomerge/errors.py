@@ -11,6 +11,7 @@ from contextlib import contextmanager
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 """An option of the command line in a sentence."""
 IN_PYTHON = {
+    "import": "imports=[...]",
     "json": "the report that the function returns",
     "no-align": "align=False",
     "no-merge-base": "merge_base=False",

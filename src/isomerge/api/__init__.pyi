@@ -44,6 +44,7 @@ def align(
     spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     out_shard_size: str | int | None = None,
@@ -86,6 +87,7 @@ def apply(
     inverse: bool = False,
     observer: Observer = ...,
     untie: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     out_shard_size: str | int | None = None,
@@ -113,6 +115,7 @@ def barrier(
     allow_pickle: bool = False,
     max_memory: str | int | None = None,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def canon(
     model: Any,
@@ -124,6 +127,7 @@ def canon(
     data: Any = None,
     limit: int = 64,
     length: int = 128,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     out_shard_size: str | int | None = None,
@@ -149,6 +153,7 @@ def distance(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def evaluate(
     models: Sequence[Any],
@@ -160,6 +165,7 @@ def evaluate(
     length: int = 128,
     device: str = "cpu",
     limit: int | None = None,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
 ) -> dict[str, Any]: ...
@@ -179,6 +185,7 @@ def extract_lora(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     overwrite: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def fingerprint(
     model: Any,
@@ -188,12 +195,14 @@ def fingerprint(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> Fingerprint: ...
 def fsck(
     out: str | Path,
     *,
     spec: str | Path | None = None,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def generate(
     models: Sequence[Any],
@@ -209,12 +218,14 @@ def generate(
     overwrite: bool = False,
     max_memory: str | int | None = None,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def inspect(
     model: Any,
     *,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def merge(
     models: Sequence[Any] | str | Path,
@@ -238,6 +249,7 @@ def merge(
     spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     out_shard_size: str | int | None = None,
@@ -285,6 +297,7 @@ def orbit_distance(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def prove(
     model: Any,
@@ -295,6 +308,7 @@ def prove(
     forward: Callable[[Any, Any], Any] | None = None,
     seed: int = 0,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def report(
     out: str | Path,
@@ -309,6 +323,7 @@ def report(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> Page: ...
 def similarity(
     one: Any,
@@ -318,6 +333,7 @@ def similarity(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def stats(
     model: Any,
@@ -338,6 +354,7 @@ def stats(
     overwrite: bool = False,
     max_memory: str | int | None = None,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def verify(
     one: Any,
@@ -347,4 +364,5 @@ def verify(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...

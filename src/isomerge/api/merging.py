@@ -16,6 +16,7 @@ from isomerge.merging.adapter.extract_lora import extract_lora as extract
 from isomerge.observe.data.examples import Examples
 from isomerge.options import (
     FusingOptions,
+    ImportOptions,
     MatchingOptions,
     OpeningOptions,
     OutputOptions,
@@ -79,7 +80,7 @@ def merge(
         return Report(plan.run())
 
 
-@checked()
+@checked(ImportOptions)
 def extract_lora(
     finetuned: Any,
     base: Any,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from isomerge.cli.grouped import grouped
-from isomerge.options import ReportOptions
+from isomerge.options import ImportOptions, ReportOptions
 
 
 @grouped
-def methods(*, telling: ReportOptions) -> None:
+def methods(*, importing: ImportOptions, telling: ReportOptions) -> None:
     """List the merge methods: what each does, its parameters, and whether it needs a base model."""
     from isomerge.cli.console import Voice, write_json
     from isomerge.fusion.registry import source, with_plug_ins

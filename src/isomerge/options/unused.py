@@ -255,7 +255,7 @@ def _of_module(a: Asked) -> str | None:
     return None if own else "transformers builds the tiny models, which are run on inputs of their own"
 
 
-_OPENING: dict[str, Any] = {"spec": ALWAYS, "allow_pickle": ALWAYS, "observer": ALWAYS}
+_OPENING: dict[str, Any] = {"spec": ALWAYS, "allow_pickle": ALWAYS, "imports": ALWAYS, "observer": ALWAYS}
 _RUNNING: dict[str, Any] = {"jobs": ALWAYS, "max_memory": ALWAYS, "engine": ALWAYS, "address": REFUSED}
 _OUTPUT: dict[str, Any] = {
     "out": ALWAYS,
@@ -303,7 +303,8 @@ def _basis(a: Asked) -> str | None:
 
 COMMAND_LINE: dict[str, dict[str, Any]] = {
     "align": {"save_alignment": ALWAYS}, "merge": {"report": ALWAYS}, "inspect": {"print_spec": ALWAYS},
-    "report": {"page": ALWAYS}, "fingerprint": {"others": ALWAYS}, "demo": {"out": ALWAYS}, "methods": {},
+    "report": {"page": ALWAYS}, "fingerprint": {"others": ALWAYS}, "demo": {"out": ALWAYS},
+    "methods": {"imports": ALWAYS}, "architectures": {"imports": ALWAYS},
 }  # fmt: skip
 """What only the command line has, beside what tells of a run (`_SHOWN`)."""
 TABLE: dict[str, dict[str, Any]] = {
@@ -373,6 +374,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "inputs": _of_module,
         "forward": _of_module,
         "seed": ALWAYS,
+        "imports": ALWAYS,
         "observer": ALWAYS,
     },
     "inspect": {"model": ALWAYS, **_OPENING},
