@@ -133,6 +133,12 @@ CONVERTED = {"nomic_bert", "gte", "gte-labels", "jina_embeddings_v3"}
 
 MUTANTS = [
     mutant(
+        "deberta-unshared",
+        "signs under GELU",
+        "hs",
+        'PositiveScale[hidden] if pooling and pooler_hidden_act == "relu" => Sign[hidden] if pooling',
+    ),
+    mutant(
         "deberta-shared",
         "key bias under p2c",
         "kb",
