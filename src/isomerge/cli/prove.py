@@ -83,6 +83,8 @@ def _tell_completeness(voice: Any, report: dict[str, Any]) -> None:
             f"{counted['true']:,} of {counted['parameters']:,} dimensions of a tiny model change no output, "
             f"{counted['declared']:,} by declared groups: {said}."
         )
+        if not counted["clear"]:
+            voice.warn("what counts and what does not lie close together here: the count is no proof")
         if counted["left"]:
             voice.table(
                 "", ["dimensions", "not declared: they move", "constant along"], [_left(r) for r in counted["left"]]
