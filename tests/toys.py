@@ -197,6 +197,11 @@ class Toy:
         return outputs(self.folder)
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the stored tensors."""
+        return {name: tuple(t.shape) for name, t in self.stored.items()}
+
+    @property
     def tolerance(self) -> float:
         """The largest relative change of outputs that rounding explains."""
         return TOYS[self.name][1]

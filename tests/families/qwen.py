@@ -136,7 +136,14 @@ MUTANTS = [
     mutant("qwen3", "rotations despite q/k norms", "c", *COMPLEX_UNDER_NORMS),
     mutant("qwen3", "gains not dual", "t", "(c pair t') => (c pair t)"),
     mutant("qwen3", "a sign per coordinate", "sg", "Sign[l, kv, pair] => Sign[l, kv, c, pair]"),
-    mutant("qwen2_moe", "router forgotten", "e", "gate.weight e (res n2)' => gate.weight rows (res n2)'"),
+    mutant(
+        "qwen2_moe",
+        "router forgotten",
+        "e",
+        "gate.weight e (res n2)' => gate.weight rows (res n2)'",
+        "shift rb: layers.{l}.mlp.gate.weight along e => ",
+    ),
+    mutant("qwen2_moe", "a constant along the stream", "rb", "gate.weight along e => gate.weight along res"),
     mutant("qwen2_moe", "shared expert's gate past the norm", "n2", "1 (res n2)' => 1 res'"),
     mutant(
         "qwen2_moe",

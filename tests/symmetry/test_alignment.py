@@ -159,7 +159,7 @@ def test_groups_that_do_not_mix(toy: ToyMaker) -> None:
 def refusal(path: Path, toy: Toy, **config: object) -> str:
     """The message of a refused file, for the toy's config with changes."""
     with pytest.raises(IsomergeError) as caught:
-        Alignment.load(path, spec_for({**config_of(toy.folder), **config}))
+        Alignment.load(path, spec_for({**config_of(toy.folder), **config}, shapes=toy.shapes))
     assert str(path) in str(caught.value)
     return str(caught.value)
 

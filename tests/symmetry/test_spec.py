@@ -163,7 +163,7 @@ def test_comments() -> None:
         ("size ov = res // h", "size ov = len(res)", "'len(res)' is not allowed"),
         ("size ov = res // h", "size ov = res h", "expression ' res h' in the spec is not valid"),
         ("size ov = res // h", "", "space ov has no size: add `size ov = ...`"),
-        ("shift vb: layer", "shift vb layer", "is not understood: write NAME: BIAS [-> OUT via WEIGHT]"),
+        ("shift vb: layer", "shift vb layer", "is not understood: write NAME: BIAS [-> OUT via WEIGHT | along AXIS]"),
         ("via layer.{l}.o.weight", "layer.{l}.o.weight", "is not understood: write NAME: BIAS"),
         ("-> layer.{l}.o.bias", "-> layer.{l}.out.bias", "shift vb names layer.{l}.out.bias, which is no line"),
         ("shift vb: layer.{l}.v.bias", "shift vb: layer.{l}.w.bias", "shift vb names layer.{l}.w.bias, which is no"),

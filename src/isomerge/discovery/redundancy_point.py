@@ -15,7 +15,7 @@ from isomerge.matching.frame import folded_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.language.spec import Line, Spec
-from isomerge.symmetry.stage import find_shifts, shift_atoms
+from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
 
 UNREACHED = 1e-10
@@ -181,7 +181,7 @@ class Point:
                     whole[at] = generator
                     yield space.name, key, whole.reshape(identity.shape), identity
         for shift, key, _ in find_shifts(self.spec, self.seen.blocks):
-            shape = [self.spec.sizes[a.name] for a in shift_atoms(self.spec, shift)]
+            shape = shift_shape(self.spec, shift)
             zero = torch.zeros(shape, dtype=torch.float64)
             for at in range(zero.numel()):
                 one = zero.clone().reshape(-1)

@@ -10,7 +10,7 @@ from isomerge.models.free_streams import given_out, why_given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.axes import show
 from isomerge.symmetry.fixed import fixed_parts
-from isomerge.symmetry.stage import find_shifts, shift_atoms
+from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of, plan_units
 
 
@@ -26,7 +26,7 @@ def inspection(model: Model) -> dict[str, Any]:
     """
     spec, spaces = model.spec, _spaces(model)
     shifts = [
-        {"name": s.name, "key": key, "dimension": prod(spec.sizes[a.name] for a in shift_atoms(spec, s))}
+        {"name": s.name, "key": key, "dimension": prod(shift_shape(spec, s))}
         for s, key, _ in find_shifts(spec, model.blocks)
     ]
     local = spec.restrict([s["name"] for s in spaces if s["matched"]] + [s.name for s in spec.shifts])

@@ -11,7 +11,7 @@ from isomerge.matching.frame import Load, folded_gains
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.stage import find_shifts, shift_atoms
+from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
 
 
@@ -42,8 +42,7 @@ def random_alignment(
                 elements[key] = space.group.sample(batch, spec.sizes[space.name], rng, condition)
     for shift, key, _ in find_shifts(spec, blocks):
         if shift.name in names:
-            shape = [spec.sizes[a.name] for a in shift_atoms(spec, shift)]
-            elements[key] = torch.randn(shape, generator=rng, dtype=torch.float64) * 0.1
+            elements[key] = torch.randn(shift_shape(spec, shift), generator=rng, dtype=torch.float64) * 0.1
     return Alignment(spec, elements)
 
 

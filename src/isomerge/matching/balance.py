@@ -16,7 +16,7 @@ from isomerge.matching.gram import self_grams
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.stage import bias_view, find_shifts
+from isomerge.symmetry.stage import bias_view, find_shifts, free_part
 from isomerge.symmetry.units import elements_of
 
 # Where two non-compact spaces meet in one tensor they are balanced in turn; each turn lowers the norm.
@@ -67,8 +67,8 @@ def fold_biases(spec: Spec, tensors: dict[Block, Tensor]) -> Alignment:
     tensors."""
     elements = {}
     for shift, key, blocks in find_shifts(spec, list(tensors)):
-        view, _ = bias_view(spec, shift, blocks[shift.bias], tensors[blocks[shift.bias]])
-        elements[key] = -view.double().clone()
+        free = free_part(shift, *bias_view(spec, shift, blocks[shift.bias], tensors[blocks[shift.bias]]))
+        elements[key] = -free.double().clone()
     found = Alignment(spec, elements)
     tensors.update(found.applied(tensors))
     return found

@@ -16,7 +16,7 @@ from isomerge.matching.rescale import complex_scale, quartic_scale
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Blocks
 from isomerge.symmetry.language.spec import Space, Spec
-from isomerge.symmetry.stage import bias_view, find_shifts, projection
+from isomerge.symmetry.stage import bias_view, find_shifts, free_part, projection
 from isomerge.symmetry.units import elements_of
 
 
@@ -126,7 +126,7 @@ def _dropped(spec: Spec, tensors: Blocks) -> Alignment:
     for shift, key, blocks in find_shifts(spec, list(tensors)):
         if shift.into is None:
             bias = blocks[shift.bias]
-            elements[key] = -bias_view(spec, shift, bias, tensors[bias])[0].double()
+            elements[key] = -free_part(shift, *bias_view(spec, shift, bias, tensors[bias])).double()
     return Alignment(spec, elements)
 
 
@@ -139,7 +139,7 @@ def _match_biases(spec: Spec, anchor: Blocks, moved: Blocks) -> Alignment:
         bias = blocks[shift.bias]
         target, atoms = bias_view(spec, shift, bias, anchor[bias])
         current, _ = bias_view(spec, shift, bias, moved[bias])
-        gap = (target - current).double()
+        gap = free_part(shift, (target - current).double(), atoms)
         if shift.into is not None and shift.via is not None:
             via, into = blocks[shift.via], blocks[shift.into]
             w = projection(spec, via, moved[via].double(), atoms, into)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from isomerge.errors import IsomergeError
 from isomerge.symmetry.axes import atoms, leaf_atoms
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.stage import shift_atoms
 
 SCALES = ("Scale", "PositiveScale")
 
@@ -54,6 +55,10 @@ def check_legality(spec: Spec) -> None:
         for part in (shift.bias, shift.into, shift.via):
             if part is not None and part not in names:
                 raise IsomergeError(f"{spec.origin}: shift {shift.name} names {part}, which is no line of the spec")
+        if shift.along is not None and [a.name for a in shift_atoms(spec, shift)].count(shift.along) != 1:
+            raise IsomergeError(
+                f"{spec.origin}: shift {shift.name} is along {shift.along}, which is no one axis of {shift.bias}"
+            )
     stacks = {line.stack for line in spec.lines if line.indices}
     if strange := [stack for stack in spec.depths if stack not in stacks]:
         raise IsomergeError(f"{spec.origin}: depth {strange[0]}: no line's name begins with it and a number")

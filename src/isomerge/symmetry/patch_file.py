@@ -14,7 +14,7 @@ from isomerge.arithmetic import aligned
 from isomerge.errors import IsomergeError
 from isomerge.files import check_file, write_tensors
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.stage import shift_atoms
+from isomerge.symmetry.stage import shift_shape
 
 FORMAT = "isomerge-alignment-1"
 MAX_HEADER = 10_000_000
@@ -125,7 +125,7 @@ def _check_element(spec: Spec, key: str, g: Tensor, path: Path) -> None:
 
     if key.startswith("shift."):
         shift = next(s for s in spec.shifts if s.name == key.removeprefix("shift.").partition("[")[0])
-        wanted = tuple(spec.sizes[a.name] for a in shift_atoms(spec, shift))
+        wanted = shift_shape(spec, shift)
         good = tuple(g.shape) == wanted and bool(g.isfinite().all())
     elif (name := key.partition("[")[0]) not in spec.spaces:
         good = False

@@ -4,8 +4,11 @@ Shifts are additive gauges, biases that can be moved or dropped without changing
 
 * A key bias without rotary or relative-position terms adds a constant to every row of scores: softmax drops it.
 * Attention rows sum to one, so a value bias d passes through as W_O d: it can live in the output bias instead.
+* What softmax compares may all be raised alike: a constant along the experts of a router, or along the distances of
+  a table of relative positions.
 
-A shift's element is a tensor of the bias block's shape (its atoms in order), in the source's own coordinates.
+A shift's element is a tensor of the bias block's shape (its atoms in order), of length one along an axis where it
+is constant, in the source's own coordinates.
 """
 
 from __future__ import annotations
@@ -13,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from isomerge.errors import IsomergeError, visible
-from isomerge.symmetry.axes import Atom, length, views
+from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.axes import atoms as every_atom
 from isomerge.symmetry.blocks import Block, leaves
 from isomerge.symmetry.groups import GROUPS
@@ -357,8 +359,20 @@ def shift_atoms(spec: Spec, shift: Shift) -> tuple[Atom, ...]:
 
     line = next(line for line in spec.lines if line.name == shift.bias)
     assert line.axes is not None
-    empty = torch.empty([length(axis, spec.sizes) for axis in line.axes], device="meta")
-    return [found for _, found in views((empty,), line.axes, spec.sizes)][shift.block or 0]
+    return list(leaf_atoms(line.axes))[shift.block or 0]
+
+
+def shift_shape(spec: Spec, shift: Shift) -> tuple[int, ...]:
+    """The shape of a shift's element: that of what it moves, of length one where it is constant."""
+    return tuple(1 if a.name == shift.along else spec.sizes[a.name] for a in shift_atoms(spec, shift))
+
+
+def free_part(shift: Shift, view: Tensor, atoms: tuple[Atom, ...]) -> Tensor:
+    """What of a bias no output depends on, of the shape of the shift's element: all of it, or its mean along an
+    axis."""
+    if shift.along is None:
+        return view
+    return view.mean([a.name for a in atoms].index(shift.along), keepdim=True)
 
 
 def shift_scope(spec: Spec, shift: Shift, key: str) -> dict[str, int]:
@@ -375,7 +389,11 @@ def _carried(g: Stage, spec: Spec, key: str, delta: Tensor) -> Tensor:
     name = key.removeprefix("shift.").partition("[")[0]
     shift = next(s for s in spec.shifts if s.name == name)
     moved = delta.clone()
-    g.act_on_view(moved, shift_atoms(spec, shift), shift_scope(spec, shift, key))
+    view, here = moved, shift_atoms(spec, shift)
+    if shift.along is not None:  # what moves this axis renumbers it, which a constant does not feel
+        at = [a.name for a in here].index(shift.along)
+        view, here = moved.squeeze(at), (*here[:at], *here[at + 1 :])
+    g.act_on_view(view, here, shift_scope(spec, shift, key))
     return moved
 
 

@@ -146,7 +146,8 @@ def _frozen(spec: Spec, blocks: list[Block], frozen: set[str]) -> dict[str, str]
 
 
 def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
-    """Spaces of one side, such as that of a last norm which nothing reads; shifts without their tensors."""
+    """Spaces of one side, such as that of a last norm which nothing reads; shifts without their tensors, or of
+    constants."""
     sides: dict[str, set[bool]] = {name: set() for name in spec.spaces}
     for block in blocks:
         for atom in atoms(block.axes or ()):
@@ -154,6 +155,7 @@ def _one_sided(spec: Spec, blocks: list[Block]) -> dict[str, str]:
                 sides[atom.name].add(atom.dual)
     there = {shift.name for shift, _, _ in find_shifts(spec, blocks)}
     found = {name: "the module has only one side of it" for name, side in sides.items() if len(side) < 2}
+    found |= {s.name: "a constant along an axis is not projected" for s in spec.shifts if s.along is not None}
     return found | {s.name: "the module lacks its tensors" for s in spec.shifts if s.name not in there}
 
 

@@ -184,4 +184,5 @@ def _shift(inclusion: Inclusion, part: Spec, shift: Shift) -> Shift:
         None if name is None else _name(inclusion, part, name) for name in (shift.bias, shift.into, shift.via)
     )
     assert bias is not None
-    return Shift(inclusion.called(shift.name), bias, shift.block, into, via)
+    along = None if shift.along is None else inclusion.called(shift.along)
+    return Shift(inclusion.called(shift.name), bias, shift.block, into, via, along)

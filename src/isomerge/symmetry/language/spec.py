@@ -98,13 +98,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Shift:
-    """An additive gauge of biases; ``bias``, ``into`` and ``via`` are line names."""
+    """An additive gauge; ``bias``, ``into`` and ``via`` are line names.
+
+    With ``along`` what is free of ``bias`` is not the whole tensor, but a constant along that axis: softmax ignores
+    what is added to all that it compares.
+    """
 
     name: str
     bias: str
     block: int | None = None
     into: str | None = None
     via: str | None = None
+    along: str | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ A spec text is data (``--spec FILE`` reads the same format as the files in ``arc
 ``residual NAME: GROUP folded GROUP [if E]``    the same, with the larger group that acts once gains are folded
 ``shift NAME: BIAS [if E]``                     a bias that no output depends on
 ``shift NAME: BIAS -> OUT via WEIGHT [if E]``   adding d to BIAS and subtracting WEIGHT d from OUT is free
+``shift NAME: LINE along AXIS [if E]``          no output depends on a constant along an axis of a tensor
 ``headed CLASS ...``                            classes that are named ``...Model``, and give out what a head makes of the streams
 ``returns SPACE ... : CLASS ... [if E]``        what classes return by default beside their predictions, or ``nothing``
 ``fixed NAME ... : REASON [if E]``              a part whose tensors no symmetry of a block moves, and why
@@ -65,7 +66,7 @@ from isomerge.symmetry.legality import check_legality
 from isomerge.symmetry.returned import without_returned
 
 _SPACE = re.compile(r"(\w+)(?:\s+as\s+(\w+))?\s*:\s*(\w+)\s*(?:\[([\w\s,]*)\])?\s*(?:folded\s+(\w+))?$")
-_SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+))?$")
+_SHIFT = re.compile(r"(\w+)\s*:\s*(\S+)(?:\s*->\s*(\S+)\s+via\s+(\S+)|\s+along\s+(\w+))?$")
 _INFINITE = " infinite"
 BEHIND_PADDING = "behind padding"
 _OFFSET = re.compile(r"(diag\(.*\)'?)\s*-\s*(\d+)$")
@@ -249,12 +250,14 @@ class _Reader:
     def read_shift(self, rest: str) -> None:
         found = _SHIFT.match(rest)
         if not found:
-            raise IsomergeError(f"shift {rest!r} is not understood: write NAME: BIAS [-> OUT via WEIGHT]")
-        name, bias, into, via = found.groups()
+            raise IsomergeError(
+                f"shift {rest!r} is not understood: write NAME: BIAS [-> OUT via WEIGHT | along AXIS]"
+            )
+        name, bias, into, via, along = found.groups()
         bias, _, block = bias.partition("#")
         bias, into, via = (part and chosen(part, self.value, self.layers) for part in (bias, into, via))
         assert bias is not None
-        self.shifts.append(Shift(name, bias, int(block) if block else None, into, via))
+        self.shifts.append(Shift(name, bias, int(block) if block else None, into, via, along))
 
     def read_headed(self, rest: str) -> None:
         self.headed += rest.split()
