@@ -265,7 +265,13 @@ MUTANTS = [
     mutant("jetmoe", "key and value fused head by head", "kv", "[kv c' pair | kv ov] => (kv [c' pair | ov])"),
     mutant("jetmoe", "gate and up mistaken", "u", "[ff | ff u] => [ff u | ff]"),
     mutant("mellum", "gains not dual", "t", "(c pair t') => (c pair t)"),
-    mutant("mellum", "router forgotten", "e", "gate.(wg.|)weight e (res n2)' => gate.(wg.|)weight rows (res n2)'"),
+    mutant(
+        "mellum",
+        "router forgotten",
+        "e",
+        "gate.(wg.|)weight e (res n2)' => gate.(wg.|)weight rows (res n2)'",
+        "shift rb: layers.{l}.mlp.gate.(wg.|)weight along e => ",
+    ),
     mutant("mimo_v2_flash", "sinks forgotten", "nkv", "sinks) (nkv ng) => sinks) rows"),
     mutant(
         "mimo_v2_flash",
@@ -328,7 +334,13 @@ MUTANTS = [
         "between (vision_res pn)' => between (vision_res pn vision_nf)'",
     ),
     mutant("aria", "the queries' head by head", "ph", "[ph pqk | ph pqk' | ph pov] => (ph [pqk | pqk' | pov])"),
-    mutant("aria_text", "the router forgotten", "e", "router.weight e (res n2)' => router.weight rows (res n2)'"),
+    mutant(
+        "aria_text",
+        "the router forgotten",
+        "e",
+        "router.weight e (res n2)' => router.weight rows (res n2)'",
+        "shift rb: layers.{l}.mlp.router.weight along e => ",
+    ),
     mutant(
         "aria_text",
         "gate and up beside each other",

@@ -95,7 +95,13 @@ INPUTS: dict[str, Drawn] = {
 CONVERTED = {"hunyuan_v1_moe", "hy_v3", "hy_v4", "hy_v4-groups"}
 
 MUTANTS = [
-    mutant("hunyuan_v1_moe", "router forgotten", "e", "(wg.|)weight e (res n2)' => (wg.|)weight rows (res n2)'"),
+    mutant(
+        "hunyuan_v1_moe",
+        "router forgotten",
+        "e",
+        "(wg.|)weight e (res n2)' => (wg.|)weight rows (res n2)'",
+        "shift rb: layers.{l}.mlp.gate.(wg.|)weight along e => ",
+    ),
     mutant(
         "hunyuan_v1_moe",
         "a shared gate scaled",

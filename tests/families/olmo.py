@@ -145,7 +145,13 @@ MUTANTS = [
         "space t as qk: Scale[l, kv, pair] if not shared => ",
     ),
     mutant("olmo3", "a sign per coordinate", "sg", "Sign[l, kv, pair] => Sign[l, kv, c, pair]"),
-    mutant("flex_olmo", "router forgotten", "e", "mlp.gate.weight e res' => mlp.gate.weight rows res'"),
+    mutant(
+        "flex_olmo",
+        "router forgotten",
+        "e",
+        "mlp.gate.weight e res' => mlp.gate.weight rows res'",
+        "shift rb: layers.{l}.mlp.gate.weight along e if e > 0 => ",
+    ),
     mutant(
         "flex_olmo",
         "heads without their gains",
