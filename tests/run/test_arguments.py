@@ -158,14 +158,14 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "a list of two": (lambda: isomerge.verify(["a", "b"]), r"^verify needs two: call it as isomerge\.verify\(one, two\)$"),
     "no such argument": (lambda: isomerge.distance("a", "b", alinged=1), r"^alinged: distance has no such argument; "),
     "data as a dict": (
-        lambda: isomerge.stats("a", data={"input_ids": torch.ones(2, 3)}, out="b"),
-        r"^data=\{.*: give a text, a path or Examples; isomerge\.observe\.data\.examples\.Examples",
+        lambda: isomerge.report("a", data={"input_ids": torch.ones(2, 3)}),
+        r"^data=\{.*: give a text, a path, Examples or None; isomerge\.observe\.data\.examples\.Examples",
     ),
     "a loader": (
-        lambda: isomerge.merge(["a", "b"], out="c", repair=torch.utils.data.DataLoader([1, 2])),
-        r"^repair=<torch.*: give a text, a path, Examples or None; isomerge\.observe\.data\.examples\.Examples",
+        lambda: isomerge.report("a", data=torch.utils.data.DataLoader([1, 2])),
+        r"^data=<torch.*: give a text, a path, Examples or None; isomerge\.observe\.data\.examples\.Examples",
     ),
-    "a number for a model": (lambda: isomerge.inspect(3), "^int is no model: give a folder, a hub id, or a transformers module$"),
+    "a number for a model": (lambda: isomerge.inspect(3), "^int is no model: give a folder, a hub id, or a live module$"),
 }  # fmt: skip
 
 

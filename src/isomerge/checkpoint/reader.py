@@ -15,6 +15,7 @@ from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import map_private, read_ahead, read_into
 from isomerge.checkpoint.header import TensorInfo
+from isomerge.checkpoint.own_class import OwnClass
 from isomerge.checkpoint.stamps import Stamp, stamps_here
 from isomerge.checkpoint.stored_tensor import as_described, as_tensor, changed, read_errors, stored_dtype
 from isomerge.errors import IsomergeError
@@ -66,6 +67,8 @@ class Checkpoint:
     """Of the tensors that were read; shared with the copies and views of this checkpoint."""
     _lent: tuple[Mapping[tuple[Path, int], Checksum], ...] = field(default=(), repr=False)
     """The same of the sources of a view, which sum what its recipes read."""
+    own: OwnClass | None = field(default=None, repr=False)
+    """What runs the tensors, where that is a module of one's own; None: what transformers builds."""
 
     @property
     def nbytes(self) -> int:

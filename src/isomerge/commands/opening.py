@@ -56,7 +56,7 @@ def recognised(
             found[-1].checkpoint.ref = name or found[-1].ref
         if spec is not None and proven and not unmoved:
             for each in found:
-                demand_proof(spec, each.ref, each.config)
+                demand_proof(spec, each.ref, each.config, own=each.checkpoint.own is not None)
         if untie and not any(model.unties for model in found):
             note("untie", "no head is tied to the embeddings where that stands in the way of a symmetry")
         yield found

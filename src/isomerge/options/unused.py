@@ -294,6 +294,8 @@ MATCHING: dict[str, Any] = {
     "seed": _seed,
     **_LEARNING,
 }
+_LIVE: dict[str, Any] = {"loss": REFUSED, "tokenizer": LATE}
+"""Of modules and texts in memory: Python's alone."""
 _SHOWN: dict[str, Any] = {"json": ALWAYS, "quiet": ALWAYS, "verbose": ALWAYS, "dry_run": ALWAYS}
 
 
@@ -313,6 +315,7 @@ TABLE: dict[str, dict[str, Any]] = {
         **_OPENING,
         **_OUTPUT,
         **_RUNNING,
+        **_LIVE,
         "align": ALWAYS,
         "spaces": ALWAYS,
         "layers": _layers,
@@ -334,6 +337,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "merge_base": _merge_base,
         "stats": _statistics,
         "repair": ALWAYS,
+        **_LIVE,
         "heads": LATE,
         "tokenizer_source": LATE,
         "source_bases": REFUSED,
@@ -395,6 +399,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "overwrite": ALWAYS,
         **_OPENING,
         **_EXAMPLES,
+        "tokenizer": LATE,
         "kinds": ALWAYS,
         "rows": _with_activations,
         "dtype": _with_activations,
@@ -405,6 +410,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "models": ALWAYS,
         "data": ALWAYS,
         "tasks": ALWAYS,
+        **_LIVE,
         **_OPENING,
         **{name: acts for name, acts in _EXAMPLES.items() if name != "max_memory"},
     },
@@ -413,6 +419,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "two": ALWAYS,
         "third": ALWAYS,
         "data": ALWAYS,
+        **_LIVE,
         "points": REFUSED,
         "grid": REFUSED,
         "spaces": ALWAYS,

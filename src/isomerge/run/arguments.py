@@ -3,6 +3,7 @@ is read."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -15,9 +16,11 @@ from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors, write_whole
 from isomerge.observe.data.examples import Examples
 from isomerge.options.option import Options
 from isomerge.options.unused import TABLE, defaults_of, is_noting, note_idle, noting, with_notes
+from isomerge.remembered import folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +63,8 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
                 raise IsomergeError(_call_text(function.__name__, full, args, named)) from None
             for name, value in bound.arguments.items():
                 bound.arguments[name] = _as_kind(name, value, kinds[name])
+            if isinstance(text := bound.arguments.get("spec"), str) and "\n" in text:
+                bound.arguments["spec"] = written_spec(text)
             outermost = not is_noting()
             with noting():
                 if settled and function.__name__ in TABLE:
@@ -73,6 +78,20 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
         return call
 
     return decorate
+
+
+def written_spec(text: str) -> Path:
+    """The file of a spec that was given as a text: kept where answers are (`isomerge.remembered`), as recipes name
+    it, and of one name whenever it is the same text.
+
+    Raises:
+        IsomergeError: it cannot be written.
+    """
+    file = folder() / "specs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.spec"
+    with disk_errors(file, "writing"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text.encode())
+    return file
 
 
 def with_groups(own: Signature, groups: Sequence[type[Options]]) -> Signature:

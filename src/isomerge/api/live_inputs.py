@@ -1,0 +1,129 @@
+"""Models and data that are Python objects, made ready at the door: modules of one's own with their loss, batches by
+the names of their forward's arguments, texts through a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isomerge.checkpoint.in_memory import as_reference, own_checkpoint
+from isomerge.checkpoint.own_class import OwnClass, is_own
+from isomerge.checkpoint.reader import Checkpoint
+from isomerge.errors import IsomergeError
+from isomerge.models.references import open_model_ref
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.live_data import as_data
+from isomerge.observe.data.live_texts import examples_of_texts, texts_file
+from isomerge.options.unused import note
+from isomerge.solve.match_inputs import TOKENS, data_for
+from isomerge.solve.match_options import GENERATE
+
+Loss = Callable[[Any, Any], Any]
+
+
+def own_models(models: Sequence[Any], loss: Loss | None = None) -> list[Any]:
+    """Models, those of one's own as checkpoints in memory that run them, with a loss of one's own; all others as
+    they are.
+
+    Raises:
+        IsomergeError: a loss for models that transformers builds, which have theirs.
+    """
+    found = [own_checkpoint(model, loss) if is_own(model) else model for model in models]
+    if loss is not None and not any(own_of(model) for model in found):
+        raise IsomergeError("--loss is for modules of one's own: classes of transformers have a loss")
+    return found
+
+
+def own_of(model: Any) -> OwnClass | None:
+    """The class of one's own of a model of `own_models`; None where transformers builds it."""
+    return model.own if isinstance(model, Checkpoint) else None
+
+
+def with_examples(
+    options: Mapping[str, Any], names: Sequence[str], model: Any, tokenizer: Any = None
+) -> dict[str, Any]:
+    """Arguments of a function, those that are data made ready for a model.
+
+    Args:
+        options: the arguments; ``limit`` and ``length`` among them are those of texts.
+        names: of those that are data; what stands under two of them is read once.
+        model: the first, of `own_models`.
+        tokenizer: of texts; see `isomerge.observe.data.live_texts.examples_of_texts`.
+
+    Raises:
+        IsomergeError: see `as_data` and `examples_of_texts`.
+    """
+    read: dict[int, Any] = {}
+    found = dict(options)
+    given = {name: options[name] for name in names if options.get(name) is not None}
+    for name, data in given.items():
+        if id(data) not in read:
+            how = {key: options.get(key, default) for key, default in (("limit", None), ("length", TOKENS))}
+            read[id(data)] = _ready(data, name, model, tokenizer, how)
+        found[name] = read[id(data)]
+    if tokenizer is not None and not given:
+        note("tokenizer", "no data are read")
+    return found
+
+
+def opened_data(
+    data: Any, model: Any, tokenizer: Any = None, *, limit: int | None = None, length: int = TOKENS
+) -> Any:
+    """Data of a function that runs models: names as they are, all else as examples for the first model.
+
+    Raises:
+        IsomergeError: None, and see `with_examples`.
+    """
+    if data is None:
+        raise IsomergeError("--data is None: give examples, on which the models are run")
+    return with_examples({"data": data, "limit": limit, "length": length}, ("data",), model, tokenizer)["data"]
+
+
+def _ready(data: Any, name: str, model: Any, tokenizer: Any, how: Mapping[str, Any]) -> Any:
+    """What stands for data: a name that the models' own files open, or examples."""
+    option, own = f"--{name}", own_of(model)
+    called: Any = data
+    if callable(called) and not hasattr(data, "__iter__"):
+        data = called()
+    if isinstance(data, Iterator):
+        data = list(data)
+    named = isinstance(data, (str, Path)) and data != GENERATE
+    texts = _is_texts(data)
+    if texts and tokenizer is None:
+        return _by_own_tokenizer(data, option, model, how)
+    if tokenizer is not None and (named or texts):
+        found = examples_of_texts(data, tokenizer, _config_of(model), option, own=own, **how)
+        if "input_ids" not in found.tensors:
+            note("tokenizer", "the data are no text")
+        return found
+    if tokenizer is not None and data != GENERATE:
+        note("tokenizer", "the data are tensors already")
+    return as_data(data, option, None if own is None else own.module)
+
+
+def _is_texts(data: Any) -> bool:
+    return isinstance(data, (list, tuple)) and bool(data) and all(isinstance(text, str) for text in data)
+
+
+def _by_own_tokenizer(texts: Sequence[str], option: str, model: Any, how: Mapping[str, Any]) -> Examples:
+    """Texts through the tokenizer that lies beside a model's weights.
+
+    Raises:
+        IsomergeError: the model is in memory, where it has none.
+    """
+    found = None if hasattr(model, "save_pretrained") else as_reference(model)
+    if found is None or (isinstance(found, Checkpoint) and not found.has_own_files):
+        kind = type(model).__name__ if found is None else found.ref
+        raise IsomergeError(f"{option} has texts, and {kind} in memory has no tokenizer: give --tokenizer")
+    checkpoint = found if isinstance(found, Checkpoint) else open_model_ref(found)
+    with texts_file(texts, option) as file:
+        return data_for(checkpoint, str(file), option=option, **how)
+
+
+def _config_of(model: Any) -> dict[str, Any]:
+    """The config.json of a model that was given as such, or as a live module."""
+    if hasattr(model, "save_pretrained"):
+        return {**model.config.to_dict(), "architectures": [type(model).__name__]}
+    found = as_reference(model)
+    return (found if isinstance(found, Checkpoint) else open_model_ref(found)).config
