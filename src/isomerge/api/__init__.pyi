@@ -16,8 +16,8 @@ __all__ = [
     "apply",
     "barrier",
     "canon",
+    "diff",
     "discover",
-    "distance",
     "evaluate",
     "extract_lora",
     "fingerprint",
@@ -25,6 +25,7 @@ __all__ = [
     "generate",
     "inspect",
     "merge",
+    "methods",
     "open",
     "orbit_distance",
     "prove",
@@ -136,15 +137,7 @@ def canon(
     push_to_hub: str | None = None,
     private: bool = False,
 ) -> tuple[Alignment, dict[str, Any]]: ...
-def discover(
-    model: Any,
-    *,
-    out: str | Path | None = None,
-    seed: int = 0,
-    overwrite: bool = False,
-    observer: Observer = ...,
-) -> dict[str, Any]: ...
-def distance(
+def diff(
     one: Any,
     two: Any,
     *,
@@ -152,6 +145,14 @@ def distance(
     layers: str | None = None,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
+    observer: Observer = ...,
+) -> dict[str, Any]: ...
+def discover(
+    model: Any,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
     observer: Observer = ...,
 ) -> dict[str, Any]: ...
 def evaluate(
@@ -280,6 +281,7 @@ def merge(
     match: str = "isomerge",
     transport: Mapping[str, Any] | Sequence[str] = (),
 ) -> Any: ...
+def methods() -> dict[str, Any]: ...
 def open(
     model: str | Path,
     *,

@@ -28,7 +28,7 @@ from isomerge.solve.standing import chosen_spaces, standings
 
 
 @checked()
-def distance(
+def diff(
     one: Any,
     two: Any,
     *,

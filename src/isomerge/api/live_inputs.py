@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from isomerge.checkpoint.in_memory import as_reference, own_checkpoint
 from isomerge.checkpoint.own_class import OwnClass, is_own
@@ -83,14 +83,9 @@ def opened_data(
 def _ready(data: Any, name: str, model: Any, tokenizer: Any, how: Mapping[str, Any]) -> Any:
     """What stands for data: a name that the models' own files open, or examples."""
     option, own = f"--{name}", own_of(model)
-    called: Any = data
-    if callable(called) and not hasattr(data, "__iter__"):
-        data = called()
-    if isinstance(data, Iterator):
-        data = list(data)
-    named = isinstance(data, (str, Path)) and data != GENERATE
-    texts = _is_texts(data)
-    if texts and tokenizer is None:
+    data = _at_once(data)
+    named, texts = isinstance(data, (str, Path)) and data != GENERATE, _is_texts(data)
+    if tokenizer is None and _is_texts(data):
         return _by_own_tokenizer(data, option, model, how)
     if tokenizer is not None and (named or texts):
         found = examples_of_texts(data, tokenizer, _config_of(model), option, own=own, **how)
@@ -102,7 +97,13 @@ def _ready(data: Any, name: str, model: Any, tokenizer: Any, how: Mapping[str, A
     return as_data(data, option, None if own is None else own.module)
 
 
-def _is_texts(data: Any) -> bool:
+def _at_once(data: Any) -> Any:
+    """What a function gives, and iterators as lists."""
+    called: Any = data() if callable(data) and not hasattr(data, "__iter__") else data
+    return list(called) if isinstance(called, Iterator) else called
+
+
+def _is_texts(data: Any) -> TypeGuard[Sequence[str]]:
     return isinstance(data, (list, tuple)) and bool(data) and all(isinstance(text, str) for text in data)
 
 

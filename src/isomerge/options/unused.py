@@ -305,7 +305,7 @@ def _basis(a: Asked) -> str | None:
 
 COMMAND_LINE: dict[str, dict[str, Any]] = {
     "align": {"save_alignment": ALWAYS}, "merge": {"report": ALWAYS}, "inspect": {"print_spec": ALWAYS},
-    "report": {"page": ALWAYS}, "fingerprint": {"others": ALWAYS}, "demo": {"out": ALWAYS}, "methods": {},
+    "report": {"page": ALWAYS}, "fingerprint": {"others": ALWAYS}, "demo": {"out": ALWAYS},
 }  # fmt: skip
 """What only the command line has, beside what tells of a run (`_SHOWN`)."""
 TABLE: dict[str, dict[str, Any]] = {
@@ -365,7 +365,7 @@ TABLE: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("model", "out", "anchors", "full", "chunk", "overwrite"), ALWAYS),
         "seed": _basis,
     },
-    "distance": {"one": ALWAYS, "two": ALWAYS, "spaces": ALWAYS, "layers": _layers, **_OPENING},
+    "diff": {"one": ALWAYS, "two": ALWAYS, "spaces": ALWAYS, "layers": _layers, **_OPENING},
     "orbit_distance": {"one": ALWAYS, "two": ALWAYS, "streams": ALWAYS, **_OPENING},
     "verify": {"one": ALWAYS, "two": ALWAYS, "run": ALWAYS, **_OPENING},
     "similarity": {"one": ALWAYS, "two": ALWAYS, "salt": ALWAYS, **_OPENING},
@@ -380,6 +380,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "observer": ALWAYS,
     },
     "inspect": {"model": ALWAYS, **_OPENING},
+    "methods": {},
     "open": {"model": ALWAYS, "allow_pickle": ALWAYS},
     "fsck": {"out": ALWAYS, **_OPENING},
     "discover": {"model": ALWAYS, "out": ALWAYS, "seed": ALWAYS, "overwrite": _file, "observer": ALWAYS},
