@@ -19,6 +19,7 @@ from isomerge.errors import IsomergeError
 from isomerge.files import disk_errors, write_whole
 from isomerge.observe.data.examples import Examples
 from isomerge.options.option import Options
+from isomerge.options.python_words import in_python
 from isomerge.options.unused import TABLE, defaults_of, is_noting, note_idle, noting, with_notes
 from isomerge.remembered import folder
 
@@ -51,6 +52,15 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
 
         @wraps(function)
         def call(*args: P.args, **named: P.kwargs) -> R:
+            outermost = not is_noting()
+            try:
+                return called(args, named, outermost)
+            except IsomergeError as error:
+                if outermost:  # else another door tells it
+                    error.in_python = in_python(error.sentence, function.__name__, full.parameters.keys())
+                raise
+
+        def called(args: Any, named: Any, outermost: bool) -> R:
             kinds = _kinds(function, full)
             for name in named:
                 if name not in kinds:
@@ -65,7 +75,6 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
                 bound.arguments[name] = _as_kind(name, value, kinds[name])
             if isinstance(text := bound.arguments.get("spec"), str) and "\n" in text:
                 bound.arguments["spec"] = written_spec(text)
-            outermost = not is_noting()
             with noting():
                 if settled and function.__name__ in TABLE:
                     defaults = defaults_of(call)
