@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _REMEDY = "give the state_dict of a transformers model, or its parameters as numpy arrays"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MemoryCheckpoint(Checkpoint):
     """A checkpoint whose tensors are in memory already; make one with `in_memory`.
 
