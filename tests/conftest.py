@@ -108,6 +108,18 @@ def trusted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("isomerge.commands.opening.demand_proof", lambda *args, **more: None)
 
 
+IN_PYTHONS_WORDS = {"test_python_words", "test_notebooks"}
+"""Tests of what errors of Python's functions call options."""
+
+
+@pytest.fixture(autouse=True)
+def one_wording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors call options as the command line does, at both doors, so that a test may try a sentence at either; what
+    Python makes of every option is tried in `tests/cli/test_python_words.py`."""
+    if request.path.stem not in IN_PYTHONS_WORDS:
+        monkeypatch.setattr("isomerge.run.arguments.in_python", lambda *args: "")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cheap_outputs() -> Iterator[None]:
     """What hundreds of merges would pay for over and over: flushes to the disk, and a picture each.

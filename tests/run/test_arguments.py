@@ -71,7 +71,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "parameters": ({"parameters": [1]}, r"^parameters=\[1\]: give a dict whose keys are texts or None$"),
     "data": (
         {"data": 3},
-        r"^merge\(..., data=...\) is a int: give a path, examples, batches, a DataLoader, or a function that gives them",
+        r"^--data is a int: give a path, examples, batches, a DataLoader, or a function that gives them",
     ),
     "observer": ({"observer": 3}, "^observer=3: give a function$"),
     "rows of weights": (
