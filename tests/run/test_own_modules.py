@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -182,6 +183,12 @@ def test_torchs_own_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             r"loss= does not run on outputs \[32, 5\]",
         ),
         (lambda s: isomerge.evaluate([reader(0, "far")], data=batches(), spec=s), "gives a loss of .* give loss="),
+        (
+            lambda s: isomerge.align(
+                reader(1, "far"), onto=reader(0, "far"), learn=batches(), learn_target="labels", spec=s
+            ),
+            "gives a loss of .* give loss=",
+        ),
         (lambda s: isomerge.merge(["a", "b"], loss=len), "is for modules of one's own"),
         (lambda s: isomerge.inspect(reader(0)), "SmallReader: .*no spec"),
     ],
@@ -204,3 +211,17 @@ def test_written_and_frozen(spec: Path, tmp_path: Path) -> None:
     assert not merged.table.weight.requires_grad
     assert merged.answer.weight.requires_grad
     assert isomerge.verify(tmp_path / "out", merged, spec=spec)["same"] is True
+    rows = isomerge.evaluate([merged, tmp_path / "out"], data=batches(), spec=spec)["models"]
+    assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=1e-6)
+
+
+def test_activations_in_the_canonical_frame(spec: Path, tmp_path: Path) -> None:
+    """A module's own forward gives them; disguises have equal ones."""
+    found = []
+    for number, module in enumerate((reader(0), disguised(reader(0), 3))):
+        file = tmp_path / f"{number}.safetensors"
+        isomerge.canon(module, spec=spec, activations=file, data=[x for x, _ in batches()])
+        found.append(load_file(file))
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.allclose(x, found[1][name], atol=1e-3) for name, x in found[0].items())
+    assert found[0]

@@ -4,6 +4,7 @@ the names of their forward's arguments, texts through a tokenizer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -23,16 +24,26 @@ Loss = Callable[[Any, Any], Any]
 
 
 def own_models(models: Sequence[Any], loss: Loss | None = None) -> list[Any]:
-    """Models, those of one's own as checkpoints in memory that run them, with a loss of one's own; all others as
-    they are.
+    """Models, those of one's own as checkpoints in memory that run them, with a loss of one's own; folders and open
+    checkpoints beside them are run by the class of the first of these, all others stay as they are.
 
     Raises:
-        IsomergeError: a loss for models that transformers builds, which have theirs.
+        IsomergeError: a loss for models that transformers builds, which have theirs; or a folder that cannot be
+            opened.
     """
     found = [own_checkpoint(model, loss) if is_own(model) else model for model in models]
-    if loss is not None and not any(own_of(model) for model in found):
+    own = next((own for model in found if (own := own_of(model)) is not None), None)
+    if own is None and loss is not None:
         raise IsomergeError("--loss is for modules of one's own: classes of transformers have a loss")
-    return found
+    return found if own is None else [_run_by(own, model) for model in found]
+
+
+def _run_by(own: OwnClass, model: Any) -> Any:
+    """A model that lies in a folder or in tensors, run by a class of one's own."""
+    if hasattr(model, "save_pretrained") or own_of(model) is not None:
+        return model
+    opened = as_reference(model)
+    return replace(opened if isinstance(opened, Checkpoint) else open_model_ref(opened), own=own)
 
 
 def own_of(model: Any) -> OwnClass | None:

@@ -133,6 +133,8 @@ def canon(
     Raises:
         IsomergeError: a model that cannot be read, or a gain of zero, which cannot be folded.
     """
+    (model,) = own_models([model])
+    options = with_examples(options, ("data",), model)
     with planned_canon(
         model,
         out,
