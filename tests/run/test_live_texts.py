@@ -137,6 +137,7 @@ def test_a_classifier_reads_texts(tmp_path: Path) -> None:
     ("how", "said"),
     [
         ({}, "has texts, and LlamaForCausalLM in memory has no tokenizer: give"),
+        ({"data": "t.txt"}, "has texts, and LlamaForCausalLM in memory has no tokenizer: give"),
         ({"tokenizer": 3}, "is a int: give a tokenizer of transformers"),
         ({"tokenizer": "no/such/folder/there"}, "transformers cannot load this tokenizer"),
         ({"tokenizer": str.split}, "models of transformers need a tokenizer of transformers"),
@@ -155,6 +156,7 @@ def test_refused_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     for how, said in (
         ({"data": TEXTS}, "SmallReader in memory has no tokenizer"),
+        ({"data": "t.txt"}, "SmallReader in memory has no tokenizer"),
         ({"data": tmp_path / "t.jsonl", "tokenizer": tokenizer()}, "takes no attention_mask"),
         ({"data": ["w1"] * 9, "tokenizer": lambda text: [99] * 8}, "SmallReader cannot read these texts"),
         ({"data": tmp_path / "t.jsonl", "tokenizer": str.split}, "reads files of text"),

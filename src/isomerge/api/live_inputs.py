@@ -12,10 +12,12 @@ from isomerge.checkpoint.in_memory import as_reference, own_checkpoint
 from isomerge.checkpoint.own_class import OwnClass, is_own
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
+from isomerge.models.model_inputs import BYTES, Inputs
 from isomerge.models.references import open_model_ref
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.live_data import as_data
 from isomerge.observe.data.live_texts import examples_of_texts, texts_file
+from isomerge.observe.data.rows import TEXTS
 from isomerge.options.unused import note
 from isomerge.solve.match_inputs import TOKENS, data_for
 from isomerge.solve.match_options import GENERATE
@@ -98,6 +100,8 @@ def _ready(data: Any, name: str, model: Any, tokenizer: Any, how: Mapping[str, A
     named, texts = isinstance(data, (str, Path)) and data != GENERATE, _is_texts(data)
     if tokenizer is None and _is_texts(data):
         return _by_own_tokenizer(data, option, model, how)
+    if tokenizer is None and named and Path(data).suffix.lower() in TEXTS:
+        _check_tokenizer(option, model)
     if tokenizer is not None and (named or texts):
         found = examples_of_texts(data, tokenizer, _config_of(model), option, own=own, **how)
         if "input_ids" not in found.tensors:
@@ -106,6 +110,22 @@ def _ready(data: Any, name: str, model: Any, tokenizer: Any, how: Mapping[str, A
     if tokenizer is not None and data != GENERATE:
         note("tokenizer", "the data are tensors already")
     return as_data(data, option, None if own is None else own.module)
+
+
+def _check_tokenizer(option: str, model: Any) -> None:
+    """Refuse a file of text for a live module, which has no tokenizer, unless it reads bytes.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    live = hasattr(model, "save_pretrained") and hasattr(model, "config")
+    if own_of(model) is not None or (live and Inputs(_config_of(model)).vocabulary not in (0, BYTES)):
+        raise _without_tokenizer(option, model)
+
+
+def _without_tokenizer(option: str, model: Any) -> IsomergeError:
+    kind = model.ref if isinstance(model, Checkpoint) else type(model).__name__
+    return IsomergeError(f"{option} has texts, and {kind} in memory has no tokenizer: give --tokenizer")
 
 
 def _at_once(data: Any) -> Any:
@@ -126,8 +146,7 @@ def _by_own_tokenizer(texts: Sequence[str], option: str, model: Any, how: Mappin
     """
     found = None if hasattr(model, "save_pretrained") else as_reference(model)
     if found is None or (isinstance(found, Checkpoint) and not found.has_own_files):
-        kind = type(model).__name__ if found is None else found.ref
-        raise IsomergeError(f"{option} has texts, and {kind} in memory has no tokenizer: give --tokenizer")
+        raise _without_tokenizer(option, model if found is None else found)
     checkpoint = found if isinstance(found, Checkpoint) else open_model_ref(found)
     with texts_file(texts, option) as file:
         return data_for(checkpoint, str(file), option=option, **how)
