@@ -114,7 +114,7 @@ def with_notes(result: Any, *, outermost: bool) -> Any:
         ]
     elif outermost:
         for text in found:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=4)
     return result
 
 
