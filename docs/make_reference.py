@@ -18,6 +18,7 @@ from isomerge.cli.program import app
 from isomerge.cli.written import ALONE, FUNCTIONS
 from isomerge.fusion import registry
 from isomerge.merging.recipe import schema
+from isomerge.merging.recipe.mistakes import keys_of
 
 FOLDER = Path(__file__).with_name("reference")
 NOTE = "*Written by `python docs/make_reference.py` from {}; do not edit by hand.*\n"
@@ -31,7 +32,11 @@ ENTRIES = {
 }
 BESIDE = {
     "Federated averaging": ("isomerge.federated", ["aggregate", "align_updates", "Aligned", "activations_of"]),
-    "Data": ("isomerge.observe.data", ["opening_data.open_data", "examples.Examples"]),
+    "Data": (
+        "isomerge.observe.data",
+        ["opening_data.open_data", "examples.Examples", "plug_in_readers.data_reader"],
+    ),
+    "Architectures": ("isomerge.archs", ["register_specs"]),
     "Laws": ("isomerge.evidence.law", ["random_alignment", "random_turn"]),
     "Merge methods": (
         "isomerge.fusion.registry",
@@ -110,7 +115,7 @@ def commands_page() -> str:
 def key_table(kind: Any) -> list[str]:
     """The keys of one place of a recipe."""
     rows = []
-    for name, found in kind.model_fields.items():
+    for name, found in zip(keys_of(kind), kind.model_fields.values(), strict=True):
         default = "required" if found.is_required() else f"`{shown(found.get_default())}`"
         rows.append((f"`{name}`", words_of(found.annotation), "" if default == "``" else default))
     return table(("key", "value", "default"), *rows)

@@ -29,7 +29,7 @@ SHAPE = {
     "mlp_ratio": 40 / 48,
     "num_classes": 5,
 }
-"""Of tiny models; that of the toys in `toy_plain`."""
+"""Of tiny models; that of the toys in `plain_models`."""
 # torchvision describes its operators to torch there, which are missing beside a CPU build
 _OPERATORS = "torchvision._meta_registrations"
 _imported: dict[str, ModuleType] = {_OPERATORS: ModuleType(_OPERATORS)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,8 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 
 from depth import EVERY
-from diffusion_models import DIFFUSION, run
+from diffusion_models import run
+from families import IN_EVERY_RUN, INPUTS, TOYS
 from isomerge.archs import spec_for
 from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.opening import open_checkpoint
@@ -24,181 +25,30 @@ from isomerge.evidence.law import random_alignment
 from isomerge.models.tied_tensors import without_broken_ties
 from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.spec import Spec, by_canonical, coverage
-from toy_added import ADDED, says, without_chance, written
-from toy_composites import COMPOSITES
-from toy_decoders import COMBINED
-from toy_encoders import WIDER
-from toy_experts import ROUTED
-from toy_finders import FINDERS
-from toy_gemmas import GEMMAS, in_double
-from toy_giants import GIANTS
-from toy_hearing import HEARING
-from toy_hybrids import HYBRIDS
-from toy_inputs import OWN_INPUTS
-from toy_languages import LANGUAGES
-from toy_models import DECODERS, ENCODERS, SEQUENCES
-from toy_newest import NEWEST
-from toy_pairs import PAIRS
-from toy_pictures import PICTURES, seen_outputs
-from toy_plain import PLAIN, load_plain, plain_outputs
-from toy_reading import READING, translates
-from toy_recent import RECENT
-from toy_seeing import SEEING, is_seeing, seen_inputs
-from toy_senses import SENSES
-from toy_signals import SIGNALS
-from toy_sparse import SPARSE
-from toy_speech import SPOKEN, speaks
-from toy_switched import SWITCHED
-from toy_texts import TEXTS, in_default, in_width, with_caches_by_layer
-from toy_towers import ENCODED
-from toy_wrapped import WRAPPED
+from plain_models import load_plain, plain_outputs
+from toy_inputs import place_images
+from toy_runs import (
+    in_default,
+    in_double,
+    in_width,
+    says,
+    seen_outputs,
+    speaks,
+    translates,
+    with_caches_by_layer,
+    without_chance,
+    written,
+)
 
-BODY = {
-    "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "intermediate_size": 40, "max_position_embeddings": 32,
+TRIED = list(TOYS if EVERY else IN_EVERY_RUN)
+"""The toys of this run."""
+THROUGH_EVERY_LAW = {
+    "bert", "deberta-shared", "deberta-conv", "vit", "dinov2-swiglu", "gpt2", "gpt2-untied", "llama",
+    "llama-mqa", "qwen3", "t5-gated", "mixtral", "gpt_neox", "whisper",
 }  # fmt: skip
-CAUSAL = {**BODY, "num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": False}
-PATCHES = {
-    "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 40,
-    "image_size": 8, "patch_size": 4, "num_labels": 5,
-}  # fmt: skip
-DISENTANGLED = {
-    **BODY, "relative_attention": True, "norm_rel_ebd": "layer_norm", "position_buckets": 8,
-    "position_biased_input": False, "type_vocab_size": 0, "max_relative_positions": 16, "hidden_dropout_prob": 0.0,
-}  # fmt: skip
-GPT = {"vocab_size": 67, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 32, "n_inner": 40}
-SEQ2SEQ = {
-    "vocab_size": 67, "d_model": 48, "d_kv": 8, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
-    "relative_attention_num_buckets": 8,
-}  # fmt: skip
-
-
-def _t5(**changes: Any) -> Any:
-    return tf.T5ForConditionalGeneration(tf.T5Config(**SEQ2SEQ, **changes))
-
-
-def _deberta(model: Any, share: bool, terms: list[str], **changes: Any) -> Any:
-    return model(tf.DebertaV2Config(**DISENTANGLED, share_att_key=share, pos_att_type=terms, **changes))
-
-
-def _dinov2(**changes: Any) -> Any:
-    shape = {k: v for k, v in PATCHES.items() if k != "intermediate_size"}
-    return tf.Dinov2ForImageClassification(tf.Dinov2Config(**shape, mlp_ratio=2, **changes))
-
-
-def _llama(**changes: Any) -> Any:
-    return tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL, **changes}))
-
-
-# Families that came last: architectures that combine what those before them have.
-LATEST = {
-    **ROUTED,
-    **ENCODED,
-    **PLAIN,
-    **COMPOSITES,
-    **DIFFUSION,
-    **HYBRIDS,
-    **COMBINED,
-    **SEEING,
-    **WIDER,
-    **LANGUAGES,
-    **GEMMAS,
-    **NEWEST,
-    **TEXTS,
-    **PICTURES,
-    **SENSES,
-    **PAIRS,
-    **RECENT,
-    **SPOKEN,
-    **FINDERS,
-    **SIGNALS,
-    **ADDED,
-    **GIANTS,
-    **SPARSE,
-    **HEARING,
-    **READING,
-    **WRAPPED,
-    **SWITCHED,
-}
-
-# name -> (constructor, largest relative change of outputs that rounding explains). Hugging Face's RMSNorm computes
-# in float32 whatever the input, as does T5's: those models are compared at 1e-5, all others at 1e-9 in float64.
-TOYS: dict[str, tuple[Callable[[], Any], float]] = {
-    "bert": (lambda: tf.BertForMaskedLM(tf.BertConfig(**BODY)), 1e-9),
-    "bert-relu": (lambda: tf.BertForSequenceClassification(tf.BertConfig(**BODY, hidden_act="relu")), 1e-9),
-    "roberta": (lambda: tf.RobertaForMaskedLM(tf.RobertaConfig(**BODY)), 1e-9),
-    "xlm-roberta": (lambda: tf.XLMRobertaForSequenceClassification(tf.XLMRobertaConfig(**BODY)), 1e-9),
-    "distilbert": (
-        lambda: tf.DistilBertForMaskedLM(
-            tf.DistilBertConfig(
-                vocab_size=67, dim=48, n_layers=3, n_heads=6, hidden_dim=40, max_position_embeddings=32
-            )
-        ),
-        1e-9,
-    ),
-    "deberta-shared": (lambda: _deberta(tf.DebertaV2ForMaskedLM, True, ["c2p", "p2c"]), 1e-9),
-    "deberta-unshared": (lambda: _deberta(tf.DebertaV2ForSequenceClassification, False, ["c2p", "p2c"]), 1e-9),
-    "deberta-c2p": (lambda: _deberta(tf.DebertaV2ForMaskedLM, False, ["c2p"]), 1e-9),
-    "deberta-conv": (
-        lambda: _deberta(
-            tf.DebertaV2ForSequenceClassification,
-            True,
-            ["c2p"],
-            conv_kernel_size=3,
-            conv_act="gelu",
-            embedding_size=24,
-        ),
-        1e-9,
-    ),
-    "vit": (lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES)), 1e-9),
-    "vit-plain": (
-        lambda: tf.ViTForImageClassification(tf.ViTConfig(**PATCHES, qkv_bias=False, hidden_act="relu")),
-        1e-9,
-    ),
-    "dinov2": (lambda: _dinov2(), 1e-9),
-    "dinov2-swiglu": (lambda: _dinov2(use_swiglu_ffn=True), 1e-9),
-    "deit": (lambda: tf.DeiTForImageClassificationWithTeacher(tf.DeiTConfig(**PATCHES)), 1e-9),
-    "gpt2": (lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT)), 1e-9),
-    "gpt2-untied": (lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT, tie_word_embeddings=False)), 1e-9),
-    "llama": (_llama, 1e-5),
-    "llama-biased": (lambda: _llama(attention_bias=True, mlp_bias=True), 1e-5),
-    "llama-tied": (lambda: _llama(tie_word_embeddings=True), 1e-5),
-    "llama-mha": (lambda: _llama(num_key_value_heads=6, head_dim=12), 1e-5),
-    "llama-mqa": (lambda: _llama(num_key_value_heads=1), 1e-5),
-    "mistral": (lambda: tf.MistralForSequenceClassification(tf.MistralConfig(**CAUSAL, pad_token_id=0)), 1e-5),
-    "qwen2": (lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**CAUSAL)), 1e-5),
-    "qwen3": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**CAUSAL)), 1e-5),
-    "qwen3-biased": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**CAUSAL, attention_bias=True)), 1e-5),
-    "t5-gated": (lambda: _t5(feed_forward_proj="gated-gelu"), 1e-5),
-    "t5-relu": (lambda: _t5(feed_forward_proj="relu"), 1e-5),
-    "mt5": (
-        lambda: tf.MT5ForConditionalGeneration(tf.MT5Config(**{**SEQ2SEQ, "d_kv": 6}, tie_word_embeddings=False)),
-        1e-5,
-    ),
-    "mixtral": (
-        lambda: tf.MixtralForCausalLM(tf.MixtralConfig(**CAUSAL, num_local_experts=4, num_experts_per_tok=2)),
-        1e-5,
-    ),
-    **DECODERS,
-    **ENCODERS,
-    **SEQUENCES,
-    **LATEST,
-}
-
-# The toys that go through every law by default. The others, whose architectures combine what these have, are held
-# to
-# soundness, recovery and verdicts alone; to all of it with ISOMERGE_ALL_TOYS=1 (`make test-all`).
-REPRESENTATIVE = {"gpt_neox", "whisper"}
-FAMILIES = {**DECODERS, **ENCODERS, **SEQUENCES}
-# Of the latest, only these are in `make test` at all; the others, with their mutants, in `make test-all`.
-TRIED_LATEST = {"llava", "deepseek_v3", "falcon_h1"}
-TRIED = [n for n in TOYS if EVERY or n not in LATEST or n in TRIED_LATEST]
-# Kin of a toy beside them, with other biases, heads or activations.
-KIN = {
-    "bert-relu", "roberta", "xlm-roberta", "distilbert", "deberta-unshared", "deberta-c2p", "vit-plain", "deit", "dinov2", "llama-biased",
-    "llama-tied", "llama-mha", "mistral", "qwen2", "qwen3-biased", "t5-relu", "mt5",
-}  # fmt: skip
-SAMPLE = [n for n in TRIED if EVERY or n not in {**FAMILIES, **LATEST} | dict.fromkeys(KIN) or n in REPRESENTATIVE]
+"""The toys that go through every law by default. The others, whose architectures combine what these have, are held to
+soundness, recovery and verdicts alone; to all of it with ISOMERGE_ALL_TOYS=1 (`make test-all`)."""
+SAMPLE = [n for n in TRIED if EVERY or n in THROUGH_EVERY_LAW]
 
 STREAMS_ALONE = {"mamba", "falcon_mamba", "mamba2"}
 """Toys of which nothing is matched block by block: all but the residual stream is left fixed."""
@@ -239,10 +89,8 @@ def inputs(config: Any) -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(7)
     seen = getattr(config, "vision_config", config)
     found = {}
-    if own := OWN_INPUTS.get(config.model_type):
+    if own := INPUTS.get(config.model_type):
         return own(config, rng)
-    if is_seeing(config):
-        return seen_inputs(config, rng)
     if hasattr(seen, "image_size"):
         shape = (3, getattr(seen, "num_channels", 3), seen.image_size, seen.image_size)
         found["pixel_values"] = torch.randn(shape, generator=rng, dtype=torch.float64)
@@ -252,17 +100,10 @@ def inputs(config: Any) -> dict[str, torch.Tensor]:
     elif seen is not config or not found:
         found["input_ids"] = torch.randint(1, 60, (3, 11), generator=rng)
         if hasattr(config, "image_token_id"):
-            _place_images(config, found["input_ids"])
+            place_images(config, found["input_ids"])
     if config.is_encoder_decoder:
         found["decoder_input_ids"] = torch.randint(1, 60, (3, 7), generator=rng)
     return found
-
-
-def _place_images(config: Any, ids: torch.Tensor) -> None:
-    """The tokens that stand for pieces of the image, behind the first token; nowhere else is there one."""
-    patches = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
-    ids[ids == config.image_token_id] += 1
-    ids[:, 1 : 1 + getattr(config, "mm_tokens_per_image", patches)] = config.image_token_id
 
 
 def outputs(folder: Path) -> torch.Tensor:

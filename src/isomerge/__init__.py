@@ -17,6 +17,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 if TYPE_CHECKING:
     from isomerge.api import align as align
     from isomerge.api import apply as apply
+    from isomerge.api import architectures as architectures
     from isomerge.api import barrier as barrier
     from isomerge.api import canon as canon
     from isomerge.api import diff as diff
@@ -44,6 +45,7 @@ _HOMES = {
         [
             "align",
             "apply",
+            "architectures",
             "barrier",
             "canon",
             "diff",
@@ -74,6 +76,7 @@ __all__ = [
     "IsomergeError",
     "align",
     "apply",
+    "architectures",
     "barrier",
     "canon",
     "diff",

@@ -14,6 +14,7 @@ IN_PYTHON = {
     "align": "align=True",
     "exclude-regex": "exclude",
     "include-regex": "include",
+    "import": "imports=[...]",
     "json": "the report that the function returns",
     "parameter": "parameters={NAME: VALUE}",
     "save-alignment": "the alignment's save",

@@ -16,6 +16,7 @@ import torch
 import transformers as tf
 
 from archs.test_heads import asked
+from families.gemma_multimodal import filled
 from isomerge.archs import spec_texts
 from isomerge.evidence.law import random_turn
 from isomerge.evidence.outputs import differences, returned
@@ -23,9 +24,7 @@ from isomerge.models.free_streams import unread_gains
 from isomerge.models.recognised import recognise
 from isomerge.models.unit_plan import make_plan
 from isomerge.symmetry.alignment import Alignment
-from toy_added import without_chance
-from toy_gemmas import filled, in_double
-from toy_texts import in_default, in_width, with_caches_by_layer
+from toy_runs import in_default, in_double, in_width, with_caches_by_layer, without_chance
 from toys import TOYS, load_toy, randomise, tensors, write_toy
 
 ABSTRACT = re.compile("Pre[Tt]rainedModel|^Pretrained")

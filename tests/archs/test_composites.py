@@ -16,6 +16,7 @@ import transformers as tf
 from safetensors.torch import save_file
 
 import isomerge
+from depth import EVERY
 from isomerge.archs import expanded_texts, spec_for
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible
@@ -23,7 +24,7 @@ from isomerge.models.recognised import recognise
 from isomerge.symmetry.language.expressions import evaluate
 from isomerge.symmetry.language.spec import coverage
 from solve.disguises import disguise
-from toys import EVERY, Toy, config_of
+from toys import Toy, config_of
 
 COMPOSED = ["llava", "paligemma", "gemma3"] if EVERY else ["llava"]
 

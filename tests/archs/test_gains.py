@@ -13,7 +13,7 @@ from isomerge.errors import IsomergeError
 from isomerge.quotient.optim.binding import bind
 from isomerge.relational import from_standard
 from solve.disguises import single, turn
-from toy_models import CAUSAL
+from toy_settings import CAUSAL
 
 
 def test_a_copy_with_folded_gains_is_the_same_model(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import torch
 import transformers as tf
 
 from depth import EVERY
+from families.gemma_multimodal import filled
 from isomerge.errors import IsomergeError
-from toy_gemmas import filled, in_double
+from toy_runs import in_double
 from toys import TOYS, inputs, load_toy, randomise, relative, write_toy
 
 FEW = ["bert", "nomic_bert", "xlm-roberta-xl"]

@@ -7,58 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from archs.added_families import ADDED_IDLE
-from archs.finder_families import FINDER_IDLE
-from archs.giant_families import GIANT_IDLE
-from archs.hearing_families import HEARING_IDLE
-from archs.language_families import UNBIASED
-from archs.newest_families import UNBIASED_NEWEST
-from archs.pair_families import PAIR_IDLE
-from archs.reading_families import READING_IDLE
-from archs.recent_families import RECENT_IDLE
-from archs.sense_families import SENSE_IDLE
-from archs.signal_families import SIGNAL_IDLE
-from archs.sparse_families import SPARSE_IDLE
-from archs.speech_families import SPEECH_IDLE
-from archs.switched_families import SWITCHED_IDLE
-from archs.wrapped_families import WRAPPED_IDLE
-from toy_encoders import WIDER_IDLE
-from toy_pictures import PICTURE_IDLE
+from families import IDLE
 from toys import SAMPLE, TRIED, Toy, load_toy, outputs, relative, write_toy
 
 SHARD = 8_000
-# What a toy declares but cannot move: shifts whose biases are absent, permutations of one thing.
-IDLE = {
-    ("vit-plain", "kb"), ("vit-plain", "vb"),
-    ("llama", "vb"), ("llama-tied", "vb"), ("llama-mha", "vb"), ("llama-mqa", "vb"), ("mistral", "vb"),
-    ("qwen2", "vb"), ("qwen3", "vb"),
-    ("llama-mha", "g"), ("llama-mqa", "kv"),
-    ("gpt_neox-full", "vb"), ("gemma", "vb"), ("gemma2", "vb"), ("gemma3_text", "vb"), ("falcon", "vb"), ("falcon", "kv"),
-    ("modernbert", "vb"), ("cohere", "vb"), ("cohere-normed", "vb"), ("cohere2", "vb"), ("granite", "vb"), ("qwen3_moe", "vb"),
-    ("olmoe", "vb"), ("nomic_bert", "vb"), ("gemma-untied", "vb"),
-    *((toy, "vb") for toy in ("bamba", "falcon_h1", "granitemoehybrid", "granitemoehybrid-dense", "seed_oss", "smollm3", "arcee", "glm",
-                              "glm4", "olmo2", "olmo3", "exaone4", "granitemoe", "granitemoeshared", "qwen2_vl", "qwen2_5_vl", "qwen3_vl",
-                              "mistral3", "internvl", "internvl-normed")),
-    ("bamba", "kb"), ("granitemoehybrid", "kb"), ("gpt_bigcode", "kv"), ("gpt_bigcode-heads", "g"),
-    *((toy, "vb") for toy in UNBIASED),
-    *((toy, "vb") for toy in UNBIASED_NEWEST),
-    *((toy, "vb") for toy in WIDER_IDLE),
-    *PICTURE_IDLE,
-    ("llava", "vb"), ("llava-qwen2", "vb"), ("vipllava", "vb"), ("paligemma", "vb"), ("gemma3", "vb"),
-    *SENSE_IDLE,
-    *PAIR_IDLE,
-    *RECENT_IDLE,
-    *SPEECH_IDLE,
-    *FINDER_IDLE,
-    *SIGNAL_IDLE,
-    *ADDED_IDLE,
-    *GIANT_IDLE,
-    *SPARSE_IDLE,
-    *HEARING_IDLE,
-    *READING_IDLE,
-    *WRAPPED_IDLE,
-    *SWITCHED_IDLE,
-}  # fmt: skip
 
 
 def declared(toy: Toy) -> list[str]:

@@ -16,7 +16,7 @@ from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import recognise
 from isomerge.options import OutputOptions
 from isomerge.run.alignment_runs import run_apply
-from toy_plain import TorchTransformer, load_plain, plain_outputs
+from plain_models import TorchTransformer, load_plain, plain_outputs
 from toys import config_of, randomise, relative, save_toy
 
 TEXT = Path(__file__).parents[2] / "docs/examples/torch_transformer.spec"

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from depth import more
+from families.detection import RESNET
+from families.exaone import EXAONE_EYE
+from families.vision_stages import SEGMENTED
 from isomerge.errors import IsomergeError
 from isomerge.models.compatible import check_compatible
 from isomerge.models.recognised import recognise
-from toy_newest import EYE
-from toy_pictures import RESNET, SEGMENTED
 from toys import TOYS, Toy, config_of, load_toy, outputs, randomise, relative, save_toy, write_toy
 
 HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
@@ -83,7 +84,10 @@ COMPARED: list[tuple[str, dict[str, Any]]] = [
         ("sam", {"mask_decoder_config": {**SEGMENTED["mask_decoder_config"], "hidden_act": "silu"}}),
         ("sam", {"prompt_encoder_config": {**SEGMENTED["prompt_encoder_config"], "image_size": 21}}),
         ("detr", {"backbone_config": {**RESNET, "hidden_act": "silu"}}),
-        ("exaone4_5", {"vision_config": {**EYE, "rope_parameters": {"rope_type": "default", "rope_theta": 10.0}}}),
+        (
+            "exaone4_5",
+            {"vision_config": {**EXAONE_EYE, "rope_parameters": {"rope_type": "default", "rope_theta": 10.0}}},
+        ),
     ),
 ]
 SWITCHES = ("c", "rest", "t", "rt", "qk", "ov", "u", "eu", "du")

@@ -13,8 +13,8 @@ import isomerge
 from depth import EVERY
 from isomerge.evidence.law import random_alignment, random_turn, with_streams
 from isomerge.models.recognised import recognise
+from plain_models import TimmViT
 from timm_models import SHAPE, answers, made, timm_at_hand
-from toy_plain import TimmViT
 from toys import config_of, randomise, relative
 
 TINY = "vit_tiny_patch16_224"

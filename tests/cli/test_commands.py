@@ -122,7 +122,10 @@ def test_merge(name: str, stored: Callable, isomerge: Callable, tmp_path: Path) 
     assert "all tensors" in said.out
     assert "layer 0" not in said.out
     api.merge([a, b], out=tmp_path / "same", weights=[0.7, 0.3])
-    assert files_of(out) == files_of(tmp_path / "same")
+    written = files_of(out)
+    assert f"Report: {out / 'report.html'}." in said.out.replace("\n", "")
+    assert written.pop("report.html").startswith(b"<!doctype html>")
+    assert written == files_of(tmp_path / "same")
     found = read(report)
     assert found == read(out / "isomerge.json")
     assert found["command"] == "merge"
@@ -137,7 +140,17 @@ def test_merge(name: str, stored: Callable, isomerge: Callable, tmp_path: Path) 
 def test_options_reach_the_run(stored: Callable, isomerge: Callable, tmp_path: Path) -> None:
     """Layers, spaces, dtype and shard size."""
     a, b = stored("gpt2", 0), stored("gpt2", 5)
-    options = ["--layers", "tail:1", "--spaces", "ff", "--dtype", "bfloat16", "--out-shard-size", "30K"]
+    options = [
+        "--no-report",
+        "--layers",
+        "tail:1",
+        "--spaces",
+        "ff",
+        "--dtype",
+        "bfloat16",
+        "--out-shard-size",
+        "30K",
+    ]
     assert isomerge("merge", a, b, "-o", tmp_path / "out", *options).code == 0
     api.merge([a, b], out=tmp_path / "same", layers="tail:1", spaces="ff", dtype="bfloat16", out_shard_size=30_000)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "same")
@@ -166,7 +179,7 @@ def test_merge_of_a_recipe(suffix: str, stored: Callable, isomerge: Callable, tm
     a, b = stored("gpt2", 0), stored("gpt2", 5)
     recipe = tmp_path / f"recipe.{suffix}"
     recipe.write_text(RECIPE.format(a=a, b=b))
-    said = isomerge("merge", recipe, "-o", tmp_path / "out")
+    said = isomerge("merge", recipe, "-o", tmp_path / "out", "--no-report")
     assert (said.code, "are unrelated" in said.err) == (0, True)
     api.merge([a, b], out=tmp_path / "same", weights=[3.0, 1.0], dtype="float16", spaces="attention", layers="0-1")
     assert files_of(tmp_path / "out") == files_of(tmp_path / "same")
@@ -185,11 +198,12 @@ def test_recipe_with_data(stored: Callable, isomerge: Callable, tmp_path: Path) 
         f"models: [{{model: {a}}}, {{model: {b}}}]\nmerge_method: linear\n"
         f"align: {{data: {tmp_path / '1.safetensors'}, evidence: activations, limit: 5}}\n"
     )
-    assert isomerge("merge", recipe, "-o", tmp_path / "one").code == 0
+    assert isomerge("merge", recipe, "-o", tmp_path / "one", "--no-report").code == 0
     api.merge([a, b], out=tmp_path / "same", data=tmp_path / "1.safetensors", evidence="activations", limit=5)
     assert files_of(tmp_path / "one") == files_of(tmp_path / "same")
     assert read(tmp_path / "one" / "isomerge.json")["streams"][0]["groups"] == {"res": "O"}
-    assert isomerge("merge", recipe, "--data", tmp_path / "2.safetensors", "-o", tmp_path / "two").code == 0
+    again = ["--data", tmp_path / "2.safetensors", "--no-report"]
+    assert isomerge("merge", recipe, *again, "-o", tmp_path / "two").code == 0
     api.merge([a, b], out=tmp_path / "other", data=tmp_path / "2.safetensors", evidence="activations", limit=5)
     assert files_of(tmp_path / "two") == files_of(tmp_path / "other")
 
@@ -199,7 +213,7 @@ def test_recipe_without_alignment(stored: Callable, isomerge: Callable, tmp_path
     a, b = stored("gpt2", 0), stored("gpt2", 5)
     text = f"models: [{{model: {a}}}, {{model: {b}}}]\nmerge_method: linear\nalign: {{enabled: false}}\n"
     (tmp_path / "recipe.yml").write_text(text)
-    said = isomerge("merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", "-q")
+    said = isomerge("merge", tmp_path / "recipe.yml", "-o", tmp_path / "out", "-q", "--no-report")
     assert said.err.startswith("warning: ")
     api.merge([a, b], out=tmp_path / "same", align=False)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "same")

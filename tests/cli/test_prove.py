@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toy_plain import TorchTransformer
+from plain_models import TorchTransformer
 from toys import randomise
 
 TEXT = Path(__file__).parents[2] / "docs/examples/torch_transformer.spec"
@@ -18,7 +18,7 @@ OWN = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
 import torch
-from toy_plain import TorchTransformer
+from plain_models import TorchTransformer
 
 def tiny():
     return TorchTransformer(), (torch.arange(1, 34).reshape(3, 11), torch.arange(21).reshape(3, 7) * 3 % 67)

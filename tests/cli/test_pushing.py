@@ -126,6 +126,7 @@ def test_what_arrives_is_what_was_written(hub: Hub, stored: Callable, tmp_path: 
     said = run(hub, tmp_path, "merge", a, a, "-o", out, "--push-to-hub", "team/merged", "--private")
     assert said.returncode == 0, said.stderr
     written = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert "report.html" in written
     assert {name: hub.files.get(name) for name in written} == written
     assert "model-00001-of-00002.safetensors" not in hub.files
     assert hub.files["notes.txt"] == b"kept"

@@ -1,4 +1,4 @@
-"""``isomerge report`` and ``merge --report``: the page, what is measured for it, and what it refuses."""
+"""``isomerge report``, and what `isomerge merge` writes by default: the page, what is measured for it, and what it refuses."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import isomerge as api
 from cli.test_bad_input import refuses
+from isomerge.errors import IsomergeError
 
 
 @pytest.fixture
@@ -49,8 +50,9 @@ def lines_of(report: dict[str, Any]) -> dict[str, list[float]]:
 def test_page_of_a_merge(pair: tuple[Path, Path], isomerge: Callable, tmp_path: Path) -> None:
     """Beside the output, or where -o says; the verdict is printed, and JSON has it; quiet says nothing."""
     out = tmp_path / "out"
-    said = isomerge("merge", *pair, "-o", out, "--report")
-    assert f"Report: {out / 'report.html'}" in said.out
+    said = isomerge("merge", *pair, "-o", out)
+    lines = [line for line in said.out.replace("\n", "").split("Wrote ") if line.startswith(str(out))]
+    assert f"Report: {out / 'report.html'}." in lines[-1]
     first = (out / "report.html").read_text()
     said = isomerge("report", out, "--json", tmp_path / "x.json")
     assert (said.code, said.err) == (0, "")
@@ -64,6 +66,32 @@ def test_page_of_a_merge(pair: tuple[Path, Path], isomerge: Callable, tmp_path: 
     quiet = isomerge("report", out, "-o", tmp_path / "y.html", "-q")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
     assert (tmp_path / "y.html").read_text() == first
+
+
+def test_no_page(pair: tuple[Path, Path], isomerge: Callable, tmp_path: Path) -> None:
+    """Where none is wanted, it is said how to make one; and that command makes it."""
+    out = tmp_path / "my out"
+    said = isomerge("merge", *pair, "-o", out, "--no-report")
+    assert f"isomerge report '{out}' writes a page on it." in said.out.replace("\n", "")
+    assert not (out / "report.html").exists()
+    assert isomerge("report", out).code == 0
+    assert (out / "report.html").is_file()
+
+
+def test_a_page_that_cannot_be_written_is_told(
+    pair: tuple[Path, Path], isomerge: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merge itself is complete, and no error."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise IsomergeError("the disk is full")
+
+    monkeypatch.setattr("isomerge.evidence.report.page.write_whole", refuse)
+    said = isomerge("merge", *pair, "-o", tmp_path / "out")
+    assert said.code == 0
+    assert "warning: no report was written: the disk is full" in said.err
+    assert "Report:" not in said.out
+    assert api.fsck(tmp_path / "out")["sound"]
 
 
 def test_no_page_of_a_plan(pair: tuple[Path, Path], isomerge: Callable, tmp_path: Path) -> None:

@@ -41,12 +41,14 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    """An empty folder to be in; learning is cut to a few steps, and methods that a page registers are forgotten."""
+    """An empty folder to be in; learning is cut to a few steps, and methods and readers that a page registers are forgotten."""
     from isomerge.fusion import registry
+    from isomerge.observe.data import plug_in_readers
     from isomerge.solve.learn import settings as learning
 
     registry.methods()
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    monkeypatch.setattr(plug_in_readers, "_READERS", {})
     monkeypatch.setattr(learning, "EFFORTS", {"quick": 2, "thorough": 3})
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.chdir(tmp_path)
@@ -89,13 +91,16 @@ def test_page_runs(page: Path, session: Session, stand_ins: StandIns) -> None:
 
 
 def check_recipe(fence: Fence, folder: Path) -> None:
-    """The reader of recipes takes it, and its method has the parameters."""
+    """The reader of recipes takes it, and its method has the parameters; what it needs is imported."""
     from isomerge.merging.recipe.recipe_job import job_of_recipe
+    from isomerge.plug_ins.command import importing
 
-    assert "merge_method" in yaml.safe_load(fence.text), f"{fence}: show whole recipes"
+    content = yaml.safe_load(fence.text)
+    assert "merge_method" in content, f"{fence}: show whole recipes"
     file = folder / "checked.yml"
     file.write_text(fence.text)
-    job_of_recipe(file)
+    with importing(content.get("import")):
+        job_of_recipe(file)
 
 
 def test_other_output_is_noticed() -> None:

@@ -23,7 +23,8 @@ from isomerge.run.writing_run import Output
 from isomerge.solve.match_options import Matching
 from merging.test_merging import tokens
 from solve.disguises import disguise, single, write_like
-from toys import BODY, config_of, outputs, randomise, relative, save_toy
+from toy_settings import BODY_OF_THREE
+from toys import config_of, outputs, randomise, relative, save_toy
 
 ARCHS = Path(isomerge.__file__).parent / "archs"
 
@@ -172,7 +173,7 @@ def test_a_layer_that_one_model_lacks(tmp_path: Path) -> None:
     """What the first model lacks is left out; what another lacks is told of before anything is run."""
     folders = []
     for seed, kind in enumerate((tf.BertForMaskedLM, tf.BertForPreTraining)):
-        module = kind(tf.BertConfig(**{**BODY, "num_hidden_layers": 1}))
+        module = kind(tf.BertConfig(**{**BODY_OF_THREE, "num_hidden_layers": 1}))
         randomise(module, seed)
         module.tie_weights()
         module.save_pretrained(tmp_path / str(seed))

@@ -12,15 +12,17 @@ import transformers as tf
 from safetensors.torch import load_file
 
 import isomerge
+from families.vit import PATCHES
 from isomerge.archs import spec_for
 from isomerge.errors import IsomergeError
 from isomerge.merging.heads import head_lines, with_labels
 from solve.disguises import files_of, turn
-from toys import BODY, PATCHES, config_of, outputs, randomise, relative, tensors
+from toy_settings import BODY_OF_THREE
+from toys import config_of, outputs, randomise, relative, tensors
 
 KINDS = {
-    "bert": (tf.BertForSequenceClassification, tf.BertConfig, BODY, "classifier"),
-    "xlm-roberta": (tf.XLMRobertaForSequenceClassification, tf.XLMRobertaConfig, BODY, "classifier"),
+    "bert": (tf.BertForSequenceClassification, tf.BertConfig, BODY_OF_THREE, "classifier"),
+    "xlm-roberta": (tf.XLMRobertaForSequenceClassification, tf.XLMRobertaConfig, BODY_OF_THREE, "classifier"),
     "vit": (tf.ViTForImageClassification, tf.ViTConfig, PATCHES, "classifier"),
 }
 
@@ -110,7 +112,7 @@ def test_separate_heads_share_one_body(pair: tuple[Path, Path], tmp_path: Path) 
 def test_a_model_without_a_head(tmp_path: Path) -> None:
     """A base that is a bare encoder gives the body alone; the kept head brings its labels and its class."""
     base = tmp_path / "base"
-    model = tf.BertModel(tf.BertConfig(**BODY))
+    model = tf.BertModel(tf.BertConfig(**BODY_OF_THREE))
     randomise(model, 3)
     model.save_pretrained(base)
     tuned = [classifier("bert", tmp_path / f"t{k}", k) for k in (3, 4)]
@@ -155,9 +157,11 @@ def test_averaged_heads_of_other_labels_are_told(tmp_path: Path) -> None:
     assert notes(a, a) == []
     assert len(notes(a, b)) == 1
     assert notes(a, b, heads="copy") == []
-    tf.BertForSequenceClassification(tf.BertConfig(**BODY, num_labels=3)).save_pretrained(tmp_path / "unnamed")
+    tf.BertForSequenceClassification(tf.BertConfig(**BODY_OF_THREE, num_labels=3)).save_pretrained(
+        tmp_path / "unnamed"
+    )
     assert notes(a, tmp_path / "unnamed") == []
-    tf.BertForTokenClassification(tf.BertConfig(**BODY, num_labels=3)).save_pretrained(tmp_path / "tokens")
+    tf.BertForTokenClassification(tf.BertConfig(**BODY_OF_THREE, num_labels=3)).save_pretrained(tmp_path / "tokens")
     assert len(notes(tmp_path / "unnamed", tmp_path / "tokens")) == 1
 
 
@@ -173,7 +177,7 @@ def test_refusals(tmp_path: Path) -> None:
         isomerge.merge([a, b], out=tmp_path / "out", heads="keep:2", match="ot-wts")
     with pytest.raises(IsomergeError, match="runs the models with their heads"):
         isomerge.merge([a, b], out=tmp_path / "out", heads="copy", method="regression", data="x")
-    model = tf.BertForMaskedLM(tf.BertConfig(**BODY))
+    model = tf.BertForMaskedLM(tf.BertConfig(**BODY_OF_THREE))
     model.save_pretrained(tmp_path / "lm")
     with pytest.raises(IsomergeError, match="has no classifier head"):
         isomerge.merge([a, tmp_path / "lm"], out=tmp_path / "out", heads="keep:2")
@@ -183,9 +187,9 @@ def test_refusals(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "wanted"),
     [
-        (tf.BertConfig(**BODY), {"classifier.weight", "classifier.bias", "qa_outputs.weight", "qa_outputs.bias",
+        (tf.BertConfig(**BODY_OF_THREE), {"classifier.weight", "classifier.bias", "qa_outputs.weight", "qa_outputs.bias",
                                  "cls.seq_relationship.weight", "cls.seq_relationship.bias"}),
-        (tf.RobertaConfig(**BODY), {"classifier.dense.weight", "classifier.dense.bias", "classifier.out_proj.weight",
+        (tf.RobertaConfig(**BODY_OF_THREE), {"classifier.dense.weight", "classifier.dense.bias", "classifier.out_proj.weight",
                                     "classifier.out_proj.bias", "classifier.weight", "classifier.bias",
                                     "qa_outputs.weight", "qa_outputs.bias"}),
     ],

@@ -24,7 +24,8 @@ from isomerge.observe.live.modules import load_module
 from isomerge.observe.stats.statistics import weights_digest
 from isomerge.run.writing_run import run_key
 from raw_files import one_sentence
-from toys import CAUSAL, TOYS, Toy, config_of, inputs, outputs, overwrite, relative, save_toy
+from toy_settings import CAUSAL_OF_THREE
+from toys import TOYS, Toy, config_of, inputs, outputs, overwrite, relative, save_toy
 
 # toy -> (what stands before and after the number of a layer, the layers of its module, the key of its depth)
 STACKS: dict[str, tuple[str, Callable, str]] = {
@@ -131,7 +132,7 @@ def test_layers_left_out_alone(toy: Callable[..., Toy]) -> None:
 def test_slices_of_other_tokens(toy: Callable[..., Toy], tmp_path: Path) -> None:
     """Tables must be over the donor's tokens, where a slice brings any."""
     one = open_checkpoint(toy("llama").folder)
-    model = tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL, "vocab_size": 71})).double()
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**{**CAUSAL_OF_THREE, "vocab_size": 71})).double()
     model.save_pretrained(tmp_path / "two")
     two = open_checkpoint(tmp_path / "two")
     assert stack_layers([(one, range(1)), (two, range(1, 2)), (one, range(2, 3))]).config["vocab_size"] == 67

@@ -11,11 +11,14 @@ from safetensors.torch import load_file, save_file
 
 import isomerge
 from depth import more
+from families.gpt import GPT_OF_THREE
+from families.vit import PATCHES
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise
 from isomerge.solve.pairs import stream_descent as streams
 from solve.disguises import single, turn, untied, write_like
-from toys import BODY, CAUSAL, GPT, PATCHES, config_of, outputs, randomise, relative, tensors
+from toy_settings import BODY_OF_THREE, CAUSAL_OF_THREE
+from toys import config_of, outputs, randomise, relative, tensors
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +113,7 @@ def test_a_stored_head_that_the_config_ties(tmp_path: Path) -> None:
 
 
 def test_names_without_a_prefix(tmp_path: Path) -> None:
-    """As the first GPT-2 is stored: tensors without the base model's prefix, a config that is silent about the
+    """As the first GPT_OF_THREE-2 is stored: tensors without the base model's prefix, a config that is silent about the
     tie."""
     for seed, tag in ((0, "a"), (5, "b")):
         folder = single("gpt2", tmp_path / tag, seed)
@@ -155,9 +158,9 @@ def test_apply_needs_untie_as_well(tmp_path: Path) -> None:
 
 
 HEADLESS = {
-    "bert": lambda: tf.BertModel(tf.BertConfig(**BODY)),
-    "llama": lambda: tf.LlamaModel(tf.LlamaConfig(**CAUSAL)),
-    "gpt2": lambda: tf.GPT2Model(tf.GPT2Config(**GPT)),
+    "bert": lambda: tf.BertModel(tf.BertConfig(**BODY_OF_THREE)),
+    "llama": lambda: tf.LlamaModel(tf.LlamaConfig(**CAUSAL_OF_THREE)),
+    "gpt2": lambda: tf.GPT2Model(tf.GPT2Config(**GPT_OF_THREE)),
     "vit": lambda: tf.ViTModel(tf.ViTConfig(**PATCHES)),
 }
 

@@ -11,6 +11,7 @@ import transformers as tf
 from safetensors.torch import load_file
 
 import isomerge
+from families.gpt import GPT_OF_THREE
 from isomerge.errors import IsomergeError
 from isomerge.evidence.law import random_turn, with_streams
 from isomerge.models.recognised import recognise
@@ -18,7 +19,7 @@ from isomerge.observe.live.aligned_modules import aligned_module, average, state
 from isomerge.observe.live.modules import load_module
 from observe.test_modules import CONVERTED
 from solve.disguises import single, untied
-from toys import GPT, TRIED, inputs, load_toy, overwrite, relative
+from toys import TRIED, inputs, load_toy, overwrite, relative
 
 
 @pytest.mark.parametrize("name", ["vit", "gpt2-untied", "llama", "t5-gated", "bert", "deberta-conv"])
@@ -113,12 +114,12 @@ def test_fused_modules_are_moved(tmp_path: Path) -> None:
 def test_parameters_without_a_tensor_are_refused(toy: Callable) -> None:
     """Of another shape, or not stored at all: nothing is left out without a word."""
     model = recognise(toy("gpt2").folder)
-    other = tf.GPT2LMHeadModel(tf.GPT2Config(**{**GPT, "vocab_size": GPT["vocab_size"] + 4}))
+    other = tf.GPT2LMHeadModel(tf.GPT2Config(**{**GPT_OF_THREE, "vocab_size": GPT_OF_THREE["vocab_size"] + 4}))
     with pytest.raises(
         IsomergeError, match=r"transformer.wte.weight of shape \[71, 48\].*stores .*wte.weight of shape \[67, 48\]"
     ):
         state_of(other, model)
-    deeper = tf.GPT2LMHeadModel(tf.GPT2Config(**{**GPT, "n_layer": GPT["n_layer"] + 1}))
+    deeper = tf.GPT2LMHeadModel(tf.GPT2Config(**{**GPT_OF_THREE, "n_layer": GPT_OF_THREE["n_layer"] + 1}))
     with pytest.raises(IsomergeError, match="stores no tensor for it"):
         state_of(deeper, model)
 

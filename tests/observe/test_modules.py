@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffusion_models import DIFFUSION
+from families import CONVERTED, timm
 from isomerge.checkpoint.in_memory import in_memory
 from isomerge.checkpoint.opening import open_checkpoint
 from isomerge.checkpoint.reader import Checkpoint
@@ -19,25 +20,8 @@ from isomerge.errors import IsomergeError
 from isomerge.models.layers import stack_layers
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.modules import load_module, on_disk, parameter_names
-from toy_added import CONVERTED_ADDED
-from toy_giants import CONVERTED_GIANTS
-from toy_hearing import CONVERTED_HEARING
-from toy_languages import CONVERTED_LANGUAGES
-from toy_newest import CONVERTED_NEWEST
-from toy_plain import PLAIN
-from toy_recent import CONVERTED_RECENT
-from toy_sparse import CONVERTED_SPARSE
-from toy_texts import CONVERTED_TEXTS
 from toys import TRIED, inputs
 
-CONVERTED = [
-    "mixtral", "dinov2-swiglu", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v2-lite", "deepseek_v3",
-    "deepseek_v3-halves", "phimoe", "olmoe", "nomic_bert", "beit", "beit-shared",
-    *CONVERTED_ADDED, *CONVERTED_GIANTS, *CONVERTED_SPARSE, *CONVERTED_HEARING, *CONVERTED_LANGUAGES, *CONVERTED_NEWEST, *CONVERTED_RECENT, *CONVERTED_TEXTS, "gte", "gte-labels", "jina_embeddings_v3",
-    "jamba", "lfm2_moe", "qwen3_next", "nemotron_h", "glm4_moe", "glm4_moe-plain", "glm4v_moe", "segformer",
-    "segformer-labels", "detr", "detr-learned", "detr-masks",
-]  # fmt: skip
-"""Those that transformers stores otherwise than it computes with them."""
 ODD = {
     "esm-rotary",
     "qwen3_5_text-ahead",
@@ -51,7 +35,7 @@ ODD = {
 has columns, or a bias under the other of two names, or loads none without a file of voices."""
 
 
-@pytest.mark.parametrize("name", [n for n in TRIED if n not in {*CONVERTED, *ODD, *DIFFUSION, *PLAIN}])
+@pytest.mark.parametrize("name", [n for n in TRIED if n not in {*CONVERTED, *ODD, *DIFFUSION, *timm.MORE_TOYS}])
 def test_every_weight_has_its_parameter(name: str, toy: Callable) -> None:
     """Canonical names of the checkpoint are those of the module, and the weights are equal under them."""
     made = toy(name)
@@ -81,7 +65,7 @@ def test_weights_can_be_put_in(toy: Callable) -> None:
         assert torch.equal(module(**given).logits, other(**given).logits)
 
 
-@pytest.mark.parametrize("name", [n for n in CONVERTED if n in TRIED])
+@pytest.mark.parametrize("name", [n for n in TRIED if n in CONVERTED])
 def test_converted(name: str, toy: Callable) -> None:
     """Experts, or halves of a gate, that are one tensor here and many there: not by name alone (see
     `live_places`)."""

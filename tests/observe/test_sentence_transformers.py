@@ -18,7 +18,8 @@ from tokenizers.pre_tokenizers import Whitespace
 import isomerge
 from isomerge.evidence.law import random_alignment
 from isomerge.models.recognised import recognise
-from toys import BODY, randomise, relative
+from toy_settings import BODY_OF_THREE
+from toys import randomise, relative
 
 TEXTS = ["the cat sat on a mat", "two dogs bark"]
 MODULES = ["Transformer", "Pooling", "Dense", "Normalize"]
@@ -26,7 +27,7 @@ MODULES = ["Transformer", "Pooling", "Dense", "Normalize"]
 
 def saved(folder: Path, seed: int = 0) -> Path:
     """A tiny embedding model: BERT, a mean over tokens, a dense layer to a quarter of the width, unit length."""
-    model = tf.BertModel(tf.BertConfig(**{**BODY, "num_hidden_layers": 1})).double()
+    model = tf.BertModel(tf.BertConfig(**{**BODY_OF_THREE, "num_hidden_layers": 1})).double()
     randomise(model, seed)
     model.save_pretrained(folder)
     places = ["", "1_Pooling", "2_Dense", "3_Normalize"]
@@ -93,7 +94,7 @@ def test_the_modules_travel(tmp_path: Path) -> None:
 def library_saved(folder: Path, seed: int = 0) -> Path:
     """A tiny embedding model, saved by the library itself with a tokenizer of a few words."""
     made = folder / "transformer"
-    model = tf.BertModel(tf.BertConfig(**{**BODY, "num_hidden_layers": 1}))
+    model = tf.BertModel(tf.BertConfig(**{**BODY_OF_THREE, "num_hidden_layers": 1}))
     randomise(model, seed)
     model.save_pretrained(made)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *TEXTS[0].split(), *TEXTS[1].split()]

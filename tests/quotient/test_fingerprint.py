@@ -209,12 +209,13 @@ def test_a_stream_that_is_given_out_is_in_one_basis(tmp_path: Path) -> None:
     """Another basis of it is another function, made from one base; inside of layers everything may move."""
     import transformers
 
-    from toys import CAUSAL, randomise
+    from toy_settings import CAUSAL_OF_THREE
+    from toys import randomise
 
-    model = transformers.LlamaModel(transformers.LlamaConfig(**CAUSAL)).eval()
+    model = transformers.LlamaModel(transformers.LlamaConfig(**CAUSAL_OF_THREE)).eval()
     randomise(model, 0)
     model.save_pretrained(tmp_path / "a")
-    order = torch.randperm(CAUSAL["hidden_size"], generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(CAUSAL_OF_THREE["hidden_size"], generator=torch.Generator().manual_seed(1))
     first = ("embed_tokens", "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
     def turned(weights: dict[str, torch.Tensor]) -> None:

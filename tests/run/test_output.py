@@ -25,7 +25,8 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.distances_figure import import_ahead
 from isomerge.merging.fusing import Fuser
 from solve.disguises import disguise, files_of, single
-from toys import BODY, config_of, outputs, randomise, relative, save_toy, tensors
+from toy_settings import BODY_OF_THREE
+from toys import config_of, outputs, randomise, relative, save_toy, tensors
 
 
 def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
@@ -491,8 +492,8 @@ def test_tied_weights_stay_tied(name: str, head: str, embedding: str, pair: Call
 
 def test_models_with_and_without_a_head(tmp_path: Path) -> None:
     """A bare BertModel and one with a masked-LM head: the first model's names and head, either way round."""
-    head = tf.BertForMaskedLM(tf.BertConfig(**BODY)).eval()
-    bare = tf.BertModel(tf.BertConfig(**BODY)).eval()
+    head = tf.BertForMaskedLM(tf.BertConfig(**BODY_OF_THREE)).eval()
+    bare = tf.BertModel(tf.BertConfig(**BODY_OF_THREE)).eval()
     for seed, (model, folder) in enumerate(((head, "head"), (bare, "bare"))):
         randomise(model, seed)
         model.save_pretrained(tmp_path / folder)

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 import isomerge
+from archs.test_mutants import model_type_of
 from depth import more
 from solve.disguises import disguise, perturb, single
-from toy_gemmas import GEMMAS
+from toy_runs import GEMMA_TYPES
 from toys import SAMPLE, STREAMS_ALONE, outputs, relative, save_toy
 
 
@@ -34,7 +35,9 @@ def merged_outputs(
 def test_merge_is_a_function_of_orbits(name: str, tmp_path: Path) -> None:
     """For every toy, by random elements of every block-local space and shift."""
     # the rounding of float32, through two towers and a language model, comes to 2e-5
-    aligned, plain = merged_outputs(name, tmp_path, 4.0, torch.float64 if name in GEMMAS else torch.float32)
+    aligned, plain = merged_outputs(
+        name, tmp_path, 4.0, torch.float64 if model_type_of(name) in GEMMA_TYPES else torch.float32
+    )
     assert plain > 0.1
     assert aligned <= 1e-5
 

@@ -23,7 +23,8 @@ from isomerge.solve.match_options import Matching
 from isomerge.solve.pairs.solver_state import load_places, save_places
 from observe.data.checkpoints import picture, save_picture
 from solve.disguises import single
-from toys import CAUSAL, config_of, randomise
+from toy_settings import CAUSAL_OF_THREE
+from toys import config_of, randomise
 
 
 def ids(seed: int, count: int = 12) -> torch.Tensor:
@@ -148,7 +149,7 @@ def test_activations_need_no_head(tmp_path: Path) -> None:
     """A model that predicts nothing has activations all the same."""
     folders = []
     for seed in (0, 1):
-        module = tf.LlamaModel(tf.LlamaConfig(**CAUSAL))
+        module = tf.LlamaModel(tf.LlamaConfig(**CAUSAL_OF_THREE))
         randomise(module, seed)
         module.save_pretrained(tmp_path / str(seed))
         folders.append(tmp_path / str(seed))

@@ -12,6 +12,7 @@ import torch
 import transformers as tf
 
 from depth import more
+from families.vit import PATCHES
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import recognise, working_dtype
 from isomerge.models.unit_plan import make_plan
@@ -30,7 +31,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.groups import GROUPS
 from observe.test_statistics import examples_for
 from solve.disguises import perturb, single, turn
-from toys import PATCHES, load_toy, outputs, randomise, relative, write_toy
+from toys import load_toy, outputs, randomise, relative, write_toy
 
 
 @pytest.fixture(autouse=True)

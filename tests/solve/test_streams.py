@@ -310,10 +310,10 @@ def a_body(folder: Path) -> Path:
     """A BERT without a head."""
     import transformers as tf
 
-    from toys import BODY
+    from toy_settings import BODY_OF_THREE
 
     torch.manual_seed(0)
-    tf.BertModel(tf.BertConfig(**BODY)).save_pretrained(folder / "body")
+    tf.BertModel(tf.BertConfig(**BODY_OF_THREE)).save_pretrained(folder / "body")
     return folder / "body"
 
 
@@ -340,9 +340,10 @@ def test_verify_sees_what_folding_would_hide(tmp_path: Path) -> None:
     heads."""
     import transformers as tf
 
-    from toys import CAUSAL, randomise
+    from toy_settings import CAUSAL_OF_THREE
+    from toys import randomise
 
-    model = tf.LlamaModel(tf.LlamaConfig(**CAUSAL)).eval()
+    model = tf.LlamaModel(tf.LlamaConfig(**CAUSAL_OF_THREE)).eval()
     randomise(model, 0)
     model.save_pretrained(tmp_path / "a")
     model.norm.weight.data *= 1.3

@@ -13,7 +13,7 @@ HOMES = {
     "discovering": ["discover"],
     "evaluating": ["evaluate"],
     "generating": ["generate"],
-    "listing": ["methods"],
+    "listing": ["architectures", "methods"],
     "measuring": ["barrier", "report", "stats"],
     "merging": ["extract_lora", "merge"],
     "moving": ["align", "apply", "canon"],

@@ -14,6 +14,7 @@ from isomerge.symmetry.alignment import Alignment
 __all__ = [
     "align",
     "apply",
+    "architectures",
     "barrier",
     "canon",
     "diff",
@@ -47,6 +48,7 @@ def align(
     spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     out_shard_size: str | int | None = None,
@@ -89,6 +91,7 @@ def apply(
     inverse: bool = False,
     observer: Observer = ...,
     untie: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     out_shard_size: str | int | None = None,
@@ -97,6 +100,10 @@ def apply(
     push_to_hub: str | None = None,
     private: bool = False,
 ) -> Any: ...
+def architectures(
+    *,
+    imports: str | Path | Sequence[str | Path] = (),
+) -> dict[str, Any]: ...
 def barrier(
     one: Any,
     two: Any,
@@ -118,6 +125,7 @@ def barrier(
     allow_pickle: bool = False,
     max_memory: str | int | None = None,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def canon(
     model: Any,
@@ -129,6 +137,7 @@ def canon(
     data: Any = None,
     limit: int = 64,
     length: int = 128,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     out_shard_size: str | int | None = None,
@@ -146,6 +155,7 @@ def diff(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def discover(
     model: Any,
@@ -167,6 +177,7 @@ def evaluate(
     length: int = 128,
     device: str = "cpu",
     limit: int | None = None,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
 ) -> dict[str, Any]: ...
@@ -186,6 +197,7 @@ def extract_lora(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     overwrite: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def fingerprint(
     model: Any,
@@ -195,12 +207,14 @@ def fingerprint(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> Fingerprint: ...
 def fsck(
     out: str | Path,
     *,
     spec: str | Path | None = None,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def generate(
     models: Sequence[Any],
@@ -216,12 +230,14 @@ def generate(
     overwrite: bool = False,
     max_memory: str | int | None = None,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def inspect(
     model: Any,
     *,
     spec: str | Path | None = None,
     allow_pickle: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def merge(
     models: Sequence[Any] | str | Path,
@@ -247,6 +263,7 @@ def merge(
     spaces: str | None = None,
     layers: str | None = None,
     untie: bool = False,
+    imports: str | Path | Sequence[str | Path] = (),
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     out_shard_size: str | int | None = None,
@@ -281,7 +298,10 @@ def merge(
     match: str = "isomerge",
     transport: Mapping[str, Any] | Sequence[str] = (),
 ) -> Any: ...
-def methods() -> dict[str, Any]: ...
+def methods(
+    *,
+    imports: str | Path | Sequence[str | Path] = (),
+) -> dict[str, Any]: ...
 def open(
     model: str | Path,
     *,
@@ -295,6 +315,7 @@ def orbit_distance(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def prove(
     model: Any,
@@ -305,6 +326,7 @@ def prove(
     forward: Callable[[Any, Any], Any] | None = None,
     seed: int = 0,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def report(
     out: str | Path,
@@ -319,6 +341,7 @@ def report(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> Page: ...
 def similarity(
     one: Any,
@@ -328,6 +351,7 @@ def similarity(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def stats(
     model: Any,
@@ -349,6 +373,7 @@ def stats(
     overwrite: bool = False,
     max_memory: str | int | None = None,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
 def verify(
     one: Any,
@@ -358,4 +383,5 @@ def verify(
     spec: str | Path | None = None,
     allow_pickle: bool = False,
     observer: Observer = ...,
+    imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.evidence.report.notebook import Report
+from isomerge.options import ImportOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
 from isomerge.run.fsck import fsck as check
 
 
-@checked()
+@checked(ImportOptions)
 def fsck(out: str | Path, *, spec: str | Path | None = None, observer: Observer = quiet) -> dict[str, Any]:
     """Whether the folder that `isomerge.merge`, `align`, `apply` or `canon` wrote is still what was written.
 

@@ -18,6 +18,7 @@ from isomerge.models.unit_plan import make_plan
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.modules import on_disk
 from isomerge.observe.read_files import files_read
+from isomerge.options import ImportOptions
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.fingerprint import Fingerprint, read_fingerprint
 from isomerge.quotient.fingerprint import fingerprint as print_of
@@ -27,7 +28,7 @@ from isomerge.run.arguments import checked
 from isomerge.solve.standing import chosen_spaces, standings
 
 
-@checked()
+@checked(ImportOptions)
 def diff(
     one: Any,
     two: Any,
@@ -62,7 +63,7 @@ def diff(
         return Report({**report, "fingerprints": prints.document()})
 
 
-@checked()
+@checked(ImportOptions)
 def verify(
     one: Any,
     two: Any,
@@ -116,7 +117,7 @@ def verify(
         return Report(report)
 
 
-@checked()
+@checked(ImportOptions)
 def fingerprint(
     model: Any,
     *,
@@ -153,7 +154,7 @@ def fingerprint(
     return made
 
 
-@checked()
+@checked(ImportOptions)
 def similarity(
     one: Any,
     two: Any,
@@ -194,7 +195,7 @@ def similarity(
     return Report({"command": "fingerprint", "models": [p.ref for p in prints], **found})
 
 
-@checked()
+@checked(ImportOptions)
 def orbit_distance(
     one: Any,
     two: Any,
@@ -223,7 +224,7 @@ def orbit_distance(
         return Report({"models": [solver.anchor.ref, solver.source.ref], **found})
 
 
-@checked()
+@checked(ImportOptions)
 def inspect(model: Any, *, spec: str | Path | None = None, allow_pickle: bool = False) -> dict[str, Any]:
     """Architecture, spaces with groups and dimensions, units, and the redundant dimensions; headers only."""
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from isomerge.commands.measuring import planned_generate
 from isomerge.evidence.report.notebook import Report
+from isomerge.options import ImportOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
 
 
-@checked()
+@checked(ImportOptions)
 def generate(
     models: Sequence[Any],
     *,

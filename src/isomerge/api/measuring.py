@@ -14,13 +14,14 @@ from isomerge.evidence.report.loss_facts import losses_of, read_losses
 from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.report.page import Page, page_of
 from isomerge.observe.data.examples import Examples
+from isomerge.options import ImportOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
 from isomerge.run.barrier_options import BarrierOptions
 from isomerge.run.measured_output import measure
 
 
-@checked()
+@checked(ImportOptions)
 def barrier(
     one: Any,
     two: Any,
@@ -81,7 +82,7 @@ def barrier(
         return Report(planned.run())
 
 
-@checked()
+@checked(ImportOptions)
 def report(
     out: str | Path,
     *,
@@ -124,7 +125,7 @@ def report(
     return page_of(written, [*map(losses_of, measured), *losses], measured=measured)
 
 
-@checked()
+@checked(ImportOptions)
 def stats(
     model: Any,
     *,

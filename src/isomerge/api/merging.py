@@ -16,6 +16,7 @@ from isomerge.evidence.report.notebook import Report
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
 from isomerge.options import (
     FusingOptions,
+    ImportOptions,
     MatchingOptions,
     OpeningOptions,
     OutputOptions,
@@ -91,7 +92,7 @@ def merge(
         return Report(plan.run())
 
 
-@checked()
+@checked(ImportOptions)
 def extract_lora(
     finetuned: Any,
     base: Any,

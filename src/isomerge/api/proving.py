@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from isomerge.archs import plug_in_parts
 from isomerge.checkpoint.own_class import own_config
 from isomerge.commands.proof import text_of
 from isomerge.discovery.building import real_config, specimens
@@ -16,11 +17,12 @@ from isomerge.discovery.specimen import Specimen
 from isomerge.discovery.trial import try_spec
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.notebook import Report
+from isomerge.options import ImportOptions
 from isomerge.progress import Observer, quiet
 from isomerge.run.arguments import checked
 
 
-@checked()
+@checked(ImportOptions)
 def prove(
     model: Any,
     *,
@@ -40,7 +42,7 @@ def prove(
     Args:
         model: a folder, a config.json, a hub id, an open checkpoint, a config as a dict; or a live module of
             transformers, or of plain torch with ``inputs``.
-        spec: a text of one's own; else the built-in one of the model's ``model_type`` is tried.
+        spec: a text of one's own; else the built-in or plug-in one of the model's ``model_type`` is tried.
         module: a tiny module of plain torch (or of remote code) that stands for the class of ``model``, where
             transformers does not build it; needs ``inputs``.
         inputs: what a module is run on: keywords as a dict, arguments as a tuple, the only argument, or a list of
@@ -58,8 +60,11 @@ def prove(
     Raises:
         IsomergeError: no tiny model of the class can be built or run, or the text does not describe its tensors.
     """
-    text, spec_of = text_of(spec)
+    if spec is not None:
+        text_of(spec)  # read before models are built
     ref, config, made = _specimens(model, module, inputs, forward, seed, observer)
+    others = [plug_in.file for plug_in, part in plug_in_parts(config) if part is config]
+    text, spec_of = text_of(spec if spec is not None else next(iter(others), None))
 
     observer("the law and its mutants", 1, 0)
     try:

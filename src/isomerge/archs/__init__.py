@@ -1,44 +1,116 @@
-"""One declarative text per architecture, and the register of them by ``model_type``."""
+"""One declarative text per architecture, and the register of them by ``model_type``; packages and imported modules
+add texts (`isomerge.archs.plug_in_specs`)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from isomerge.archs.plug_in_specs import PlugInTexts, SpecText, model_types, plug_in_texts, register
 from isomerge.errors import IsomergeError
+from isomerge.plug_ins.command import use
 from isomerge.symmetry.language.expansion import expanded_text, written_out
 from isomerge.symmetry.language.spec import Spec, coverage
 from isomerge.symmetry.language.spec_text import BEHIND_PADDING, parse_spec
 
 
-@cache
 def spec_texts() -> dict[str, tuple[str, str]]:
-    """From every known ``model_type`` to the file name and the text of its spec, as it is written."""
+    """From every known ``model_type`` to the file name and the text of its spec, as it is written: isomerge's own,
+    and those of packages and of modules that were imported, whose files are named by their paths."""
+    return _with_own(plug_in_texts(_own_kinds()))
+
+
+def listing() -> tuple[list[dict[str, str]], list[str]]:
+    """Every known ``model_type`` with the file of its text (``spec``) and where that comes from (``source``:
+    ``isomerge``, a package with its version, or what registered it); and a sentence for every one that several
+    give, and for every package whose texts cannot be read."""
+    texts = plug_in_texts(_own_kinds())
+    sources = {kind: text.source for kind, text in texts.by_kind.items()}
+    rows = [
+        {"model_type": kind, "spec": name, "source": sources.get(kind, "isomerge")}
+        for kind, (name, _) in sorted(spec_texts().items())
+        if kind not in texts.refused
+    ]
+    return rows, [*texts.refused.values(), *texts.broken]
+
+
+def register_specs(folder: str | os.PathLike[str]) -> None:
+    """Register the ``*.spec`` files of a folder, as a module does that ``--import`` names.
+
+    Raises:
+        IsomergeError: there are none, one cannot be read, or a model type has a text already: isomerge's own, or
+            that of another folder.
+    """
+    register(folder, _own_texts())
+
+
+@cache
+def _own_texts() -> dict[str, tuple[str, str]]:
     texts: dict[str, tuple[str, str]] = {}
     for folder in sorted(files(__name__).iterdir(), key=lambda f: f.name):
         for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else ():
             if file.name.endswith(".spec"):
                 text = file.read_text(encoding="utf-8")
-                named = [line.split()[1:] for line in text.splitlines() if line.startswith("model ")]
-                texts |= dict.fromkeys((kind for kinds in named for kind in kinds), (file.name, text))
+                texts |= dict.fromkeys(model_types(text), (file.name, text))
     return texts
 
 
 @cache
-def expanded_texts() -> dict[str, tuple[str, str]]:
-    """The same with everything written out: no text is like another, and every tensor has a line of its own."""
-    return {kind: (name, expanded_text(text, name, spec_texts())) for kind, (name, text) in spec_texts().items()}
+def _own_kinds() -> frozenset[str]:
+    return frozenset(_own_texts())
 
 
 @cache
+def _with_own(texts: PlugInTexts) -> dict[str, tuple[str, str]]:
+    return {**_own_texts(), **{kind: (text.file, text.text) for kind, text in texts.by_kind.items()}}
+
+
+def expanded_texts() -> dict[str, tuple[str, str]]:
+    """The same with everything written out: no text is like another, and every tensor has a line of its own. Texts
+    of others that are wrong are left out: whoever reads them is told."""
+    return _expanded(plug_in_texts(_own_kinds()))
+
+
+@cache
+def _expanded(texts: PlugInTexts) -> dict[str, tuple[str, str]]:
+    every, expanded = _with_own(texts), {}
+    for kind, (name, text) in every.items():
+        with suppress(*([IsomergeError] if kind in texts.by_kind else [])):
+            expanded[kind] = name, expanded_text(text, name, every)
+    return expanded
+
+
 def behind_padding() -> frozenset[str]:
     """Model types whose first token stands behind the padding's row of the table of positions: it has fewer tokens
     than rows."""
+    return _behind_padding(plug_in_texts(_own_kinds()))
+
+
+@cache
+def _behind_padding(texts: PlugInTexts) -> frozenset[str]:
     said = f"positions {BEHIND_PADDING}"
-    return frozenset(kind for kind, (_, text) in expanded_texts().items() if said in text.splitlines())
+    return frozenset(kind for kind, (_, text) in _expanded(texts).items() if said in text.splitlines())
+
+
+def plug_in_parts(config: Mapping[str, Any]) -> list[tuple[SpecText, Mapping[str, Any]]]:
+    """The spec texts of others that describe a model or a part of it, with its config or that of the part."""
+    texts = plug_in_texts(_own_kinds()).by_kind
+    parts = [(_kind_of(part), part) for part in _parts(config)]
+    return [(texts[kind], part) for kind, part in parts if kind in texts]
+
+
+def _parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A config, and those groups of its keys that describe a part."""
+    return [config, *(part for part in config.values() if isinstance(part, Mapping) and "model_type" in part)]
+
+
+def _kind_of(config: Mapping[str, Any]) -> str:
+    return str(config.get("model_type") or config.get("_class_name"))  # diffusers names a class
 
 
 def spec_for(
@@ -55,7 +127,8 @@ def spec_for(
             does not (timm's are silent about most).
 
     Raises:
-        IsomergeError: no spec for this ``model_type``, or the config is not one that the spec describes.
+        IsomergeError: no spec for this ``model_type``, or several, or the config is not one that the spec
+            describes.
     """
     if file is not None:
         try:
@@ -66,14 +139,20 @@ def spec_for(
     named = config.get("model_type") or config.get("_class_name")  # diffusers names a class
     if not named and shapes and (kinds := infer_model_types(config, shapes)):
         named, config = kinds[0], {**config, "model_type": kinds[0]}
-    kind, known = str(named), spec_texts()
+    kind, known, plug_ins = str(named), spec_texts(), plug_in_texts(_own_kinds())
+    if kind in plug_ins.refused:
+        raise IsomergeError(plug_ins.refused[kind])
     if kind not in known:
+        if plug_ins.broken:
+            raise IsomergeError(f"config.json: no spec for model_type {kind!r}, and {plug_ins.broken[0]}")
         raise IsomergeError(
-            f"config.json: no spec for model_type {kind!r}, which is none of the {len(known)} of "
+            f"config.json: no spec for model_type {kind!r}, which is none of the {len(_own_texts())} of "
             f"docs/reference/architectures.md; "
             "derive one (isomerge discover) or write one (docs/guide/add-an-architecture.md), and give it with "
             "--spec FILE"
         )
+    for plug_in, part in plug_in_parts(config):
+        use("architecture", _kind_of(part), plug_in.source)
     name, text = known[kind]
     return parse_spec(text, config, name, spec_texts(), shapes)
 
@@ -81,25 +160,25 @@ def spec_for(
 def without_spec(config: Mapping[str, Any]) -> bool:
     """Whether there is no spec for the ``model_type`` of a config, or of a group of its keys that describes a
     part."""
-    parts = [config, *(part for part in config.values() if isinstance(part, Mapping) and "model_type" in part)]
-    return any(str(part.get("model_type") or part.get("_class_name")) not in spec_texts() for part in parts)
+    return any(_kind_of(part) not in spec_texts() for part in _parts(config))
 
 
 def infer_model_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """The architectures whose spec describes every tensor of a checkpoint without a ``model_type`` (before 2020).
+    """The architectures of isomerge's own whose spec describes every tensor of a checkpoint without a
+    ``model_type`` (before 2020).
 
     Raises:
         IsomergeError: several do, and not with the same axes and symmetries (a fused projection has many layouts).
     """
     found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     first: dict[str, str] = {}
-    for kind, (name, text) in spec_texts().items():
+    for kind, (name, text) in _own_texts().items():
         if written_out(text):  # a text that is like another describes the same tensors
             first.setdefault(name, kind)
     for name, kind in sorted(first.items()):
-        text = spec_texts()[kind][1]
+        text = _own_texts()[kind][1]
         try:
-            spec = parse_spec(text, {**config, "model_type": kind}, name, spec_texts(), shapes)
+            spec = parse_spec(text, {**config, "model_type": kind}, name, _own_texts(), shapes)
             matches = coverage(spec, shapes)
         except IsomergeError:
             continue

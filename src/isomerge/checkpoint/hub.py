@@ -11,6 +11,8 @@ from isomerge.errors import IsomergeError
 
 _HUB_ID = re.compile(r"(?P<id>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w][\w./-]*))?", re.ASCII)
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
 _SIDE_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "README.md"]
 _SAFETENSORS = ["*.safetensors"]
 _PICKLES = ["pytorch_model*.bin", "adapter_model.bin"]
@@ -65,6 +67,36 @@ def cached(ref: str) -> list[Path]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return [Path(HF_HUB_CACHE) / f"models--{match['id'].replace('/', '--')}"]
+
+
+def hub_name(ref: str) -> str | None:
+    """The id that a reference of the form ``org/name[@revision]`` has on the hub; None for what exists on disk, as
+    that wins over the hub, and for what has another form."""
+    match = _HUB_ID.fullmatch(ref)
+    return None if match is None or os.path.exists(ref) else match["id"]
+
+
+def snapshot_of(folder: str | Path) -> tuple[str, str] | None:
+    """The repository and the commit whose files a folder of a hub's cache holds,
+    ``models--ORG--NAME/snapshots/COMMIT``; None for every other folder."""
+    path = Path(os.path.abspath(os.path.expanduser(folder)))
+    repository = path.parent.parent.name
+    if path.parent.name != "snapshots" or not repository.startswith("models--") or not _COMMIT.fullmatch(path.name):
+        return None
+    return repository.removeprefix("models--").replace("--", "/", 1), path.name
+
+
+def with_commit(ref: str) -> str:
+    """A part of a reference by its id and commit, ``org/name@commit``, where it names a folder of the hub's cache,
+    or a hub id of which the cache holds what its revision is today; every other as it is."""
+    if (snapshot := snapshot_of(ref)) is not None and "/" in snapshot[0]:
+        return "@".join(snapshot)
+    match = _HUB_ID.fullmatch(ref)
+    if match is None or os.path.exists(ref):
+        return ref
+    file = cached(ref)[0] / "refs" / (match["revision"] or "main")
+    commit = file.read_text().strip() if file.is_file() else ""
+    return f"{match['id']}@{commit}" if _COMMIT.fullmatch(commit) else ref
 
 
 def _folder_of_file(path: Path) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from isomerge.errors import visible
 from isomerge.files import write_whole
 from isomerge.options import MatchingOptions, OutputOptions, unused
+from isomerge.plug_ins.command import with_used
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -233,6 +234,8 @@ def write_json(path: Path | None, report: dict[str, Any]) -> None:
         told := [text for text in unused.notes() if text not in report.get("notes", ())]
     ):
         report = {**report, "notes": [*report.get("notes", ()), *told]}
+    if isinstance(report, dict):
+        report = with_used({**report})
     if str(path) == "-":
         print(json.dumps(report, indent=2, sort_keys=True))
         return

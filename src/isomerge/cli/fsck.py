@@ -34,7 +34,7 @@ def fsck(
     state = "Sound" if report["sound"] else "Damaged"
     voice.say(f"{state}: {len(report['files'])} files, {nbytes}, {len(report['problems'])} problems.", "bold")
     if report["strangers"] and report["sound"]:
-        voice.say(f"Beside them, not of this run: {', '.join(report['strangers'][:8])}.")
+        voice.say(f"Beside them, without checksums in the report: {', '.join(report['strangers'][:8])}.")
     if report["report"] == "unknown":
         voice.say("Note: an earlier version wrote the report, without a digest of it: edits of it are not noticed.")
     _say_inputs(voice, report["inputs"])

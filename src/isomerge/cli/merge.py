@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from isomerge.options import (
 
 if TYPE_CHECKING:
     from isomerge.cli.console import Voice
+    from isomerge.errors import IsomergeError
     from isomerge.merging.merge_job import MergeJob
 
 
@@ -48,11 +50,11 @@ def merge(
     report: Annotated[
         bool,
         typer.Option(
-            "--report",
-            help="Also write OUT/report.html, a page for people (see isomerge report).",
+            "--report/--no-report",
+            help="Write OUT/report.html, a page for people (see isomerge report).",
             rich_help_panel="Output",
         ),
-    ] = False,
+    ] = True,
     repair: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +72,6 @@ def merge(
 
     A recipe is mergekit's YAML; it aligns where it has a block `align:` (or `align: true`).
     """
-    import isomerge
     from isomerge.cli.console import Voice, tell_files, tell_lines, tell_pushed, write_json
     from isomerge.cli.dry_run import tell_merge
     from isomerge.cli.method_words import check_models, parameters_of, said_of_method
@@ -79,7 +80,6 @@ def merge(
     from isomerge.commands.merging import merge_of, planned_merge
     from isomerge.errors import IsomergeError
     from isomerge.evidence.report.notebook import Report
-    from isomerge.evidence.report.page import PAGE
 
     voice = Voice(telling.quiet, telling.verbose)
     check_models(models)
@@ -104,7 +104,7 @@ def merge(
         job = asked.job
         out = _out_of_recipe(models, out)
         named = (job.models, job.stacks, job.stats, job.source_bases, list(job.matching.values()))
-        check_written("merge", {**context.params, "out": out}, named)
+        check_written("merge", {**context.params, "models": models[:1], "out": out}, named)
     if out is None:
         raise IsomergeError("merge needs a folder to write: add -o OUT")
     for note in asked.notes():
@@ -124,14 +124,29 @@ def merge(
         if voice.is_watched:  # else with the result
             tell_lines(voice, decided)
         result = Report(plan.run())
+        page = _page(out, asked.spec) if report else None  # before the folder is pushed
     if not voice.is_watched:
         tell_lines(voice, decided)
     tell_files(voice, files)
     _tell(voice, asked.job, result, out)
+    if isinstance(page, IsomergeError):
+        voice.warn(f"no report was written: {page}")
+    else:
+        voice.say(f"Report: {page}." if page else f"isomerge report {shlex.quote(str(out))} writes a page on it.")
     tell_pushed(voice, writing)
-    if report:
-        voice.say(f"Report: {isomerge.report(out, spec=asked.spec).save(out / PAGE)}")
     return write_json(telling.json, result)
+
+
+def _page(out: Path, spec: str | Path | None) -> Path | IsomergeError:
+    """Writes the page on a merge; what stood in the way, as the merge itself is complete."""
+    import isomerge
+    from isomerge.errors import IsomergeError
+    from isomerge.evidence.report.page import PAGE
+
+    try:
+        return isomerge.report(out, spec=spec).save(out / PAGE)
+    except IsomergeError as error:
+        return error
 
 
 def _out_of_recipe(models: Sequence[str], out: Path | None) -> Path | None:
@@ -148,9 +163,11 @@ def _out_of_recipe(models: Sequence[str], out: Path | None) -> Path | None:
 def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> None:
     from isomerge.cli.console import distance_table, scan_table, stream_table, tell_verdict, warn_fixed
     from isomerge.cli.evidence import evidence_lines
+    from isomerge.merging.finishing import other_models
     from isomerge.merging.measured import measured_line
 
-    for note in job.fusion.notes:
+    warned = [*job.fusion.notes, *other_models(report["checksums"])]
+    for note in warned:
         voice.warn(note)
     if "match" in report and not all(one.get("preserves_function", True) for one in report["match"]["sources"]):
         voice.warn(
@@ -159,7 +176,7 @@ def _tell(voice: Voice, job: MergeJob, report: dict[str, Any], out: Path) -> Non
         )
     if report["align"]:
         warn_fixed(voice, report["fixed"])
-    stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in job.fusion.notes]})
+    stream_table(voice, {**report, "notes": [note for note in report["notes"] if note not in warned]})
     distance_table(voice, report["distance"])
     for line in evidence_lines(report):
         voice.say(line)

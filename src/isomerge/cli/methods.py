@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from isomerge.cli.grouped import grouped
-from isomerge.options import ReportOptions
+from isomerge.options import ImportOptions, ReportOptions
 
 
 @grouped
-def methods(*, telling: ReportOptions) -> None:
+def methods(*, importing: ImportOptions, telling: ReportOptions) -> None:
     """List the merge methods: what each does, its parameters, and whether it needs a base model."""
     import isomerge
     from isomerge.cli.console import Voice, write_json

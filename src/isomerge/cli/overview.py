@@ -7,6 +7,7 @@ TAGLINE = "Align transformers along their weight symmetries, merge them, and pro
 COMMANDS = {
     "merge": "Align the models, merge them, write one checkpoint.",
     "methods": "List the merge methods and their parameters.",
+    "architectures": "List the model types that have a spec text.",
     "align": "Move a model along its symmetry orbit to another one.",
     "apply": "Move a model by a saved alignment.",
     "diff": "Compare two models: raw, and modulo symmetry.",

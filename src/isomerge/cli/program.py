@@ -9,6 +9,7 @@ import typer
 
 from isomerge.cli.align import align
 from isomerge.cli.apply import apply
+from isomerge.cli.architectures import architectures
 from isomerge.cli.barrier import barrier
 from isomerge.cli.canon import canon
 from isomerge.cli.demo import demo
@@ -43,6 +44,7 @@ app = typer.Typer(
 _FUNCTIONS = (
     merge,
     methods,
+    architectures,
     align,
     apply,
     diff,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from isomerge.cli.grouped import grouped
-from isomerge.options import TellingOptions
+from isomerge.options import ImportOptions, TellingOptions
 
 
 @grouped
@@ -30,6 +30,7 @@ def prove(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the tiny random models.")] = 0,
     *,
+    importing: ImportOptions,
     telling: TellingOptions,
 ) -> None:
     """Prove a spec: random elements of every space leave the outputs of tiny random models of MODEL's class

@@ -15,6 +15,8 @@ from typer.core import TyperCommand
 from isomerge.errors import IsomergeError, visible
 from isomerge.options.option import FIRST
 from isomerge.options.unused import TABLE, note_idle, noting
+from isomerge.plug_ins.command import importing, sentences, used
+from isomerge.plug_ins.modules import is_file
 
 BESIDE = {"json": "--json", "png": "--png", "save_alignment": "--save-alignment", "page": "--out"}
 """Files by the parameters that name them."""
@@ -69,7 +71,7 @@ class Writing(TyperCommand):
                 ctx.params[name] = type(given)(os.path.expanduser(given))
         command = str(ctx.command.name)
         check_written(command, ctx.params)
-        with noting() as told:
+        with importing(ctx.params.get("imports")), noting() as told:
             if (
                 function := FUNCTIONS.get(command, command.replace("-", "_"))
             ) in TABLE and function not in NOTED_LATER:
@@ -79,7 +81,8 @@ class Writing(TyperCommand):
                 return super().invoke(ctx)
             finally:
                 if not isinstance(sys.exception(), IsomergeError):
-                    for text in told:
+                    plug_ins = [] if ctx.params.get("quiet") else sentences(used())
+                    for text in (*told, *plug_ins):
                         print(f"note: {visible(text)}", file=sys.stderr)
 
 
@@ -127,8 +130,9 @@ def check_written(command: str, given: Mapping[str, Any], more: Iterable[Any] = 
         if os.path.realpath(first) == os.path.realpath(second):
             raise IsomergeError(f"{one} and {two} are one file: name two")
     folder = given.get("out") if command in FOLDERS and command != "demo" else None
-    hidden = (*named, *WORDS, *([] if folder is None else ["out"]))
+    hidden = (*named, *WORDS, "imports", *([] if folder is None else ["out"]))
     read = [value for key, value in given.items() if key not in hidden and value != ""]
+    read += [name for name in given.get("imports") or () if is_file(name)]  # a module's name names no folder
     if folder is not None:
         check_apart(Path(os.path.expanduser(folder)), _places([*read, *more]))
     for name, path in files.items():

@@ -34,7 +34,7 @@ from isomerge.options import (
 from isomerge.options.unused import MATCHING, note_idle
 from isomerge.progress import Observer, quiet
 from isomerge.quotient.kinship import kinship
-from isomerge.run.absolute_names import absolute_ref
+from isomerge.run.absolute_names import lasting_ref
 from isomerge.run.arguments import defaults_in
 from isomerge.run.cost import estimate
 from isomerge.solve.many.mean_solutions import check_anchor
@@ -219,11 +219,12 @@ def planned_merge(
             ) as output,
         ):
             named = [
-                absolute_ref(m) if isinstance(m, (str, Path)) else f.ref
+                lasting_ref(m) if isinstance(m, (str, Path)) else f.ref
                 for m, f in zip(job.models, found, strict=True)
             ]
             more = {"matching": match, "stats": job.stats, "source_bases": origins, "kinship": kinship}
             more |= {"scan": merge.scan, "parents": merge.parents, "vocabulary": merge.vocabulary}
+            more |= {"checksums": job.checksums}
             options = MergeOptions(**how, **more, recipe=partial(merge.recipe, named))
             yield Merging(MergePlan(found, output, job.fusion, options), merge.looks, job.recipe is not None)
 

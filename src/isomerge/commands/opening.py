@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.archs import plug_in_parts
 from isomerge.checkpoint.in_memory import as_reference
 from isomerge.checkpoint.pushing import check_push, push
 from isomerge.checkpoint.size import parse_size
@@ -39,8 +40,8 @@ def recognised(
 ) -> Iterator[list[Model]]:
     """Recognise models of every kind (see `recognise`); live modules are saved to a temporary folder first.
 
-    A spec text of the user's own must be ``proven`` (see `isomerge.prove`), unless nothing is moved or compared by
-    it.
+    A spec text of the user's own or of a plug-in must be ``proven`` (see `isomerge.prove`), unless nothing is moved
+    or compared by it.
     """
     with contextlib.ExitStack() as stack:
         found = []
@@ -54,9 +55,11 @@ def recognised(
                 model = as_reference(model)
             found.append(recognise(model, spec_file=spec, allow_pickle=allow_pickle, untie=untie, unmoved=unmoved))
             found[-1].checkpoint.ref = name or found[-1].ref
-        if spec is not None and proven and not unmoved:
+        if proven and not unmoved:
             for each in found:
-                demand_proof(spec, each.ref, each.config, own=each.checkpoint.own is not None)
+                others = [(text.file, part) for text, part in plug_in_parts(each.config)]
+                for file, config in others if spec is None else [(spec, each.config)]:
+                    demand_proof(file, each.ref, config, own=each.checkpoint.own is not None)
         if untie and not any(model.unties for model in found):
             note("untie", "no head is tied to the embeddings where that stands in the way of a symmetry")
         yield found

@@ -3,21 +3,40 @@ figures."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from isomerge.evidence.distances_figure import PICTURE, layer_distances
+from isomerge.evidence.front_matter import front_matter, license_lines
+from isomerge.evidence.markdown import cell, code, fenced
+from isomerge.evidence.parents import Parent
+from isomerge.plug_ins.command import sentences
 
 RECIPE = "isomerge_recipe.yml"
 """The file of an output that says how to make it again."""
 REPORT = "isomerge.json"
 """The file of an output that says what was done, with the checksums of all others."""
 
+ELSEWHERE = (
+    " Where you have the models elsewhere, write their folders, or their ids on the Hub, over those below: their "
+    "weights are compared with `checksums`, and a difference is told. A checksum is the CRC-32 of a model's "
+    "weights files, one after the other in the order of their names (`cat *.safetensors | crc32 /dev/stdin`)."
+)
+
 
 def alignment_file(number: int, count: int) -> str:
     """What the alignment of the ``number``-th model is called in the output, of ``count`` that were moved."""
     return "alignment.safetensors" if count == 1 else f"alignment-{number}.safetensors"
+
+
+def recipe_command(imports: Sequence[str] = ()) -> str:
+    """The command that makes a merge again by its recipe.
+
+    Args:
+        imports: the modules and files that it imports, which a recipe alone must not.
+    """
+    return " ".join(["isomerge merge", RECIPE, "OUT", *(f"--import {shlex.quote(name)}" for name in imports)])
 
 
 def model_card(
@@ -26,6 +45,9 @@ def model_card(
     text: str,
     report: dict[str, Any],
     *,
+    parents: Sequence[Parent] = (),
+    name: str = "merged",
+    architectures: Sequence[str] = (),
     recipe: str | None = None,
     roles: Sequence[tuple[str, str]] = (),
 ) -> str:
@@ -33,32 +55,33 @@ def model_card(
 
     Args:
         title: the heading.
-        models: the models whose weights went in, the anchor first; those of hub form are listed as base models.
+        models: the models whose weights went in, the anchor first.
         text: one paragraph on what this checkpoint is.
         report: the run's report.
+        parents: what is known of them, for the front matter.
+        name: of the output, for its measures: not of its folder, on which no byte depends.
+        architectures: the classes that open it.
         recipe: the YAML that repeats a merge, also a file of the output.
         roles: all inputs and what each gave, in words; without them the models are listed alone.
     """
-    lines = [*front_matter(models, merged=report["command"] == "merge"), "", f"# {title}", "", text, ""]
+    front = front_matter(parents, report, name=name, architectures=architectures)
+    lines = [*front, "", f"# {title}", "", text, ""]
     if folders := report.get("head_folders"):
-        lines += ["Heads, each with the merged body: " + ", ".join(f"`{name}`" for name in folders) + ".", ""]
-    listed = [f"`{model}`: {text}" for model, text in roles] or [f"`{model}`" for model in models]
+        lines += ["Heads, each with the merged body: " + ", ".join(map(code, folders)) + ".", ""]
+    listed = [f"{code(model)}: {text}" for model, text in roles] or list(map(code, models))
     lines += ["## Models", "", *(f"{number}. {line}" for number, line in enumerate(listed, 1)), ""]
+    if plug_ins := report.get("plug_ins"):
+        lines += [f"Plug-ins: {', '.join(sentences(plug_ins))}.", ""]
     if recipe is not None:
-        lines += ["## Recipe", "", f"`isomerge merge {RECIPE} OUT` makes this checkpoint again.", ""]
-        lines += ["```yaml", *recipe.splitlines(), "```", ""]
+        lines += [
+            "## Recipe",
+            "",
+            f"`{recipe_command(report.get('imports') or ())}` makes this checkpoint again.{ELSEWHERE}",
+            "",
+        ]
+        lines += [*fenced(recipe, "yaml"), ""]
+    lines += license_lines(parents)
     return "\n".join([*lines, *_verdict(report), *_measured(report), *_figures(report), ""])
-
-
-def front_matter(models: Sequence[str], *, merged: bool) -> list[str]:
-    """The lines of the YAML that the Hub reads: library, tags, and base models with their relation."""
-    hub = [m for m in models if m.count("/") == 1 and not m.startswith((".", "/", "~")) and not Path(m).exists()]
-    names = dict.fromkeys(name.partition("+")[0].partition("@")[0] for name in hub)
-    front = ["---", "library_name: transformers", "tags:", "- isomerge", *(["- merge"] if merged else [])]
-    if names:
-        front += ["base_model:", *(f"- {name}" for name in names)]
-        front += ["base_model_relation: merge"] if merged else []
-    return [*front, "---"]
 
 
 def _verdict(report: dict[str, Any]) -> list[str]:
@@ -66,7 +89,7 @@ def _verdict(report: dict[str, Any]) -> list[str]:
     verdict = report.get("verdict")
     if not verdict:
         return []
-    lines = ["## Verdict", "", f"{verdict['sentence']}.", ""]
+    lines = ["## Verdict", "", f"{verdict['sentence'].removesuffix('.')}.", ""]
     for step in verdict["next"]:
         command = f" `{step['command']}`" if step["command"] else ""
         lines.append(f"- {step['text']}{command}")
@@ -78,11 +101,11 @@ def _measured(report: dict[str, Any]) -> list[str]:
     measured = report.get("measured")
     if not measured:
         return []
-    rows = [(f"`{row['model']}`", row) for row in measured["models"]] + [("this merge", measured["merged"])]
+    rows = [(cell(row["model"]), row) for row in measured["models"]] + [("this merge", measured["merged"])]
     rows += [("the models' ensemble", measured["ensemble"])] if measured["ensemble"] else []
     which = "that the match was not learned from" if measured["held_out"] else "of the data that were given"
     lines = [
-        "## Measured", "", f"On {measured['examples']} examples {which} (`{measured['data']}`).", "",
+        "## Measured", "", f"On {measured['examples']} examples {which} ({code(measured['data'])}).", "",
         f"| | loss ({measured['unit']}) | accuracy |", "|---|---|---|",
     ]  # fmt: skip
     for name, row in rows:

@@ -13,8 +13,8 @@ run's seed and the tensor's name, so that neither the order of tensors nor the n
 ``notes`` is a list to which it appends what users should know of a tensor. Ranges, choices, the number of models
 and how large a result can be are said by `isomerge.fusion.method_options.limited`.
 
-Adding a method is one file in this folder, or a package with an entry point of the group ``isomerge.methods``
-(`isomerge.plug_ins`), whose name is the method's.
+Adding a method is one file in this folder; or a package with an entry point of the group ``isomerge.methods``
+(`isomerge.plug_ins`), whose name is the method's; or a module or file that a command imports (``--import``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ import isomerge.fusion as package
 from isomerge.errors import IsomergeError
 from isomerge.fusion.bounds import Bound
 from isomerge.fusion.method_options import KINDS, Option, Together, check_kind, limits_of
-from isomerge.plug_ins import METHODS, load, origin, plug_ins
+from isomerge.plug_ins.command import use
+from isomerge.plug_ins.entry_points import METHODS, load, module_source, origin, package_of, plug_ins
+from isomerge.plug_ins.modules import imported_as, is_one
 
 STATISTICS = {"fishers": "fisher", "grams": "regmean", "factors": "kfac"}
 """From the parameter that asks for statistics to the kind that `isomerge stats` writes."""
@@ -177,13 +179,24 @@ def _register(method: Method) -> Callable[..., Any]:
     Raises:
         IsomergeError: another module has a method of that name.
     """
-    own, there = method.function.__module__, _METHODS.get(method.name)
-    if there is not None and there.function.__module__ != own:
+    if not method.built_in:
+        _load_all()  # a name of isomerge's own is refused where it is taken
+    there = _METHODS.get(method.name)
+    if there is not None and not is_one(method.function, there.function):
+        takers = [_module_of(one) for one in (method, there)]
         raise IsomergeError(
-            f"merge method {method.name}: {own} and {there.function.__module__} both register that name; rename one"
+            f"merge method {method.name}: {' and '.join(takers)} both register that name; rename one"
         )
     _METHODS[method.name] = method
     return method.function
+
+
+def _module_of(method: Method) -> str:
+    """What the module of a method is called where two register one name: its file, where it was imported as one."""
+    if method.built_in:
+        return "isomerge itself"
+    module = imported_as(method.function.__module__)
+    return method.function.__module__ if module is None else module.name
 
 
 def scale_free(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -291,15 +304,24 @@ def with_plug_ins() -> dict[str, Method]:
     Raises:
         IsomergeError: a package cannot be imported, or a name is taken twice.
     """
-    return {name: method(name) for name in sorted({*methods(), *plug_ins(METHODS)})}
+    return {name: _looked_up(name) for name in sorted({*methods(), *plug_ins(METHODS)})}
 
 
 def method(name: str) -> Method:
-    """The method of that name: isomerge's own, a module's that was imported, or an installed package's.
+    """The method of that name: isomerge's own, a module's that was imported, or an installed package's; of a
+    plug-in's the command notes that it uses it.
 
     Raises:
         IsomergeError: there is none, its package cannot be imported, or the name is taken twice.
     """
+    chosen = _looked_up(name)
+    if not chosen.built_in:
+        points = plug_ins(METHODS).get(name, ())
+        use("method", name, package_of(points[0]) if points else module_source(chosen.function.__module__))
+    return chosen
+
+
+def _looked_up(name: str) -> Method:
     known, points = methods(), plug_ins(METHODS)
     takers = [origin(point) for point in points.get(name, ())]
     if name in known and known[name].built_in:
@@ -329,7 +351,7 @@ def source(method: Method) -> str:
     if method.built_in:
         return "isomerge"
     points = plug_ins(METHODS).get(method.name)
-    return origin(points[0]) if points else f"module {method.function.__module__}"
+    return origin(points[0]) if points else module_source(method.function.__module__)
 
 
 def described() -> list[dict[str, Any]]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import yaml
 
 from isomerge.evidence.card import RECIPE, alignment_file, model_card
 from isomerge.evidence.layer_scan import PICTURE as SCAN_PICTURE
 from isomerge.evidence.layer_scan import scan_picture
-from isomerge.fusion.fusion import Fusion
+from isomerge.evidence.markdown import code
+from isomerge.evidence.parents import parents_of
+from isomerge.evidence.report.facts import short_names
 from isomerge.merging.head_folders import separate_heads
 from isomerge.merging.heads import write_kept
 from isomerge.merging.measured import measured
 from isomerge.merging.merge_plan import MergePlan
 from isomerge.merging.roles import MERGED, in_weights, role_text
+from isomerge.plug_ins.command import with_used
+from isomerge.run.provenance import weights_checksums
 from isomerge.run.writing_run import StreamWriter
 from isomerge.symmetry.alignment import Alignment
 
@@ -27,7 +33,7 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
         report: of the run; it is told of folders of heads.
         found: how every source of the plan was moved; none where nothing was, or by no symmetry.
     """
-    models, recipe = plan.models, plan.recipe
+    models, recipe = plan.models, _with_checksums(plan, report)
     alignments = {alignment_file(k, len(found)): alignment for k, alignment in enumerate(found, 2)}
     by: list[Alignment | None] = [None if plan.gains is None else plan.gains.written] * len(models)
     for source, alignment in zip(plan.sources, found, strict=False):
@@ -45,10 +51,37 @@ def finish(plan: MergePlan, stream: StreamWriter, report: dict[str, Any], found:
     if (scan := plan.options.scan) is not None:
         report["layer_scan"] = dict(scan)
         more[SCAN_PICTURE] = scan_picture(scan)
-    stream.finish(report, alignments, _card(plan.fusion, report, recipe), more=more, links=links)
+    with_used(report)
+    stream.finish(report, alignments, _card(plan, report, recipe), more=more, links=links)
 
 
-def _card(fusion: Fusion, report: dict[str, Any], recipe: str | None) -> str:
+def _with_checksums(plan: MergePlan, report: dict[str, Any]) -> str | None:
+    """The recipe with the checksums of what was read, which the report has beside those that were expected."""
+    checksums = weights_checksums((model.checkpoint for model in plan.read), report["inputs"])
+    expected = plan.options.checksums or [None] * len(checksums)
+    report["checksums"] = [
+        {"model": model.ref, "checksum": checksum, **({} if wanted in (None, checksum) else {"in_recipe": wanted})}
+        for model, checksum, wanted in zip(plan.read, checksums, expected, strict=True)
+    ]
+    report["notes"] += other_models(report["checksums"])
+    if plan.recipe is None or not any(checksums):
+        return plan.recipe
+    return plan.recipe + yaml.safe_dump({"checksums": checksums}, default_flow_style=None, width=116)
+
+
+def other_models(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to tell of models that are not those that a recipe was made with: of a report's ``checksums``, where
+    ``in_recipe`` is another one."""
+    return [
+        f"{row['model']} is not the model that the recipe was made with: its weights files have the checksum "
+        f"{row['checksum']}, and the recipe says {row['in_recipe']}; this is another merge, or the same weights "
+        f"are stored in other files"
+        for row in rows
+        if "in_recipe" in row
+    ]
+
+
+def _card(plan: MergePlan, report: dict[str, Any], recipe: str | None) -> str:
     how = "They were not aligned. "
     decided = report.get("decided")
     if decided is not None:
@@ -58,8 +91,16 @@ def _card(fusion: Fusion, report: dict[str, Any], recipe: str | None) -> str:
         if "mean" in report:
             how = "All were first matched onto their common mean along their symmetries. "
     merged = [row["model"] for row in report["roles"] if MERGED in row["roles"]]
-    text = (
-        f"The `{fusion.method.name}` merge of {', '.join(f'`{name}`' for name in merged)}. {how}Made by isomerge."
+    text = f"The `{plan.fusion.method.name}` merge of {', '.join(map(code, merged))}. {how}Made by isomerge."
+    used = in_weights(report["roles"])
+    return model_card(
+        "Merged checkpoint",
+        used,
+        text,
+        report,
+        parents=parents_of(model.checkpoint for model in plan.read if model.ref in used),
+        name=f"{plan.fusion.method.name} merge of {', '.join(short_names(merged))}",
+        architectures=plan.donor.config.get("architectures") or (),
+        recipe=recipe,
+        roles=[(row["model"], role_text(row)) for row in report["roles"]],
     )
-    roles = [(row["model"], role_text(row)) for row in report["roles"]]
-    return model_card("Merged checkpoint", in_weights(report["roles"]), text, report, recipe=recipe, roles=roles)

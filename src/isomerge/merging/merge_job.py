@@ -46,6 +46,8 @@ class MergeJob:
     chat_template: tuple[str, str] | None = None
     """The output's chat template: how a recipe names it, and its text, which is empty for ``auto``; None: the first
     model's own."""
+    checksums: tuple[str | None, ...] = ()
+    """Of the weights files that a recipe was made with, of the models and then of the source bases."""
     files: tuple[str, ...] = ()
     """What is read beside models, data and statistics: the recipe, and its chat template."""
     merge_base: bool = True

@@ -41,6 +41,8 @@ class MergeOptions:
     """Whether the models that go in are measured beside the merge."""
     vocabulary: str = ""
     """What was decided of the models' tokens: for the report."""
+    checksums: Sequence[str | None] = ()
+    """Those of the models that a recipe was made with, in the order of all that are read; empty: none are known."""
     recipe: Callable[[str, bool], str] | None = None
     """The YAML that is kept with the output, from the spaces that were matched and whether they must stand in
     it."""

@@ -15,6 +15,7 @@ from isomerge.models.model_inputs import Inputs
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.data.pictures_named import pictures_named
+from isomerge.observe.data.plug_in_readers import reader_key
 from isomerge.observe.data.records import is_function
 from isomerge.observe.data.splits import saved_split
 
@@ -23,8 +24,8 @@ def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None 
     """What tells data from others: their name, the files that they are read from, and those that travel with the
     model.
 
-    A data set of the package ``datasets`` is told by its name, a Python function by its module's file, and examples
-    in memory by their fingerprint alone.
+    A data set of the package ``datasets`` is told by its name, a Python function by its module's file, a plug-in's
+    reader by its module's text, and examples in memory by their fingerprint alone.
 
     Args:
         ref: the data; None gives an empty key.
@@ -34,6 +35,8 @@ def data_key(ref: str | Path | Examples | None, model: Model, limit: int | None 
     if ref is None or isinstance(ref, Examples):
         return [] if ref is None else [ref.fingerprint]
     found: list[Any] = [str(ref), *(file_stamp(path) for path in _files(str(ref), model, limit))]
+    if not os.path.exists(os.path.expanduser(ref)):  # a file or folder comes before a reader of its name
+        found += reader_key(str(ref))
     for name, x in sorted(model.checkpoint.companions().items()):  # tokenizer and image processor
         found.append(file_stamp(x) if isinstance(x, Path) else [name, sha256(x).hexdigest()])
     return found

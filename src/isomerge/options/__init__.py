@@ -5,6 +5,7 @@ from isomerge.options.dressing import DressingOptions as DressingOptions
 from isomerge.options.files import DryRunOptions as DryRunOptions
 from isomerge.options.files import FileOptions as FileOptions
 from isomerge.options.files import FolderOptions as FolderOptions
+from isomerge.options.files import ImportOptions as ImportOptions
 from isomerge.options.files import OpeningOptions as OpeningOptions
 from isomerge.options.files import OutputOptions as OutputOptions
 from isomerge.options.files import ReportOptions as ReportOptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,24 @@ from isomerge.options.option import Options, option
 OUTPUT = "Output"
 
 
+def _names(given: Sequence[str] | None) -> Sequence[str]:
+    return given or ()
+
+
 @dataclass(frozen=True)
-class SpecOptions(Options):
+class ImportOptions(Options):
+    """What code of others a command may look up."""
+
+    imports: str | Path | Sequence[str | Path] = option(
+        (),
+        "Import this module, or this file of Python, before anything is looked up: it may register merge methods, "
+        "readers of data and architectures.",
+        "--import", kind=list[str] | None, read=_names, default=None, panel=OUTPUT,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SpecOptions(ImportOptions):
     """By what text a model is read."""
 
     spec: str | Path | None = option(

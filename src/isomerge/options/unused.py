@@ -255,7 +255,7 @@ def _of_module(a: Asked) -> str | None:
     return None if own else "transformers builds the tiny models, which are run on inputs of their own"
 
 
-_OPENING: dict[str, Any] = {"spec": ALWAYS, "allow_pickle": ALWAYS, "observer": ALWAYS}
+_OPENING: dict[str, Any] = {"spec": ALWAYS, "allow_pickle": ALWAYS, "imports": ALWAYS, "observer": ALWAYS}
 _RUNNING: dict[str, Any] = {"jobs": ALWAYS, "max_memory": ALWAYS, "engine": ALWAYS, "address": REFUSED}
 _OUTPUT: dict[str, Any] = {
     "out": ALWAYS,
@@ -377,10 +377,12 @@ TABLE: dict[str, dict[str, Any]] = {
         "inputs": _of_module,
         "forward": _of_module,
         "seed": ALWAYS,
+        "imports": ALWAYS,
         "observer": ALWAYS,
     },
     "inspect": {"model": ALWAYS, **_OPENING},
-    "methods": {},
+    "methods": {"imports": ALWAYS},
+    "architectures": {"imports": ALWAYS},
     "open": {"model": ALWAYS, "allow_pickle": ALWAYS},
     "fsck": {"out": ALWAYS, **_OPENING},
     "discover": {"model": ALWAYS, "out": ALWAYS, "seed": ALWAYS, "overwrite": _file, "observer": ALWAYS},

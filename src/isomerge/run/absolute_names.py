@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from isomerge.checkpoint.hub import with_commit
 from isomerge.errors import IsomergeError
 from isomerge.models.references import parse_model_ref, with_base
 from isomerge.observe.data.splits import saved_split
@@ -30,6 +31,16 @@ def absolute_ref(ref: str | Path) -> str:
     except IsomergeError:
         return os.fspath(ref)
     return "+".join(map(absolute_path, (found.model, *found.adapters)))
+
+
+def lasting_ref(ref: str | Path) -> str:
+    """The same for a recipe, which others read: what the hub's cache holds by its id and commit."""
+    full = absolute_ref(ref)
+    try:
+        parts = parse_model_ref(full)
+    except IsomergeError:
+        return full
+    return "+".join(map(with_commit, (parts.model, *parts.adapters)))
 
 
 def absolute_data(ref: str | Path) -> str:

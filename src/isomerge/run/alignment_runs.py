@@ -9,6 +9,7 @@ from typing import Any
 from isomerge.errors import IsomergeError
 from isomerge.evidence.card import model_card
 from isomerge.evidence.distance import summarise
+from isomerge.evidence.parents import parents_of
 from isomerge.evidence.relation import Pair
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.distances import squared_distance, squared_norm
@@ -174,7 +175,8 @@ def run_planned(planned: AlignPlan) -> tuple[Alignment, dict[str, Any]]:
             "The same function as the second model, in other weights: moved along its symmetry orbit to the point "
             "closest to the first. Made by isomerge."
         )
-        card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report)
+        parents = parents_of([anchor.checkpoint, source.checkpoint])
+        card = model_card("Aligned checkpoint", [anchor.ref, source.ref], text, report, parents=parents)
         stream.finish(report, {"alignment.safetensors": alignment}, card)
     return alignment, report
 
@@ -229,7 +231,8 @@ def run_apply(
         moved = {"distance": summarise(rows, plain_names(model.declared)), "rounding": told, "notes": notes}
         report = {**report_of(command, [model], []), **moved, **(more or {})}
         title, text = card
-        stream.finish(report, {"alignment.safetensors": alignment}, model_card(title, [model.ref], text, report))
+        readme = model_card(title, [model.ref], text, report, parents=parents_of([model.checkpoint]))
+        stream.finish(report, {"alignment.safetensors": alignment}, readme)
     return report
 
 

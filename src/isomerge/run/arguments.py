@@ -21,8 +21,11 @@ from isomerge.observe.data.examples import Examples
 from isomerge.options.option import Options
 from isomerge.options.python_words import in_python
 from isomerge.options.unused import TABLE, defaults_of, is_noting, note_idle, noting, with_notes
+from isomerge.plug_ins.command import importing, with_used
 from isomerge.remembered import folder
 
+IMPORTS = "imports"
+"""The argument that `checked` itself follows: the function does not get it."""
 P = ParamSpec("P")
 R = TypeVar("R")
 KNOWN = {"Any": Any, "Path": Path, "Sequence": Sequence, "Mapping": Mapping, "Examples": Examples}
@@ -75,12 +78,13 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
                 bound.arguments[name] = _as_kind(name, value, kinds[name])
             if isinstance(text := bound.arguments.get("spec"), str) and "\n" in text:
                 bound.arguments["spec"] = written_spec(text)
-            with noting():
+            with importing(bound.arguments.get(IMPORTS)), noting():
                 if settled and function.__name__ in TABLE:
                     defaults = defaults_of(call)
                     note_idle(function.__name__, {**defaults, **bound.arguments}, defaults)
                 run: Any = function
-                return with_notes(run(**bound.arguments), outermost=outermost)
+                given = {name: value for name, value in bound.arguments.items() if name != IMPORTS}
+                return _with_plug_ins(with_notes(run(**given), outermost=outermost))
 
         call.__signature__ = full  # pyright: ignore[reportAttributeAccessIssue]
         call.__doc__ = documented(function, groups)
@@ -101,6 +105,14 @@ def written_spec(text: str) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, text.encode())
     return file
+
+
+def _with_plug_ins(result: R) -> R:
+    """What a function of the API returns, with the plug-ins that were used in its report, where it has one."""
+    for part in result if isinstance(result, tuple) else (result,):
+        if isinstance(part, dict):
+            with_used(part)
+    return result
 
 
 def with_groups(own: Signature, groups: Sequence[type[Options]]) -> Signature:

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from isomerge.checkpoint.checksums import Checksum, file_checksum
+from isomerge.checkpoint.checksums import Checksum, file_checksum, joined
 from isomerge.checkpoint.opening import CONFIG
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.models.references import parse_model_ref
 from isomerge.run.absolute_names import absolute_path
+
+FORM = re.compile(r"crc32:[0-9a-f]{8}")
+"""How a recipe writes a checksum: the word keeps readers of YAML from taking the digits for a number."""
+
+
+def weights_checksums(checkpoints: Iterable[Checkpoint], rows: Iterable[Mapping[str, Any]]) -> list[str | None]:
+    """Of each checkpoint the CRC-32 of its weights files, one after the other in the order of their names, as
+    ``cat *.safetensors | crc32 /dev/stdin`` tells it wherever they are; None for tensors in memory.
+
+    Args:
+        checkpoints: whose files were all summed.
+        rows: what `input_rows` gave for them.
+    """
+    known: dict[tuple[str, str], list[Checksum]] = {}
+    for row in rows:
+        known.setdefault((row["model"], row["file"]), []).append(Checksum.read(row, row["file"]))
+    return [_weights_checksum(checkpoint, known) for checkpoint in checkpoints]
+
+
+def _weights_checksum(checkpoint: Checkpoint, known: Mapping[tuple[str, str], list[Checksum]]) -> str | None:
+    places = [_named(checkpoint, file) for file in checkpoint.files]
+    sums = [known.get((place["model"], place["file"]), []) for place in places]
+    own = [found[0] for found in sums if len(found) == 1]
+    if len(own) < len(sums):  # live modules of one class, which have one name
+        own = list(checkpoint.checksums().values())
+    parts = sorted(zip((file.name for file in checkpoint.files), own, strict=True), key=_by_name)
+    return f"crc32:{joined(part for _, part in parts).crc32:08x}" if parts else None
+
+
+def _by_name(part: tuple[str, Checksum]) -> tuple[str, int, int]:
+    name, checksum = part
+    return name, checksum.nbytes, checksum.crc32
 
 
 def input_rows(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:

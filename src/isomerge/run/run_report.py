@@ -14,6 +14,7 @@ from isomerge.evidence.distance import risen_note, summarise, why_risen
 from isomerge.evidence.report.spaces import plain_names
 from isomerge.models.recognised import Model
 from isomerge.options import unused
+from isomerge.plug_ins.command import with_used
 from isomerge.run.absolute_names import absolute_path, absolute_ref
 from isomerge.run.provenance import input_rows
 from isomerge.solve.pairs.pair import UnitResult, rows_of
@@ -52,6 +53,7 @@ def report_of(
     risen = [note for d, name in zip(each, whose, strict=False) for note in risen_note(d, why_risen(report), name)]
     if told := [*arithmetic_notes(), *risen, *unused.notes()]:
         report["notes"] = [*report.get("notes", ()), *told]
+    with_used(report)
     if len(each) > 1:
         report["sources"] = [{"model": m.ref, "distance": d} for m, d in zip(models[1:], each, strict=True)]
     return report

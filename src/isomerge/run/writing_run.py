@@ -25,6 +25,7 @@ from isomerge.evidence.distances_figure import PICTURE, distances_picture
 from isomerge.files import disk_errors
 from isomerge.models.recognised import Model
 from isomerge.models.stored_form import StoredForm, planned_tensors
+from isomerge.plug_ins.command import given_modules
 from isomerge.progress import Observer, quiet
 from isomerge.run.local_engine import Engine, LocalEngine
 from isomerge.run.report_file import report_bytes
@@ -80,9 +81,11 @@ class Output:
 
 
 def run_key(what: str, models: Sequence[Model], *settings: Any) -> str:
-    """A digest of everything that determines an output: tool, inputs' files and dates, specs, settings."""
+    """A digest of everything that determines an output: tool, inputs' files and dates, specs, settings, and the
+    texts of modules that were imported for it."""
 
     parts: list[Any] = [__version__, what, *settings]
+    parts += [[module.name, module.sha256] for module in given_modules()]
     for model in models:
         parts += model.checkpoint.identity()
         spec = model.spec

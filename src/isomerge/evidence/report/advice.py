@@ -35,7 +35,7 @@ def next_steps(written: Written, relation: Relation, level: Level, *, measured: 
     found: list[Advice] = []
     if level is Level.FAIR and not measured and not facts.aligned:
         text = "See what alignment would find: the distance before and after it."
-        found.append(Advice(text, _words("isomerge", "diff", *facts.models[:2], "--spaces", "all")))
+        found.append(Advice(text, _command(facts, "diff", *facts.models[:2], "--spaces", "all")))
     elif relation is Relation.NEAR:
         found += _of_near(written, level)
     elif relation is not Relation.SAME and (level is not Level.GOOD or not facts.aligned):
@@ -45,7 +45,7 @@ def next_steps(written: Written, relation: Relation, level: Level, *, measured: 
         found += _of_strangers(written) if far in (Relation.DERIVED, Relation.UNRELATED) else _of_far(written)
     if not measured and relation is not Relation.SAME and written.folder is not None:
         text = "See what the merge costs: measure the loss between the models on a few hundred labelled examples."
-        found.append(Advice(text, _words("isomerge", "report", str(written.folder), "--data", "DATA")))
+        found.append(Advice(text, _command(facts, "report", str(written.folder), "--data", "DATA")))
     return tuple(found[:3])
 
 
@@ -61,9 +61,7 @@ def _of_near(written: Written, level: Level) -> Iterator[Advice]:
             "a mean."
         )
         names = [*facts.models[1:], facts.models[0]] if facts.command == "align" else facts.models
-        yield Advice(
-            text, _words("isomerge", "merge", *names, "--method", "ties", "--base-model", "BASE", "-o", NEW)
-        )
+        yield Advice(text, _command(facts, "merge", *names, "--method", "ties", "--base-model", "BASE", "-o", NEW))
 
     if level is not Level.GOOD:
         yield _learning(written)
@@ -88,7 +86,7 @@ def _of_strangers(written: Written) -> Iterator[Advice]:
         yield Advice(text, again(written, "--learn", "generate"))
     if not facts.base and len(facts.models) == 2:
         text = "See whether a merge is possible at all: the loss on the way from one to the other."
-        yield Advice(text, _words("isomerge", "barrier", *facts.models, "--data", "TEST"))
+        yield Advice(text, _command(facts, "barrier", *facts.models, "--data", "TEST"))
 
 
 def _of_far(written: Written) -> Iterator[Advice]:
@@ -118,13 +116,13 @@ def again(written: Written, *more: str) -> str:
     facts = written.told
     if facts.command == "align":
         if written.facts.command == "merge":  # aligned first, merged then: one command does both
-            return _words("isomerge", "merge", *facts.models, *_method(written.facts), *more, "-o", NEW)
-        return _words("isomerge", "align", facts.models[1], "--onto", facts.models[0], *more, "-o", NEW)
+            return _command(facts, "merge", *facts.models, *_method(written.facts), *more, "-o", NEW)
+        return _command(facts, "align", facts.models[1], "--onto", facts.models[0], *more, "-o", NEW)
     if "slices:" in written.recipe:
         return ""
     models = facts.models[1:] if facts.base else facts.models
     base = ["--base-model", facts.models[0]] if facts.base else []
-    return _words("isomerge", "merge", *models, *base, *_method(facts), *more, "-o", NEW)
+    return _command(facts, "merge", *models, *base, *_method(facts), *more, "-o", NEW)
 
 
 def _method(facts: Facts) -> list[str]:
@@ -141,6 +139,7 @@ def _merged(facts: Facts) -> int:
     return len(facts.models) - facts.base
 
 
-def _words(*words: str) -> str:
-    """A command line for a shell; a word that begins with a dash is an option."""
-    return " ".join(shlex.quote(word) for word in words)
+def _command(facts: Facts, *words: str) -> str:
+    """A command line for a shell, which imports what the run has imported."""
+    imports = [word for name in facts.imports for word in ("--import", name)]
+    return shlex.join(["isomerge", *words, *imports])

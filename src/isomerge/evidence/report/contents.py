@@ -174,6 +174,8 @@ def notes_of(written: Written) -> list[str]:
     """What else the reader should know."""
     facts = written.facts
     found = [f"Note: {note}." for note in dict.fromkeys((*facts.notes, *written.told.notes))]
+    if used := dict.fromkeys((*facts.plug_ins, *written.told.plug_ins)):
+        found.append(f"Plug-ins: {', '.join(used)}.")
     if kept := facts.kept_from_first:
         more = f" and {len(kept) - 4} more" if len(kept) > 4 else ""
         found.append(f"Kept from {facts.names[0]}, as not all models have them: {', '.join(kept[:4])}{more}.")

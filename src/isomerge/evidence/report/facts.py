@@ -11,6 +11,7 @@ from typing import Any
 
 from isomerge.errors import IsomergeError
 from isomerge.evidence.report.svg import clipped
+from isomerge.plug_ins.command import sentences
 
 FIXED = "fixed"
 """The tensors on which no space acts."""
@@ -134,6 +135,10 @@ class Facts:
     left: bool = False
     """Whether all models were left as they are, being aligned already."""
     notes: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    """The modules and files that were imported for the run."""
+    plug_ins: tuple[str, ...] = ()
+    """What was used of others, in words."""
     kept_from_first: tuple[str, ...] = ()
     head_folders: tuple[str, ...] = ()
     heads: str = ""
@@ -218,6 +223,8 @@ def _facts(command: str, report: Mapping[str, Any]) -> Facts:
         relation=str(told.get("code") or ""),
         left=bool(pairs) and all(pair["left_as_it_is"] for pair in pairs),
         notes=tuple(map(str, report.get("notes") or ())),
+        imports=tuple(map(str, report.get("imports") or ())),
+        plug_ins=tuple(map(str, sentences(report.get("plug_ins") or ()))),
         kept_from_first=tuple(map(str, report.get("kept_from_first") or ())),
         head_folders=tuple(map(str, report.get("head_folders") or ())),
         heads=str(report.get("heads") or ""),

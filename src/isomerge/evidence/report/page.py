@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge import __version__
-from isomerge.evidence.card import RECIPE
+from isomerge.evidence.card import recipe_command
 from isomerge.evidence.report.contents import (
     GLOSSARY,
     KINDS,
@@ -118,7 +118,7 @@ def _words(written: Written, losses: Sequence[Losses]) -> dict[str, Any]:
         "sources": source_table(written.told),
         "loss_remarks": loss_remarks(written, losses),
         "recipe": written.recipe.strip(),
-        "recipe_command": f"isomerge merge {RECIPE} OUT",
+        "recipe_command": recipe_command(facts.imports),
         "glossary": GLOSSARY,
         "version": __version__,
         "versions": ", ".join(f"{name} {number}" for name, number in facts.versions),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.fusion.method_parameters import Settings, SliceParameters
 from isomerge.fusion.registry import Method, Option
 from isomerge.merging.merge_job import MergeJob
-from isomerge.merging.recipe.align_block import DATA
+from isomerge.merging.recipe.no_code import DATA
 from isomerge.merging.recipe.schema import AlignBlock
 from isomerge.observe.data.records import may_be_function
 from isomerge.options import MatchingOptions
-from isomerge.run.absolute_names import absolute_data, absolute_path, absolute_ref
+from isomerge.plug_ins.command import given_modules
+from isomerge.run.absolute_names import absolute_data, absolute_path, lasting_ref
 
 FUNCTIONS = "# Data were given by Python functions, and a recipe runs no code: run this one with {}.\n"
+IMPORTS = "# It needs code of others, and a recipe runs no code: look at it, and run this one with {}.\n"
 OBJECTS = "# Models or data were given as Python objects: name folders or files of them to run this recipe.\n"
 
 
@@ -38,7 +41,9 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
     method, common = job.fusion.method, job.fusion.parameters.common
     full = {str(model): ref for model, ref in zip(job.models, refs, strict=True)}
     how = {**how, "heads": _renamed_head(how["heads"], full)}
-    content: dict[str, Any] = {**_parts(job, refs), "merge_method": method.name}
+    imports = [module.name for module in given_modules()]
+    content: dict[str, Any] = {"import": imports} if imports else {}
+    content |= {**_parts(job, refs), "merge_method": method.name}
     if parameters := _settings(method, common):
         content["parameters"] = parameters
     if how.get("dtype"):
@@ -57,7 +62,8 @@ def recipe_text(job: MergeJob, refs: Sequence[str], how: Mapping[str, Any], matc
     text = text if complete and named else OBJECTS + text
     functions = {name: how.get(name) or matching.get(name) for name in DATA}
     said = [f"--{name} {ref}" for name, ref in functions.items() if isinstance(ref, str) and may_be_function(ref)]
-    return FUNCTIONS.format(" ".join(said)) + text if said else text
+    text = FUNCTIONS.format(" ".join(said)) + text if said else text
+    return IMPORTS.format(" ".join(f"--import {shlex.quote(name)}" for name in imports)) + text if imports else text
 
 
 def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
@@ -73,18 +79,18 @@ def _parts(job: MergeJob, refs: Sequence[str]) -> dict[str, Any]:
             entry["stats"] = absolute_path(file)
         for entry, base in zip(entries, job.source_bases, strict=False):
             if base is not None:
-                entry["base_model"] = absolute_ref(str(base))
+                entry["base_model"] = lasting_ref(str(base))
         return {"models": entries, **found}
     slices = []
     for number, part in enumerate(parts):
         column = [stack[number] for stack in job.stacks]
         sources = [
-            {"model": absolute_ref(str(ref)), "layer_range": list(layers), **_under(job, part, k)}
+            {"model": lasting_ref(str(ref)), "layer_range": list(layers), **_under(job, part, k)}
             for k, (ref, layers) in enumerate(column[fusion.start :][: len(part.sources)])
         ]
         base: dict[str, Any] = {}
         if fusion.start:
-            name, layers = absolute_ref(str(column[0][0])), column[0][1]
+            name, layers = lasting_ref(str(column[0][0])), column[0][1]
             base = {} if name == refs[0] else {"base_model": name}
             if fusion.first == "base":
                 sources.insert(0, {"model": name, "layer_range": list(layers)})

@@ -53,7 +53,12 @@ def _keys_at(place: tuple[Any, ...], schema: type[BaseModel]) -> list[str]:
     for part in place:
         if isinstance(part, str) and hasattr(kind, "model_fields") and part in kind.model_fields:
             kind = _entry(kind.model_fields[part].annotation)
-    return list(kind.model_fields) if hasattr(kind, "model_fields") else []
+    return keys_of(kind) if hasattr(kind, "model_fields") else []
+
+
+def keys_of(schema: type[BaseModel]) -> list[str]:
+    """The keys of a text of this schema, as people write them."""
+    return [field.alias or name for name, field in schema.model_fields.items()]
 
 
 def _entry(annotation: Any) -> Any:

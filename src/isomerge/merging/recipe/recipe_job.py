@@ -16,7 +16,7 @@ from isomerge.fusion.method_parameters import Parameters, SliceParameters
 from isomerge.fusion.registry import Method
 from isomerge.fusion.registry import method as merge_method
 from isomerge.merging.merge_job import Layers, MergeJob, joined, joins
-from isomerge.merging.recipe.align_block import check_no_code
+from isomerge.merging.recipe.no_code import check_imports, check_no_code
 from isomerge.merging.recipe.schema import ModelEntry, Recipe, SliceEntry, SourceEntry, read_recipe
 
 Arranged = tuple[SourceEntry | None, list[SourceEntry], SliceParameters]
@@ -38,6 +38,7 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     if os.path.isdir(path):
         raise IsomergeError(f"{path} is a folder: merge needs at least two models in a list, or one recipe")
     recipe = read_recipe(path)
+    check_imports(recipe.imports, path)
     check_no_code(recipe.align, path)
     method = _method(recipe, path)
     if recipe.models is not None:
@@ -63,6 +64,8 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
     if len(stacks) < 2 and method.name != "passthrough":
         raise IsomergeError(f"{path}: merge needs at least two models: name another one under `models`")
     names = tuple(stack[0][0] for stack in stacks)
+    origins = _origins(recipe, arranged[0][1])
+    _check_checksums(recipe, len(names) + sum(origin is not None for origin in origins), path)
     template = _chat_template(recipe.chat_template, Path(path))
     written = template is not None and is_file_name(template[0])
     return MergeJob(
@@ -73,13 +76,23 @@ def job_of_recipe(path: str | Path, *, seed: int | None = None) -> MergeJob:
         _options(recipe, names, path),
         recipe.align.matching(),
         _statistics(recipe, [source.model for source in arranged[0][1]], path),
-        _origins(recipe, arranged[0][1]),
+        origins,
         tokenizer_of(recipe, path),
         template,
+        tuple(recipe.checksums),
         (path, *([str(Path(path).parent / template[0])] if written and template else [])),
         recipe.align.merge_base,
         (parts[0].base_model or recipe.base_model) is not None,
     )
+
+
+def _check_checksums(recipe: Recipe, count: int, path: str | Path) -> None:
+    """Refuse checksums of other models than there are."""
+    if recipe.checksums and len(recipe.checksums) != count:
+        raise IsomergeError(
+            f"{path}: `checksums` has {len(recipe.checksums)} entries for {count} models: give one for each, the "
+            f"base first, or leave `checksums` out"
+        )
 
 
 def _check_joining(recipe: Recipe, method: Method, path: str | Path) -> None:

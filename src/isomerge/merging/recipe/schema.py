@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
     create_model,
@@ -19,11 +20,12 @@ from pydantic import (
 )
 
 from isomerge.errors import IsomergeError
-from isomerge.merging.recipe.mistakes import explained
+from isomerge.merging.recipe.mistakes import explained, keys_of
 from isomerge.merging.recipe.recipe_modules import of_one_module
 from isomerge.merging.recipe.yaml_text import read_yaml
 from isomerge.options import MatchingOptions
 from isomerge.options.option import kind_of
+from isomerge.run.provenance import FORM
 
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 
@@ -38,7 +40,8 @@ class _Strict(BaseModel):
         it wants."""
         if not isinstance(value, dict):
             return value
-        return {k: v for k, v in value.items() if v is not None or k not in cls.model_fields or k == "align"}
+        known = keys_of(cls)
+        return {k: v for k, v in value.items() if v is not None or k not in known or k == "align"}
 
 
 def _reference(value: Any) -> Any:
@@ -179,7 +182,11 @@ class AlignBlock(_Evidence):
 
 class Recipe(_Referring):
     """A merge recipe; exactly one of ``models`` and ``slices``. ``name`` is what mergekit-multi calls a step by;
-    nothing depends on it."""
+    nothing depends on it. ``checksums`` are those of the models that it was made with
+    (`isomerge.run.provenance.weights_checksums`), the base first and source bases last: where a model has another
+    one, that is told.
+    ``import`` names modules or files of Python that the merge needs: whoever runs it must name them as well
+    (``--import``), as a recipe runs no code."""
 
     models: list[ModelEntry] | None = None
     slices: list[SliceEntry] | None = None
@@ -192,17 +199,32 @@ class Recipe(_Referring):
     tokenizer: TokenizerEntry | None = None
     chat_template: str | None = None
     name: str | None = None
+    checksums: list[str | None] = []
     align: AlignBlock = AlignBlock(enabled=False)
+    imports: list[str] = Field(default=[], alias="import")
+    """The modules and files that the merge needs."""
 
     @field_validator("dtype", "out_dtype", mode="before")
     @classmethod
     def _torchs(cls, value: Any) -> Any:
         return value.removeprefix("torch.") if isinstance(value, str) else value
 
+    @field_validator("checksums")
+    @classmethod
+    def _of_their_form(cls, value: list[str | None]) -> list[str | None]:
+        if not all(checksum is None or FORM.fullmatch(checksum) for checksum in value):
+            raise ValueError("write crc32: and eight hexadecimal digits for a model, or null")
+        return value
+
     @field_validator("align", mode="before")
     @classmethod
     def _switch(cls, value: Any) -> Any:
         return {"enabled": value} if isinstance(value, bool) or value == "auto" else value
+
+    @field_validator("imports", mode="before")
+    @classmethod
+    def _one_import(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @property
     def written_dtype(self) -> str | None:

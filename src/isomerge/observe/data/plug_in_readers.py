@@ -1,64 +1,131 @@
-"""Readers of data of installed packages: ``NAME:...`` is read by the entry point NAME of ``isomerge.data``."""
+"""Readers of data of others: ``NAME:...`` is read by the entry point NAME of ``isomerge.data``, or by the function
+NAME that a module has registered with `data_reader`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
-from isomerge.plug_ins import DATA, load, origin, plug_ins
+from isomerge.plug_ins.command import use
+from isomerge.plug_ins.entry_points import DATA, load, module_source, origin, package_of, plug_ins
+from isomerge.plug_ins.modules import is_one
+
+F = TypeVar("F", bound=Callable[..., Any])
+_READERS: dict[str, Callable[..., Any]] = {}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader of data and where it comes from, in words."""
+
+    function: Callable[..., Any]
+    origin: str
+    source: str
+    """The package and its version, or the file."""
+
+
+def data_reader(function: F) -> F:
+    """Register a function ``(ref, folder, limit, length, config) -> Examples | None`` as the reader of all data
+    that are named ``NAME:...``, where NAME is the function's.
+
+    Raises:
+        IsomergeError: another module has a reader of that name.
+    """
+    there = _READERS.get(function.__name__)
+    if there is not None and not is_one(function, there):
+        takers = [module_source(one.__module__) for one in (function, there)]
+        raise IsomergeError(
+            f"reader {function.__name__}: {' and '.join(takers)} both register that name; rename one"
+        )
+    _READERS[function.__name__] = function
+    return function
+
+
+def reader_of(ref: str) -> Reader | None:
+    """The reader of data of that name, whose package is imported only now; None where there is none.
+
+    Args:
+        ref: ``NAME:...``.
+
+    Raises:
+        IsomergeError: two have that name, or a package cannot be imported, or names no function.
+    """
+    name, colon, _ = ref.partition(":")
+    points = plug_ins(DATA).get(name, []) if colon else []
+    registered = _READERS.get(name) if colon else None
+    takers = [origin(point) for point in points]
+    found = load(points[0]) if points else registered
+    if registered is not None and found is not registered:
+        takers.append(module_source(registered.__module__))
+    if len(takers) > 1:
+        raise IsomergeError(
+            f"{ref}: {' and '.join(takers)} both have a reader of that name; uninstall or rename one"
+        )
+    if found is None and not points:
+        return None
+    if not callable(found):
+        raise IsomergeError(
+            f"{ref}: the plug-in of {takers[0]} is no function: let its entry point name module:function"
+        )
+    source = package_of(points[0]) if points else module_source(found.__module__)
+    return Reader(found, takers[0] if points else source, source)
+
+
+def reader_key(ref: str) -> list[str]:
+    """What tells one reader's code from another's, for keys of runs; empty where no plug-in reads ``ref``."""
+    reader = reader_of(ref)
+    if reader is None:
+        return []
+    try:
+        text = inspect.getsource(inspect.getmodule(reader.function) or reader.function)
+    except (OSError, TypeError):  # written at a prompt, or compiled
+        text = ""
+    return [reader.source, sha256(text.encode()).hexdigest()]
 
 
 def plug_in_examples(
     ref: str, folder: Path, limit: int | None, length: int, config: Mapping[str, Any]
 ) -> Examples | None:
-    """Examples of the reader of an installed package; None where no package reads ``ref``, or its reader declines.
+    """Examples of a plug-in's reader; None where there is none for ``ref``, or it declines.
 
     Args:
-        ref: ``NAME:...``, of which NAME is an entry point; its package is imported only then.
+        ref: ``NAME:...``, of which NAME is an entry point or a registered function.
         folder: the checkpoint.
         limit: no more than so many examples, the first ones.
         length: tokens per example of text.
         config: the checkpoint's parsed config.json.
 
     Raises:
-        IsomergeError: two packages have a reader of that name, or one cannot be imported, is no function, fails,
-            returns something else than `Examples`, none, or more than ``limit``; naming the package.
+        IsomergeError: two have a reader of that name, or one cannot be imported, is no function, fails, returns
+            something else than `Examples`, none, or more than ``limit``; naming the package or file.
     """
-    name, colon, _ = ref.partition(":")
-    points = plug_ins(DATA).get(name, []) if colon else []
-    if not points:
+    reader = reader_of(ref)
+    if reader is None:
         return None
-    takers = [origin(point) for point in points]
-    if len(takers) > 1:
-        raise IsomergeError(
-            f"{ref}: {' and '.join(takers)} both have a reader of that name; uninstall or rename one"
-        )
-    read = load(points[0])
-    if not callable(read):
-        raise IsomergeError(
-            f"{ref}: the plug-in of {takers[0]} is no function: let its entry point name module:function"
-        )
     try:
-        examples = read(ref, folder, limit, length, config)
+        examples = reader.function(ref, folder, limit, length, config)
     except IsomergeError:
         raise
     except Exception as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise IsomergeError(f"{ref}: the reader of {takers[0]} fails ({what}): mend that package") from error
+        raise IsomergeError(f"{ref}: the reader of {reader.origin} fails ({what}): mend it") from error
     if examples is None:
         return None
     if not isinstance(examples, Examples):
         raise IsomergeError(
-            f"{ref}: the reader of {takers[0]} returns {type(examples).__name__}, not Examples or None"
+            f"{ref}: the reader of {reader.origin} returns {type(examples).__name__}, not Examples or None"
         )
     if not examples.tensors or not len(examples):
-        raise IsomergeError(f"{ref}: the reader of {takers[0]} returns no examples: name other data")
+        raise IsomergeError(f"{ref}: the reader of {reader.origin} returns no examples: name other data")
     if limit is not None and len(examples) > limit:
         raise IsomergeError(
-            f"{ref}: the reader of {takers[0]} returns {len(examples)} examples, not {limit} at most: mend "
-            f"that package"
+            f"{ref}: the reader of {reader.origin} returns {len(examples)} examples, not {limit} at most: mend it"
         )
+    use("reader", ref.partition(":")[0], reader.source)
     return examples

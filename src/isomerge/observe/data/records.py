@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import importlib
 import importlib.util
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isomerge.errors import IsomergeError
+from isomerge.plug_ins.modules import importable
 
 PICTURED = ("image", "img")
 """Fields with an image."""
@@ -121,17 +120,6 @@ def _object(item: Any, where: str, remedy: str, folder: Path) -> Record:
     return Record(where, item, folder)
 
 
-@contextlib.contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(here)
-
-
 def may_be_function(ref: str) -> bool:
     """Whether ``ref`` is written ``module:function``; nothing is looked up."""
     module, colon, function = ref.partition(":")
@@ -144,9 +132,8 @@ def is_function(ref: str) -> bool:
     if not may_be_function(ref):
         return False
     module = ref.partition(":")[0]
-    with _current_folder_importable():
+    with importable(os.getcwd()):
         try:
-            importlib.invalidate_caches()
             return importlib.util.find_spec(module) is not None
         except (ImportError, ValueError):
             return False
@@ -160,7 +147,7 @@ def function_records(ref: str, option: str) -> Iterator[Record]:
     """
     module, _, name = ref.partition(":")
     number = 0
-    with _current_folder_importable():
+    with importable(os.getcwd()):
         try:
             function = getattr(importlib.import_module(module), name, None)
             if not callable(function):

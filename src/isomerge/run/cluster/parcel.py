@@ -27,6 +27,8 @@ from isomerge.checkpoint.checksums import file_checksum
 from isomerge.errors import ClusterError, IsomergeError
 from isomerge.files import disk_errors, flush, write_tensors
 from isomerge.models.peak_memory import map_large_blocks
+from isomerge.plug_ins.command import given_modules
+from isomerge.plug_ins.modules import Module, import_module
 from isomerge.run.unit_work import UnitWork
 
 FOLDER = "units"
@@ -50,6 +52,8 @@ class Parcel:
     crc32: int
     """Of the file of its tensors."""
     versions: tuple[tuple[str, str], ...] = field(default_factory=lambda: tuple(versions().items()))
+    imports: tuple[Module, ...] = field(default_factory=lambda: tuple(given_modules()))
+    """What the driver has imported for the command, and workers import before they read the work."""
     mkl: str | None = field(default_factory=lambda: mkl_mode() if is_reproducible() else None)
     """The mode in which workers must compute; None where the driver itself computes in none that is
     reproducible."""
@@ -128,6 +132,8 @@ def unpack(parcel: Parcel) -> UnitWork:
             f"{here}: {path} is not what the driver has written: is the folder shared by all machines?"
         )
     map_large_blocks()
+    for module in parcel.imports:
+        _import_alike(module)
     try:
         return _Unpickler(io.BytesIO(content), path.with_suffix(".safetensors")).load()
     except (ImportError, AttributeError) as error:
@@ -141,6 +147,27 @@ def unpack(parcel: Parcel) -> UnitWork:
             f"machines share, "
             "under the same path"
         ) from None
+
+
+def _import_alike(module: Module) -> None:
+    """Import what the driver has imported.
+
+    Raises:
+        ClusterError: it is not here, fails, or has another text.
+    """
+    here = socket.gethostname()
+    try:
+        own = import_module(module.name, module.folder)
+    except IsomergeError as error:
+        raise ClusterError(
+            f"{here} cannot import what the driver has imported: {error.sentence}; files must be in folders that "
+            f"all machines share, and packages installed on all machines"
+        ) from None
+    if own.sha256 != module.sha256:
+        raise ClusterError(
+            f"{here} has another text of {module.name} than the driver: all machines must see the same file, or "
+            f"have the same release of its package"
+        )
 
 
 class _Unpickler(pickle.Unpickler):
