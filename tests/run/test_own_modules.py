@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import isomerge
 from isomerge.errors import IsomergeError
+from plain_models import TorchTransformer
 from run.own_modules import SPEC, SmallReader, batches, disguised, reader, spec_file
-from toy_plain import TorchTransformer
 from toys import randomise
 
 TRANSFORMER = Path(__file__).parents[2] / "docs/examples/torch_transformer.spec"
@@ -147,7 +147,7 @@ def test_values(spec: Path) -> None:
 def test_torchs_own_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two inputs, fused projections; ``save_pretrained`` is hidden, as a module of plain torch has none."""
     monkeypatch.setenv("ISOMERGE_CACHE", str(tmp_path))
-    monkeypatch.delattr("toy_plain.PlainModel.save_pretrained")
+    monkeypatch.delattr("plain_models.PlainModel.save_pretrained")
     a = TorchTransformer().double()
     randomise(a, 0)
     b = copy.deepcopy(a)

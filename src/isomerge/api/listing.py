@@ -25,11 +25,11 @@ def methods() -> dict[str, Any]:
 
 @checked(ImportOptions)
 def architectures() -> dict[str, Any]:
-    """The model types that have a spec text: isomerge's own, those of installed packages, and those that an imported
-    module registers.
+    """The model types that have a spec text: isomerge's own, those of installed packages, and those that an
+    imported module registers.
 
     Returns:
-        ``architectures``: a row for each with ``model_type``, ``spec`` and ``source``; and ``problems``, in sentences.
+        ``architectures``: a row for each with ``model_type``, ``spec`` and ``source``; and ``problems``, sentences.
     """
     rows, problems = listing()
     return Report({"command": "architectures", "architectures": rows, "problems": problems})
