@@ -84,7 +84,7 @@ def fine_tunes(folder: Path) -> list[dict[str, object]]:
     ]
     found = []
     for a, b in pairs:
-        report = isomerge.distance(DATA / a, DATA / b, allow_pickle=True)
+        report = isomerge.diff(DATA / a, DATA / b, allow_pickle=True)
         merged = isomerge.merge(
             [DATA / a, DATA / b], out=folder / "fine-tunes", align=True, allow_pickle=True, overwrite=True
         )

@@ -15,6 +15,7 @@ from typer.core import TyperArgument
 
 import isomerge
 from isomerge.cli.program import app
+from isomerge.cli.written import ALONE, FUNCTIONS
 from isomerge.fusion import registry
 from isomerge.merging.recipe import schema
 from isomerge.merging.recipe.mistakes import keys_of
@@ -222,7 +223,14 @@ def python_page() -> str:
     """The public names, whose docstrings Sphinx puts here."""
     parts = ["# Python", "", NOTE.format("`isomerge.__all__` and the docstrings")]
     parts += [
-        "Models are folders, hub ids (`org/name@revision+adapter`), open checkpoints or live transformers modules.",
+        "Models are folders, hub ids (`org/name@revision+adapter`), open checkpoints, or live modules: of transformers, "
+        "or [your own](../guide/python.md). Every command is a function of its name, but for these:",
+        "",
+        *table(
+            ("command", "Python"),
+            *[(f"`{name}`", f"`isomerge.{other}`") for name, other in FUNCTIONS.items()]
+            + [(f"`{name}`", f"none: {why}") for name, why in ALONE.items()],
+        ),
         "",
     ]
     for name in sorted(isomerge.__all__, key=lambda n: (inspect.isclass(getattr(isomerge, n)), n)):

@@ -71,7 +71,7 @@ def own_proofs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 MATCHED = {"models", "observe", "data", "solve", "run", "merging", "fusion", "checkpoint"}
 """Rooms whose tests are about matching: their models are matched without a look at how they stand, as under
 ``--align``."""
-LOOKED_AT = {"test_verdict", "test_live"}
+LOOKED_AT = {"test_verdict", "test_live", "test_own_modules"}
 """Of these rooms the tests of that look."""
 
 
@@ -96,7 +96,7 @@ def matched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(home, "standings", misplaced)
 
 
-TRIED = {"test_trial", "test_prove", "test_plain_torch"}
+TRIED = {"test_trial", "test_prove", "test_plain_torch", "test_own_modules"}
 """Tests of texts that are proven before they are used; others invent types of models, of which no tiny one can be
 made."""
 
@@ -105,7 +105,19 @@ made."""
 def trusted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spec texts of tests are taken as proven where something else is tested."""
     if request.path.stem not in TRIED and request.path.parent.name != "docs":
-        monkeypatch.setattr("isomerge.commands.opening.demand_proof", lambda *args: None)
+        monkeypatch.setattr("isomerge.commands.opening.demand_proof", lambda *args, **more: None)
+
+
+IN_PYTHONS_WORDS = {"test_python_words", "test_notebooks"}
+"""Tests of what errors of Python's functions call options."""
+
+
+@pytest.fixture(autouse=True)
+def one_wording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors call options as the command line does, at both doors, so that a test may try a sentence at either; what
+    Python makes of every option is tried in `tests/cli/test_python_words.py`."""
+    if request.path.stem not in IN_PYTHONS_WORDS:
+        monkeypatch.setattr("isomerge.run.arguments.in_python", lambda *args: "")
 
 
 @pytest.fixture(scope="session", autouse=True)

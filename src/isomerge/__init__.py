@@ -1,6 +1,6 @@
 """isomerge: align transformers along their weight symmetries, merge them, and prove it.
 
-The Python API is twenty-one names; heavy imports happen when they are used.
+The Python API is the names of the commands, and some more; heavy imports happen when they are used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 if TYPE_CHECKING:
     from isomerge.api import align as align
     from isomerge.api import apply as apply
+    from isomerge.api import architectures as architectures
     from isomerge.api import barrier as barrier
     from isomerge.api import canon as canon
+    from isomerge.api import diff as diff
     from isomerge.api import discover as discover
-    from isomerge.api import distance as distance
     from isomerge.api import evaluate as evaluate
     from isomerge.api import extract_lora as extract_lora
     from isomerge.api import fingerprint as fingerprint
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from isomerge.api import generate as generate
     from isomerge.api import inspect as inspect
     from isomerge.api import merge as merge
+    from isomerge.api import methods as methods
     from isomerge.api import open as open
     from isomerge.api import orbit_distance as orbit_distance
     from isomerge.api import prove as prove
@@ -43,10 +45,11 @@ _HOMES = {
         [
             "align",
             "apply",
+            "architectures",
             "barrier",
             "canon",
+            "diff",
             "discover",
-            "distance",
             "evaluate",
             "extract_lora",
             "fingerprint",
@@ -54,6 +57,7 @@ _HOMES = {
             "generate",
             "inspect",
             "merge",
+            "methods",
             "open",
             "orbit_distance",
             "prove",
@@ -72,10 +76,11 @@ __all__ = [
     "IsomergeError",
     "align",
     "apply",
+    "architectures",
     "barrier",
     "canon",
+    "diff",
     "discover",
-    "distance",
     "evaluate",
     "extract_lora",
     "fingerprint",
@@ -83,6 +88,7 @@ __all__ = [
     "generate",
     "inspect",
     "merge",
+    "methods",
     "open",
     "orbit_distance",
     "prove",

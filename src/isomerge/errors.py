@@ -11,10 +11,11 @@ from contextlib import contextmanager
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 """An option of the command line in a sentence."""
 IN_PYTHON = {
+    "align": "align=True",
+    "exclude-regex": "exclude",
+    "include-regex": "include",
     "import": "imports=[...]",
     "json": "the report that the function returns",
-    "no-align": "align=False",
-    "no-merge-base": "merge_base=False",
     "parameter": "parameters={NAME: VALUE}",
     "save-alignment": "the alignment's save",
     "source-base": "source_bases=[...]",
@@ -29,8 +30,12 @@ class IsomergeError(Exception):
 
     The message names the file, tensor and axis concerned, says what was expected, and how to fix it.
     The command line prints it without a traceback and exits with code 2. Sentences name the command line's options;
-    where Python's argument is called otherwise, ``str`` says so as well (`IN_PYTHON`).
+    ``str`` of what a function of Python's door raises has its keywords (`isomerge.options.python_words`), and of
+    all others says where Python's argument is called otherwise (`IN_PYTHON`).
     """
+
+    in_python: str = ""
+    """The sentence in the words of the function that was called."""
 
     def __init__(self, sentence: str = "") -> None:
         super().__init__(_ASIDE.sub("", sentence))  # of an error that this one quotes
@@ -41,6 +46,8 @@ class IsomergeError(Exception):
         return str(self.args[0])
 
     def __str__(self) -> str:
+        if self.in_python:
+            return self.in_python
         named = dict.fromkeys(IN_PYTHON[word] for word in OPTION.findall(self.sentence) if word in IN_PYTHON)
         return f"{self.sentence} (in Python: {', '.join(named)})" if named else self.sentence
 

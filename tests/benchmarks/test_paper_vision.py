@@ -66,9 +66,9 @@ def test_parts_of_the_papers_matching_are_its_modules(pair, tmp_path):
     for name, part in (("whole", whole), ("ffn", ffn), ("attention", attention)):
         isomerge.apply(part, source, out=tmp_path / name)
         assert torch.allclose(logits(tmp_path / name, images), logits(source, images), atol=1e-4)
-        apart.append(isomerge.distance(anchor, tmp_path / name, spaces="none")["distance"]["before"])
+        apart.append(isomerge.diff(anchor, tmp_path / name, spaces="none")["distance"]["before"])
     assert apart[0] < min(apart[1:])  # each part comes closer by itself, both together closest
-    assert max(apart[1:]) < isomerge.distance(anchor, source, spaces="none")["distance"]["before"]
+    assert max(apart[1:]) < isomerge.diff(anchor, source, spaces="none")["distance"]["before"]
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_plane(pair: tuple[Path, Path], seen: Path, stored: Callable, isomerge: 
     assert [plane["name"] for plane in report["planes"]] == ["as stored", "aligned, ff"]
     plane = report["planes"][0]
     assert (len(plane["losses"]), len(plane["losses"][0])) == (3, 3)
-    wanted = api.distance(*pair, spaces="none")["distance"]["before"]
+    wanted = api.diff(*pair, spaces="none")["distance"]["before"]
     assert plane["corners"][1]["x"] == pytest.approx(wanted, rel=1e-5)
     lines = isomerge(
         "barrier", *pair, "--data", seen, "--points", 3, "--spaces", "none", "--json", tmp_path / "y.json"

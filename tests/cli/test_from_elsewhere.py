@@ -94,7 +94,7 @@ def test_an_adapter_names_its_base_for_every_folder(here: Path, monkeypatch: pyt
     assert json.loads((here / "lora" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
         here / "a"
     )
-    assert library.distance(here / "lora", here / "b")["distance"]["before"] >= 0
+    assert library.diff(here / "lora", here / "b")["distance"]["before"] >= 0
 
 
 def test_names_that_are_no_paths_stay(here: Path) -> None:

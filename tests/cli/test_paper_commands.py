@@ -115,7 +115,7 @@ def test_git_rebasin_by_activations_finds_a_permutation(models: list[Path], seen
     spec = permutation_spec(model.spec)
     drawn = random_alignment(spec, model.blocks, torch.Generator().manual_seed(1))
     library.apply(in_declared_groups(model.spec, dict(drawn.elements)), models[0], out=tmp_path / "twin")
-    before = library.distance(models[0], tmp_path / "twin", spaces="none")["distance"]["before"]
+    before = library.diff(models[0], tmp_path / "twin", spaces="none")["distance"]["before"]
     _, report = library.align(
         tmp_path / "twin", onto=models[0], out=tmp_path / "back", match="git-rebasin-acts", data=seen, align=True
     )

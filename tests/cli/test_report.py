@@ -191,7 +191,7 @@ def test_what_the_api_returns_draws_itself(pair: tuple[Path, Path], seen: Path, 
     """Reports are dicts with a notebook form."""
     a, b = pair
     _, aligned = api.align(a, onto=b, out=tmp_path / "x", spaces="ff")
-    found = [aligned, api.merge(pair, out=tmp_path / "out", spaces="ff"), api.distance(a, b), api.verify(a, a)]
+    found = [aligned, api.merge(pair, out=tmp_path / "out", spaces="ff"), api.diff(a, b), api.verify(a, a)]
     found += [api.barrier(a, b, data=seen, points=3, spaces="none"), api.inspect(a)]
     for report in found:
         assert isinstance(report, dict)

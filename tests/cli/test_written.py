@@ -18,7 +18,7 @@ from solve.disguises import single
 COMPUTES = (
     "align",
     "merge",
-    "distance",
+    "diff",
     "stats",
     "generate",
     "discover",

@@ -280,7 +280,7 @@ def test_an_open_checkpoint_in_memory(tmp_path: Path) -> None:
     """Functions that take open checkpoints take tensors in memory: distance, inspection, alignment, merging."""
     home = server("gpt2")
     one, two = in_memory(home.state, home.config, ref="one"), in_memory(home.twin(1), home.module.config, ref="two")
-    report = isomerge.distance(one, two)
+    report = isomerge.diff(one, two)
     assert report["models"] == ["one", "two"]
     assert report["distance"]["after"] < 1e-4 * report["distance"]["norm"]
     assert report["distance"]["before"] > 0.1 * report["distance"]["norm"]

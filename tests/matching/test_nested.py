@@ -134,7 +134,7 @@ def test_a_fibre_over_spaces_that_meet_is_refused(tmp_path: Path) -> None:
     a, b = (save_toy("llama", tmp_path / str(seed), seed=seed) for seed in (0, 1))
     remember(text, config_of(a), {"proven": True, "refuted": None})  # it is not true: the law would refuse it first
     with pytest.raises(IsomergeError, match=r"mine\.spec: space sq lies over one of .*leave sq out"):
-        isomerge.distance(a, b, spec=tmp_path / "mine.spec")
+        isomerge.diff(a, b, spec=tmp_path / "mine.spec")
 
 
 MEETING = {

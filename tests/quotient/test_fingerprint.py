@@ -397,10 +397,10 @@ def test_diff_knows_kin_in_another_basis(tmp_path: Path) -> None:
     is matched."""
     a = save_toy("llama", tmp_path / "a", dtype=torch.float32)
     tuned = turn("llama", perturb(a, tmp_path / "near", 0.1), tmp_path / "tuned", 3)
-    report = isomerge.distance(a, tuned)
+    report = isomerge.diff(a, tuned)
     assert report["relative"]["before"] > 0.9
     assert report["relative"]["after"] < 0.2
     assert report["fingerprints"]["verdict"] == "derived from one base"
     assert "misaligned" in report["verdict"]
     b = save_toy("llama", tmp_path / "b", seed=5, dtype=torch.float32)
-    assert "derived" not in isomerge.distance(a, b)["verdict"]
+    assert "derived" not in isomerge.diff(a, b)["verdict"]

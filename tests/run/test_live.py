@@ -97,7 +97,8 @@ def test_data_in_every_form(folders: dict[str, Path], tmp_path: Path) -> None:
     [
         (7, "is a int: give a path"),
         ([], "has no batch"),
-        (["a text"], "texts are given as a file"),
+        (["a text"], "--data, text 1 has no image, which this checkpoint reads"),
+        (["a text", 3], "batch 0 is a str: give mappings of tensors .* or pairs of images and labels; texts alone"),
         ([{"pixel_values": [1, 2]}], "pixel_values of batch 0 is no tensor"),
         (
             [{"input_ids": torch.ones(2, 3)}, {"input_ids": torch.ones(2, 4)}],

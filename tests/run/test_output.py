@@ -526,7 +526,7 @@ def test_prefix_makes_no_difference(pair: Callable, tmp_path: Path) -> None:
             found[name.removeprefix("transformer.")] = found.pop(name)
 
     bare = edit(Path(shutil.copytree(b, tmp_path / "bare")), strip)
-    assert isomerge.distance(b, bare)["verdict"] == "same function, same weights"
+    assert isomerge.diff(b, bare)["verdict"] == "same function, same weights"
     isomerge.merge([a, b], out=tmp_path / "one")
     isomerge.merge([a, bare], out=tmp_path / "two")
     assert equal(tensors(tmp_path / "one"), tensors(tmp_path / "two"))
@@ -580,7 +580,7 @@ def test_live_modules(pair: Callable, tmp_path: Path) -> None:
         isomerge.merge(models, out=tmp_path / f"live{number}")
         assert equal(tensors(tmp_path / "folders"), tensors(tmp_path / f"live{number}"))
     assert isomerge.verify(live_a, a)["same"]
-    assert isomerge.distance(isomerge.open(a), live_b)["distance"]["before"] > 1
+    assert isomerge.diff(isomerge.open(a), live_b)["distance"]["before"] > 1
     with pytest.raises(IsomergeError, match=r"dict is no model"):
         isomerge.merge([a, {}], out=tmp_path / "no")
 

@@ -170,7 +170,7 @@ def test_a_relative_in_another_basis(llamas: dict[str, Path], tmp_path: Path) ->
     assert any("--spaces all" in step["command"] for step in chosen["verdict"]["next"])
     assert "spaces: default" in (tmp_path / "default" / "isomerge_recipe.yml").read_text()
     assert isomerge.align(turned, onto=a)[1]["spaces"] == "all"
-    assert isomerge.distance(a, turned)["spaces"] == "all"
+    assert isomerge.diff(a, turned)["spaces"] == "all"
 
 
 def advised(verdict: dict[str, Any], tmp_path: Path) -> list[list[str]]:

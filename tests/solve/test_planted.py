@@ -95,8 +95,8 @@ def test_verdicts(name: str, tmp_path: Path) -> None:
         moved_tuned: "related but misaligned: align before merging",
     }
     for model, verdict in words.items():
-        assert isomerge.distance(a, model)["verdict"] == verdict
-    found = isomerge.distance(a, other)
+        assert isomerge.diff(a, model)["verdict"] == verdict
+    found = isomerge.diff(a, other)
     assert found["verdict"].startswith("unrelated")
     assert not found["same"]
     assert 1 < found["relative"]["after"] < found["relative"]["before"]

@@ -243,9 +243,9 @@ def test_layers_that_are_not_understood_are_left_alone(tmp_path: Path, monkeypat
     with torch.no_grad():
         midpoint = Midpoint(solver)
         assert FunctionalMatch(midpoint, batches).layers
-        monkeypatch.setattr(rematch, "activation_of", lambda module: quick)
+        monkeypatch.setattr(rematch, "activations_of", lambda module: [quick])
         assert not FunctionalMatch(midpoint, batches).layers
-        monkeypatch.setattr(rematch, "activation_of", lambda module: None)
+        monkeypatch.setattr(rematch, "activations_of", lambda module: [])
         assert not FunctionalMatch(midpoint, batches).layers
 
 

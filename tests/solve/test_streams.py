@@ -295,15 +295,15 @@ def test_diff_matches_the_stream(tmp_path: Path) -> None:
     a, other = single("llama", tmp_path / "a"), single("llama", tmp_path / "b", 5)
     near = perturb(a, tmp_path / "near", 0.05)
     moved = turn("llama", near, tmp_path / "moved", 3)
-    found = isomerge.distance(a, moved)
+    found = isomerge.diff(a, moved)
     assert found["verdict"].startswith("derived from one base")
     assert "--spaces all" in found["verdict"]
-    assert "try --spaces all" in isomerge.distance(a, other)["verdict"]
-    found = isomerge.distance(a, moved, spaces="all")
+    assert "try --spaces all" in isomerge.diff(a, other)["verdict"]
+    found = isomerge.diff(a, moved, spaces="all")
     assert found["relative"]["after"] < 0.1 < 1 < found["relative"]["before"]
     assert found["verdict"].startswith("related but misaligned")
-    assert isomerge.distance(a, other, spaces="all")["verdict"].startswith("unrelated: trained apart")
-    assert "--spaces" not in isomerge.distance(single("bert", tmp_path / "c"), a_body(tmp_path))["verdict"]
+    assert isomerge.diff(a, other, spaces="all")["verdict"].startswith("unrelated: trained apart")
+    assert "--spaces" not in isomerge.diff(single("bert", tmp_path / "c"), a_body(tmp_path))["verdict"]
 
 
 def a_body(folder: Path) -> Path:

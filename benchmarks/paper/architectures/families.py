@@ -60,7 +60,7 @@ def name_of(pair: tuple[str, str]) -> str:
 def distance(pair: tuple[str, str], spaces: str) -> dict[str, Any]:
     """How far apart, as stored and matched."""
     one, two = (DATA / name for name in pair)
-    found = isomerge.distance(one, two, spaces=spaces, allow_pickle=True)
+    found = isomerge.diff(one, two, spaces=spaces, allow_pickle=True)
     parts = {key: found["distance"][key] for key in ("before", "after", "norm")}
     return {**parts, "verdict": found["verdict"]}
 

@@ -101,7 +101,7 @@ def move(name: str, pair: str, out: Path) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "processor_seconds": round(work, 2),
         "distance_stored": report["distance"]["before"],
-        "distance": isomerge.distance(anchor, out, spaces="none")["distance"]["before"],
+        "distance": isomerge.diff(anchor, out, spaces="none")["distance"]["before"],
     }
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 HOMES = {
     "checking": ["fsck"],
-    "comparing": ["distance", "fingerprint", "inspect", "orbit_distance", "similarity", "verify"],
+    "comparing": ["diff", "fingerprint", "inspect", "orbit_distance", "similarity", "verify"],
     "discovering": ["discover"],
     "evaluating": ["evaluate"],
     "generating": ["generate"],
+    "listing": ["architectures", "methods"],
     "measuring": ["barrier", "report", "stats"],
     "merging": ["extract_lora", "merge"],
     "moving": ["align", "apply", "canon"],

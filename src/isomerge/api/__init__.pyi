@@ -14,10 +14,11 @@ from isomerge.symmetry.alignment import Alignment
 __all__ = [
     "align",
     "apply",
+    "architectures",
     "barrier",
     "canon",
+    "diff",
     "discover",
-    "distance",
     "evaluate",
     "extract_lora",
     "fingerprint",
@@ -25,6 +26,7 @@ __all__ = [
     "generate",
     "inspect",
     "merge",
+    "methods",
     "open",
     "orbit_distance",
     "prove",
@@ -40,6 +42,8 @@ def align(
     onto: Any,
     out: str | Path | None = None,
     align: bool | str = "auto",
+    loss: Callable[..., Any] | None = None,
+    tokenizer: Any = None,
     observer: Observer = ...,
     spaces: str | None = None,
     layers: str | None = None,
@@ -96,12 +100,18 @@ def apply(
     push_to_hub: str | None = None,
     private: bool = False,
 ) -> Any: ...
+def architectures(
+    *,
+    imports: str | Path | Sequence[str | Path] = (),
+) -> dict[str, Any]: ...
 def barrier(
     one: Any,
     two: Any,
     third: Any = None,
     *,
-    data: str | Path | Examples,
+    data: Any,
+    loss: Callable[..., Any] | None = None,
+    tokenizer: Any = None,
     points: int = 25,
     grid: int = 21,
     spaces: str | Sequence[str] | None = None,
@@ -136,15 +146,7 @@ def canon(
     push_to_hub: str | None = None,
     private: bool = False,
 ) -> tuple[Alignment, dict[str, Any]]: ...
-def discover(
-    model: Any,
-    *,
-    out: str | Path | None = None,
-    seed: int = 0,
-    overwrite: bool = False,
-    observer: Observer = ...,
-) -> dict[str, Any]: ...
-def distance(
+def diff(
     one: Any,
     two: Any,
     *,
@@ -155,12 +157,22 @@ def distance(
     observer: Observer = ...,
     imports: str | Path | Sequence[str | Path] = (),
 ) -> dict[str, Any]: ...
+def discover(
+    model: Any,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    observer: Observer = ...,
+) -> dict[str, Any]: ...
 def evaluate(
     models: Sequence[Any],
     *,
     data: Any = None,
     tasks: Sequence[str] = (),
     batch_size: int = 32,
+    loss: Callable[..., Any] | None = None,
+    tokenizer: Any = None,
     observer: Observer = ...,
     length: int = 128,
     device: str = "cpu",
@@ -231,7 +243,9 @@ def merge(
     models: Sequence[Any] | str | Path,
     *,
     out: str | Path | None = None,
-    repair: str | Path | Examples | None = None,
+    repair: Any = None,
+    loss: Callable[..., Any] | None = None,
+    tokenizer: Any = None,
     observer: Observer = ...,
     method: str = "linear",
     weights: Sequence[float] | None = None,
@@ -284,6 +298,10 @@ def merge(
     match: str = "isomerge",
     transport: Mapping[str, Any] | Sequence[str] = (),
 ) -> Any: ...
+def methods(
+    *,
+    imports: str | Path | Sequence[str | Path] = (),
+) -> dict[str, Any]: ...
 def open(
     model: str | Path,
     *,
@@ -338,8 +356,9 @@ def similarity(
 def stats(
     model: Any,
     *,
-    data: str | Path | Examples,
+    data: Any,
     out: str | Path,
+    tokenizer: Any = None,
     rows: int = 1024,
     limit: int | None = None,
     length: int = 128,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.commands.opening import pair_solver, recognised
+from isomerge.errors import IsomergeError
 from isomerge.evidence.inspection import inspection
 from isomerge.evidence.outputs import compare_outputs
 from isomerge.evidence.report.notebook import Report
@@ -28,7 +29,7 @@ from isomerge.solve.standing import chosen_spaces, standings
 
 
 @checked(ImportOptions)
-def distance(
+def diff(
     one: Any,
     two: Any,
     *,
@@ -88,6 +89,11 @@ def verify(
 
     with pair_solver(one, two, "default", None, spec, allow_pickle, guard=False) as solver:
         apart = 0.0
+        if run and (own := solver.anchor.checkpoint.own) is not None:
+            raise IsomergeError(
+                f"--run draws inputs for classes of transformers: leave it out, and compare what both modules of "
+                f"{type(own.module).__name__} give for inputs of yours"
+            )
         if run:  # first: a class that does not run on random inputs is told of before tensors are matched
             with on_disk(solver.anchor.checkpoint) as left, on_disk(solver.source.checkpoint) as right:
                 apart = compare_outputs(left, right)

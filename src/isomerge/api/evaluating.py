@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from isomerge.api.live_inputs import opened_data, own_models
 from isomerge.commands.evaluating import evaluate_models
 from isomerge.evidence.report.notebook import Report
 from isomerge.options import ExamplesOptions, OpeningOptions
@@ -19,6 +20,8 @@ def evaluate(
     data: Any = None,
     tasks: Sequence[str] = (),
     batch_size: int = 32,
+    loss: Callable[..., Any] | None = None,
+    tokenizer: Any = None,
     observer: Observer = quiet,
     **options: Any,
 ) -> dict[str, Any]:
@@ -29,6 +32,7 @@ def evaluate(
         data: labelled examples, or text for language models: a path, batches, a loader, a function.
         tasks: of lm-evaluation-harness, which must be installed; every model is then a folder or a hub id.
         batch_size: examples that are run at a time.
+        loss, tokenizer: of modules of one's own, and of texts; see `isomerge.merge`.
         observer: told of progress.
         options: how many examples, how long, where models run, and how they are opened.
 
@@ -39,6 +43,10 @@ def evaluate(
     Raises:
         IsomergeError: neither data nor tasks, data without labels, or no harness.
     """
+    models = own_models(models, loss)
+    if models and data is not None:
+        how = ExamplesOptions.of(options)
+        data = opened_data(data, models[0], tokenizer, limit=how.limit, length=how.length)
     return Report(
         evaluate_models(
             models,

@@ -12,6 +12,8 @@ from torch import nn
 
 from isomerge.checkpoint.dtypes import STORED_FLOATS, torch_dtype
 from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.own_class import ATTRIBUTE, OwnClass, is_own
+from isomerge.checkpoint.reader import Checkpoint
 from isomerge.observe.live.modules import load_module
 
 
@@ -26,11 +28,21 @@ def live(write: Callable[[Path], Any], like: Any) -> nn.Module:
     with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
         out = Path(scratch) / "model"
         report = write(out)
-        device, dtype = "cpu", _stored_dtype(out)
+        device, dtype, own = "cpu", _stored_dtype(out), None
+        if isinstance(like, Checkpoint):
+            own = like.own
+            like = None if own is None else own.module
+        elif is_own(like):
+            own = OwnClass(like)
         if isinstance(like, nn.Module):
             first = next((p for p in like.parameters() if p.is_floating_point()), None)
             device, dtype = (device, dtype) if first is None else (str(first.device), first.dtype)
-        module: Any = load_module(out, dtype, device)
+        module: Any = load_module(out, dtype, device, own=own)
+    if own is not None:
+        delattr(module, ATTRIBUTE)
+        module.train(own.module.training)
+        for new, old in zip(module.parameters(), own.module.parameters(), strict=True):
+            new.requires_grad_(old.requires_grad)
     module.isomerge_report = report
     if hasattr(module, "name_or_path"):
         module.name_or_path = ""  # the folder is gone

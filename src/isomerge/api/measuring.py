@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isomerge.api.live_inputs import opened_data, own_models
 from isomerge.commands.measuring import planned_barrier, planned_stats
 from isomerge.commands.opening import dtype_name
 from isomerge.evidence.report.folder import read_output
@@ -26,7 +27,9 @@ def barrier(
     two: Any,
     third: Any = None,
     *,
-    data: str | Path | Examples,
+    data: Any,
+    loss: Callable[..., Any] | None = None,
+    tokenizer: Any = None,
     points: int = 25,
     grid: int = 21,
     spaces: str | Sequence[str] | None = None,
@@ -45,7 +48,9 @@ def barrier(
 
     Args:
         one, two, third: models of one architecture; the first is the anchor, onto which the others are aligned.
-        data: labelled examples, or what `isomerge.observe.data.opening_data.open_data` opens for the first model.
+        data: labelled examples: a path or what else `isomerge.observe.data.opening_data.open_data` opens for the
+            first model, batches, a loader, a function.
+        loss, tokenizer: of modules of one's own, and of texts; see `isomerge.merge`.
         points: along a line, both ends included; odd.
         grid: points along each side of a plane.
         spaces: after alignment in these spaces (one selection, or several), beside the models as stored; ``none``
@@ -67,8 +72,10 @@ def barrier(
         IsomergeError: models or data do not fit together, or an option is wrong.
     """
 
+    models = own_models([one, two] if third is None else [one, two, third], loss)
+    data = opened_data(data, models[0], tokenizer, limit=limit, length=length)
     with planned_barrier(
-        [one, two] if third is None else [one, two, third], data=data, points=points, grid=grid, spaces=spaces,
+        models, data=data, points=points, grid=grid, spaces=spaces,
         aligned=aligned, batch_size=batch_size, limit=limit, length=length, device=device, png=png, spec=spec,
         allow_pickle=allow_pickle, max_memory=max_memory, observer=observer,
     ) as planned:  # fmt: skip
@@ -122,8 +129,9 @@ def report(
 def stats(
     model: Any,
     *,
-    data: str | Path | Examples,
+    data: Any,
     out: str | Path,
+    tokenizer: Any = None,
     rows: int = 1024,
     limit: int | None = None,
     length: int = 128,
@@ -143,8 +151,9 @@ def stats(
 
     Args:
         model: a folder, hub id, open checkpoint or live module.
-        data: examples, or what `isomerge.observe.data.opening_data.open_data` opens; no labels needed but for
+        data: examples, as of `barrier`; no labels needed but for
             ``fisher_labels="given"``.
+        tokenizer: of texts; see `isomerge.merge`.
         out: the safetensors file; see `docs/lab/activations.md` for what is in it.
         rows: rows of activations that are kept of every place; models to be matched need equal data, ``rows`` and
             ``batch_size``.
@@ -168,6 +177,8 @@ def stats(
         IsomergeError: model or data do not fit together, or an option is wrong; nothing is written.
     """
 
+    (model,) = own_models([model])
+    data = opened_data(data, model, tokenizer, limit=limit, length=length)
     with planned_stats(
         model, data=data, out=out, rows=rows, limit=limit, length=length, batch_size=batch_size, device=device,
         dtype=dtype_name(dtype) or dtype, kinds=kinds, labels=fisher_labels, seed=seed, spec=spec,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from isomerge.api.live import live
+from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.layer_selection import with_selected_layers
 from isomerge.commands.merging import merge_of, planned_merge
 from isomerge.commands.opening import recognised
 from isomerge.evidence.report.notebook import Report
 from isomerge.merging.adapter.extract_lora import extract_lora as extract
-from isomerge.observe.data.examples import Examples
 from isomerge.options import (
     FusingOptions,
     ImportOptions,
@@ -34,7 +34,9 @@ def merge(
     models: Sequence[Any] | str | Path,
     *,
     out: str | Path | None = None,
-    repair: str | Path | Examples | None = None,
+    repair: Any = None,
+    loss: Callable[..., Any] | None = None,
+    tokenizer: Any = None,
     observer: Observer = quiet,
     **options: Any,
 ) -> Any:
@@ -49,6 +51,11 @@ def merge(
             ``isomerge_report``.
         repair: data on which the merged model's activations are re-normalised to the models' (REPAIR, Jordan et al.
             2023).
+        loss: of modules of one's own: a function of their outputs and labels (where there are none, the batch) that
+            gives the mean loss of a batch; by default what outputs and labels are decides.
+        tokenizer: of texts, where no folder of the first model has one: a tokenizer of transformers or tokenizers,
+            the name or folder of one, for modules of one's own also a function from a text to ids. Data are then
+            texts, or files of them.
         observer: told of progress.
         options: the method and what the models are to it, what may move, what is looked at beside the weights, and
             how it is read, written and run. A list in ``parameters`` has one number per model. Methods that need
@@ -60,8 +67,13 @@ def merge(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
+    first: Any = None
+    if not isinstance(models, (str, Path)):
+        models = own_models(models, loss)
+        first = models[0] if models else None
+        options = with_examples({"repair": repair, **options}, ("data", "learn", "repair"), first, tokenizer)
+        repair = options.pop("repair")
     if out is None:
-        first = None if isinstance(models, (str, Path)) else next(iter(models), None)
         return live(lambda folder: merge(models, out=folder, repair=repair, observer=observer, **options), first)
     opening, writing = OpeningOptions.of(options), OutputOptions.of(options)
     asked = merge_of(

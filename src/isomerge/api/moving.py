@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from isomerge.api.live import live
+from isomerge.api.live_inputs import own_models, with_examples
 from isomerge.commands.aligning import planned_align, planned_apply, planned_canon
 from isomerge.evidence.report.notebook import Report
 from isomerge.options import (
@@ -30,6 +32,8 @@ def align(
     onto: Any,
     out: str | Path | None = None,
     align: bool | str = AUTO,
+    loss: Callable[..., Any] | None = None,
+    tokenizer: Any = None,
     observer: Observer = quiet,
     **options: Any,
 ) -> tuple[Alignment, dict[str, Any]]:
@@ -41,6 +45,7 @@ def align(
             files).
         align: ``auto``: a source that is aligned already, as a fine-tune of the same base is, is left as it is;
             True: it is matched.
+        loss, tokenizer: of modules of one's own, and of texts; see `isomerge.merge`.
         observer: told of progress.
         options: what may move, what is looked at beside the weights (``data`` and ``learn`` are examples, or what
             `isomerge.observe.data.opening_data.open_data` opens for the anchor), and how it is read, written and
@@ -53,6 +58,8 @@ def align(
     Raises:
         IsomergeError: the models do not fit together, or an option is wrong; nothing is written.
     """
+    source, onto = own_models([source, onto], loss)
+    options = with_examples(options, ("data", "learn"), onto, tokenizer)
     with planned_align(
         source,
         onto,
@@ -126,6 +133,8 @@ def canon(
     Raises:
         IsomergeError: a model that cannot be read, or a gain of zero, which cannot be folded.
     """
+    (model,) = own_models([model])
+    options = with_examples(options, ("data",), model)
     with planned_canon(
         model,
         out,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isomerge.archs import plug_in_parts
+from isomerge.checkpoint.own_class import own_config
 from isomerge.commands.proof import text_of
 from isomerge.discovery.building import real_config, specimens
 from isomerge.discovery.checkpoint import read_config
@@ -95,8 +96,7 @@ def _specimens(
     if module is None and inputs is not None and hasattr(model, "named_parameters"):
         module = model
     if module is not None and module is model:
-        own: Any = getattr(model, "config", None) or {}
-        ref, config = type(model).__name__, dict(own.to_dict() if hasattr(own, "to_dict") else own)
+        ref, config = type(model).__name__, own_config(model)
     else:
         ref, config, _ = read_config(model)
     if module is not None and inputs is None:

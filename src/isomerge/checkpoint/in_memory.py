@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isomerge.checkpoint.dtypes import dtype_code
 from isomerge.checkpoint.header import TensorInfo
+from isomerge.checkpoint.own_class import OwnClass, is_own, own_config
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.checkpoint.stored_tensor import content_of
 from isomerge.errors import IsomergeError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _REMEDY = "give the state_dict of a transformers model, or its parameters as numpy arrays"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MemoryCheckpoint(Checkpoint):
     """A checkpoint whose tensors are in memory already; make one with `in_memory`.
 
@@ -78,19 +79,35 @@ def in_memory(tensors: Mapping[str, Any], config: Any, *, ref: str = "in memory"
     return MemoryCheckpoint(ref, where, config_of(config, ref), infos, {}, found, in_folder=False)
 
 
+def own_checkpoint(module: Any, loss: Callable[[Any, Any], Any] | None = None) -> MemoryCheckpoint:
+    """The checkpoint of a live module of one's own, which runs it as well; see `isomerge.checkpoint.own_class`.
+
+    Args:
+        module: a ``torch.nn.Module`` without ``save_pretrained``.
+        loss: see `OwnClass`.
+
+    Raises:
+        IsomergeError: a tensor without values, or of a type that safetensors has not.
+    """
+    found = in_memory(module.state_dict(), own_config(module), ref=type(module).__name__)
+    found.own = OwnClass(module, loss)
+    return found
+
+
 def as_reference(model: Any) -> str | Path | Checkpoint:
-    """A model of any kind that functions of the API take but a live module: a pair of a ``state_dict`` and its
-    configuration as a checkpoint in memory, references and open checkpoints as they are.
+    """A model of any kind that functions of the API take but a live module that saves itself: a pair of a
+    ``state_dict`` and its configuration, or a module of one's own, as a checkpoint in memory, references and open
+    checkpoints as they are.
 
     Raises:
         IsomergeError: it is none of these; see also `in_memory`.
     """
+    if is_own(model):
+        return own_checkpoint(model)
     if isinstance(model, tuple) and len(model) == 2:
         return in_memory(*model)
     if not isinstance(model, (str, Path, Checkpoint)):
-        raise IsomergeError(
-            f"{type(model).__name__} is no model: give a folder, a hub id, or a transformers module"
-        )
+        raise IsomergeError(f"{type(model).__name__} is no model: give a folder, a hub id, or a live module")
     return model
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from isomerge.checkpoint.checksums import Checksum, Sums, file_checksum, tensor_
 from isomerge.checkpoint.companions import companion_files
 from isomerge.checkpoint.disk import map_private, read_ahead, read_into
 from isomerge.checkpoint.header import TensorInfo
+from isomerge.checkpoint.own_class import OwnClass
 from isomerge.checkpoint.stamps import Stamp, stamps_here
 from isomerge.checkpoint.stored_tensor import as_described, as_tensor, changed, read_errors, stored_dtype
 from isomerge.errors import IsomergeError
@@ -39,7 +41,7 @@ class Derived:
     read: Recipe
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Checkpoint:
     """An open checkpoint: its configuration and the description of every tensor; no weights in memory.
 
@@ -66,6 +68,22 @@ class Checkpoint:
     """Of the tensors that were read; shared with the copies and views of this checkpoint."""
     _lent: tuple[Mapping[tuple[Path, int], Checksum], ...] = field(default=(), repr=False)
     """The same of the sources of a view, which sum what its recipes read."""
+    own: OwnClass | None = field(default=None, repr=False)
+    """What runs the tensors, where that is a module of one's own; None: what transformers builds."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.ref}: {', '.join(f'{n} {name}'.strip() for name, n in self._told())}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(n)}</td></tr>" for name, n in self._told())
+        return f"<table><caption>Checkpoint {escape(self.ref)}</caption><tbody>{rows}</tbody></table>"
+
+    def _told(self) -> list[tuple[str, str]]:
+        """What a line and a table say of it."""
+        kinds = " and ".join(sorted({info.dtype for info in self.tensors.values()}))
+        found = [("", str(self.config.get("model_type") or "no model_type")), ("tensors", str(len(self.tensors)))]
+        return [*found, ("", kinds or "empty"), ("MB", f"{self.nbytes / 1e6:.4g}"), *(("", o) for o in self.origin)]
 
     @property
     def nbytes(self) -> int:

@@ -10,14 +10,14 @@ from isomerge.options import ImportOptions, ReportOptions
 def architectures(*, importing: ImportOptions, telling: ReportOptions) -> None:
     """List the model types that have a spec text: isomerge's own, those of installed packages, and those that an
     imported module registers."""
-    from isomerge.archs import listing
+    import isomerge
     from isomerge.cli.console import Voice, write_json
 
     voice = Voice(telling.quiet)
-    rows, problems = listing()
-    for row in rows:
+    report = isomerge.architectures()
+    for row in report["architectures"]:
         more = "" if row["source"] == "isomerge" else f" from {row['source']}"
         voice.say(f"{row['model_type']}: {row['spec']}{more}")
-    for problem in problems:
+    for problem in report["problems"]:
         voice.warn(problem)
-    write_json(telling.json, {"command": "architectures", "architectures": rows, "problems": problems})
+    write_json(telling.json, report)

@@ -25,7 +25,7 @@ def diff(
 
     voice = Voice(telling.quiet, telling.verbose)
     with voice.progress("comparing") as observer:
-        report = isomerge.distance(
+        report = isomerge.diff(
             a,
             b,
             spaces=moving.spaces,

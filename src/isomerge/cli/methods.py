@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from isomerge.cli.grouped import grouped
 from isomerge.options import ImportOptions, ReportOptions
 
@@ -11,30 +9,19 @@ from isomerge.options import ImportOptions, ReportOptions
 @grouped
 def methods(*, importing: ImportOptions, telling: ReportOptions) -> None:
     """List the merge methods: what each does, its parameters, and whether it needs a base model."""
+    import isomerge
     from isomerge.cli.console import Voice, write_json
-    from isomerge.fusion.registry import source, with_plug_ins
 
     voice = Voice(telling.quiet)
-    rows: list[dict[str, Any]] = []
-    for method in with_plug_ins().values():
-        options = {
-            name: {
-                "per_model": option.per_model,
-                "default": None if option.required else option.default,
-                "required": option.required,
-                "type": option.kind.__name__,
-            }
-            for name, option in method.options.items()
-        }
-        row = {"method": method.name, "summary": method.summary, "base_model": method.base, "parameters": options}
-        rows.append(row | {"source": source(method)})
+    report = isomerge.methods()
+    for row in report["methods"]:
         words = [
             f"{name}{'' if o['required'] else '=' + str(o['default'])}{' (per model)' if o['per_model'] else ''}"
-            for name, o in options.items()
+            for name, o in row["parameters"].items()
         ]
-        base = {"none": "", "optional": " [base_model]", "required": " base_model,"}[method.base]
-        voice.say(f"{method.name}:{base} {', '.join(words)}".rstrip(" ,:"), style="bold")
-        voice.say(f"    {method.summary}")
-        if not method.built_in:
-            voice.say(f"    from {rows[-1]['source']}")
-    write_json(telling.json, {"command": "methods", "methods": rows})
+        base = {"none": "", "optional": " [base_model]", "required": " base_model,"}[row["base_model"]]
+        voice.say(f"{row['method']}:{base} {', '.join(words)}".rstrip(" ,:"), style="bold")
+        voice.say(f"    {row['summary']}")
+        if row["source"] != "isomerge":
+            voice.say(f"    from {row['source']}")
+    write_json(telling.json, report)

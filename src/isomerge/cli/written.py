@@ -88,8 +88,13 @@ class Writing(TyperCommand):
 
 NOTED_LATER = ("align", "merge")
 """Commands whose plan notes what is not used."""
-FUNCTIONS = {"diff": "distance", "eval": "evaluate"}
-"""Commands whose function in Python is called otherwise."""
+FUNCTIONS = {"eval": "evaluate"}
+"""Commands whose function in Python is called otherwise: eval is a word of Python's own."""
+ALONE = {
+    "demo": "it tells a story in the terminal, of calls of isomerge.align, merge, barrier and report",
+    "relational": "isomerge.relational is the package: its from_standard, save and load are what the command does",
+}
+"""Commands without a function of Python's door, and why."""
 IN_PYTHON = {
     "a": "one", "b": "two", "c": "third", "patch": "alignment",
 }  # fmt: skip

@@ -59,7 +59,7 @@ def recognised(
             for each in found:
                 others = [(text.file, part) for text, part in plug_in_parts(each.config)]
                 for file, config in others if spec is None else [(spec, each.config)]:
-                    demand_proof(file, each.ref, config)
+                    demand_proof(file, each.ref, config, own=each.checkpoint.own is not None)
         if untie and not any(model.unties for model in found):
             note("untie", "no head is tied to the embeddings where that stands in the way of a symmetry")
         yield found

@@ -14,13 +14,14 @@ from isomerge.discovery.trial import try_spec
 from isomerge.errors import IsomergeError
 
 
-def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any]) -> None:
+def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any], *, own: bool = False) -> None:
     """Refuse a text of the user's own that is not proven for a model; where it was not tried, it is tried now.
 
     Args:
         spec: the text's file.
         ref: what the user calls the model.
         config: its config.json.
+        own: whether it is a module of one's own, of which no tiny one can be made.
 
     Raises:
         IsomergeError: the law refutes the text, or it cannot be tried.
@@ -29,6 +30,11 @@ def demand_proof(spec: str | Path, ref: str, config: Mapping[str, Any]) -> None:
     text, spec_of = text_of(spec)
     assert text is not None
     report = recall(text, config)
+    if report is None and own:
+        raise IsomergeError(
+            f"{spec}: this text is not proven for {ref}: prove it once, with a tiny module of the class and what "
+            f"its forward takes: isomerge.prove(module, spec=..., inputs=...)"
+        )
     try:
         if report is None:
             report = try_spec(spec_of, specimens(real_config(config), 0, untied=False)).report()

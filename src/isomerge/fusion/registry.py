@@ -354,6 +354,28 @@ def source(method: Method) -> str:
     return origin(points[0]) if points else module_source(method.function.__module__)
 
 
+def described() -> list[dict[str, Any]]:
+    """All methods, a row of plain values for each: see `isomerge.methods`."""
+    return [
+        {
+            "method": method.name,
+            "summary": method.summary,
+            "base_model": method.base,
+            "parameters": {
+                name: {
+                    "per_model": option.per_model,
+                    "default": None if option.required else option.default,
+                    "required": option.required,
+                    "type": option.kind.__name__,
+                }
+                for name, option in method.options.items()
+            },
+            "source": source(method),
+        }
+        for method in with_plug_ins().values()
+    ]
+
+
 def code_of(method: Method) -> list[str]:
     """What a run's key has of a method's code: nothing of isomerge's own, of others their source and a digest of
     their module's text."""

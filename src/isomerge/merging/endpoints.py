@@ -54,7 +54,7 @@ def write_endpoints(
             here = [UnitResult.restored(r) for r in record["results"]]
             solver.given = Alignment.load(patch, solver.source.declared) if patch.is_file() else None
         model = recognise(folder, spec_file=solver.source.spec_file)
-        model.checkpoint.ref = solver.source.ref
+        model.checkpoint.ref, model.checkpoint.own = solver.source.ref, solver.source.checkpoint.own
         found.append(model)
         results.append(here)
     return [anchor, *found], results
@@ -126,4 +126,6 @@ def write_fused(
             own.finish({"command": "merge"}, {}, "")
         notes = [note for found in results for result in found for note in result.notes]
         stream.writer.commit("fused", {"notes": notes})
-    return recognise(folder, spec_file=first.spec_file)
+    fused = recognise(folder, spec_file=first.spec_file)
+    fused.checkpoint.own = first.checkpoint.own
+    return fused

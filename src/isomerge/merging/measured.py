@@ -58,7 +58,8 @@ def measured(plan: MergePlan, stream: StreamWriter, *, learned: bool) -> tuple[d
             models = []
         rows, together = _parents(models, examples, device, plan.output.max_memory)
         with stream.as_checkpoint() as folder:
-            merged = evaluate(load_module(folder, device=device), examples, batch_size_of(examples))
+            module = load_module(folder, device=device, own=plan.donor.checkpoint.own)
+            merged = evaluate(module, examples, batch_size_of(examples))
     except IsomergeError as error:
         return None, [f"nothing was measured: {error}"]
     report: dict[str, Any] = {

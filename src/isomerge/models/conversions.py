@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from isomerge.checkpoint.own_class import own_class_of
 from isomerge.errors import IsomergeError
 from isomerge.models.assembled import Piece
 
@@ -118,6 +119,8 @@ def _hidden(module: nn.Module, error: ImportError) -> IsomergeError:
 
 
 def _followed(module: nn.Module, shapes: Shapes) -> Conversion:
+    if own_class_of(module) is not None:  # loaded by name
+        return Conversion({name: name for name in shapes})
     _, converters = _conversions(module)
     of_pattern = {pattern: x for x in converters for pattern in x.source_patterns}
     live: Any = module.state_dict(keep_vars=True)

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isomerge.checkpoint.own_class import own_class_of
 from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import DISCRIMINATORS
 from isomerge.observe.data.examples import IGNORED, Examples
-from isomerge.observe.predictions import CLASSES, Prediction, prediction_of
+from isomerge.observe.live.own_modules import LABELS, called_with, first_output, own_loss_of
+from isomerge.observe.predictions import CLASSES, OwnLoss, Prediction, prediction_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ def logits_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """
 
     found = outputs_of(module, batch)
+    if own_class_of(module) is not None:
+        logits = first_output(module, found)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
     logits = getattr(found, "logits", None)
     logits = getattr(found, "prediction_logits", None) if logits is None else logits
     if logits is None and getattr(found, "start_logits", None) is not None:
@@ -85,7 +90,7 @@ def outputs_of(module: nn.Module, batch: Mapping[str, Tensor]) -> Any:
         if name != "labels"
     }
     try:
-        return module(**given)
+        return module(**given) if own_class_of(module) is None else called_with(module, {**batch, **given})
     except (IndexError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise IsomergeError("the device has too little memory: give a smaller --batch-size") from error
@@ -125,6 +130,8 @@ def targets_of(batch: Mapping[str, Tensor], logits: Tensor, kind: Prediction = C
         seen = batch.get("attention_mask", torch.ones_like(ids)) == 1
         labels = torch.full_like(ids, IGNORED)
         labels[:, :-1] = torch.where(seen[:, :-1] & seen[:, 1:], ids[:, 1:], IGNORED)
+    if isinstance(kind, OwnLoss):
+        return kind.targets(batch, logits)
     if kind is not CLASSES and labels is not None:
         return _numbers_of(batch, labels, logits)
     if labels is None:
@@ -206,9 +213,40 @@ def evaluate(module: nn.Module, examples: Examples, batch_size: int = 32) -> Mea
 
     tally = Tally(prediction_of(module, examples.tensors.get("labels")))
     with torch.no_grad():
-        for batch in examples.batches(batch_size):
+        for number, batch in enumerate(examples.batches(batch_size)):
+            if number == 0:
+                check_own_loss(module, batch, tally.kind)
             tally.add(logits_of(module, batch), batch)
     return tally.measure(len(examples))
+
+
+def check_own_loss(module: nn.Module, batch: Mapping[str, Tensor], kind: Prediction) -> None:
+    """Refuse a module of one's own that gives another loss than that of its outputs and labels, where no function
+    says how it is computed: nobody knows then what its labels are.
+
+    Raises:
+        IsomergeError: naming both losses.
+    """
+    own = own_class_of(module)
+    taken = LABELS in signature(module.forward).parameters
+    if own is None or own.loss is not None or not taken or LABELS not in batch:
+        return
+    first = next(module.parameters())
+    wide = first.dtype == torch.float64
+    given = {
+        name: x.to(first.device, torch.float64 if wide and x.is_floating_point() else None)
+        for name, x in batch.items()
+    }
+    with torch.no_grad():
+        found = called_with(module, given, labels=True)
+        theirs, logits = own_loss_of(found), logits_of(module, batch)
+        total, count, _ = kind.loss(logits, targets_of(batch, logits, kind))
+    ours = float(total) / max(count, 1)
+    if theirs is not None and abs(float(theirs) - ours) > 1e-3 * max(1.0, abs(ours)):
+        raise IsomergeError(
+            f"{type(module).__name__} gives a loss of {float(theirs):.4g}, and its outputs and labels make one of "
+            f"{ours:.4g}: give loss=, a function of outputs and labels, as it computes its loss"
+        )
 
 
 def divergence(

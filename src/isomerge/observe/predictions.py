@@ -11,7 +11,8 @@ count.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import log
 from typing import Any, ClassVar
 
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from isomerge.checkpoint.own_class import own_class_of
+from isomerge.errors import IsomergeError
 from isomerge.models.model_inputs import Inputs
 from isomerge.observe.data.examples import IGNORED
 
@@ -175,6 +178,76 @@ class Values(Prediction):
 
 
 CLASSES, LABELS, VALUES = Classes(), Labels(), Values()
+
+
+@dataclass(frozen=True)
+class OwnLoss(Prediction):
+    """Predictions of a module of one's own, with a loss of one's own; distances between models are those of
+    ``base``."""
+
+    function: Callable[[Any, Any], Any]
+    """From outputs and labels to the mean loss of a batch."""
+    base: Prediction
+
+    def unit(self, *, tokens: bool) -> str:
+        """Whatever the function measures in."""
+        return "units of loss="
+
+    def targets(self, batch: Mapping[str, Tensor], logits: Tensor) -> Any:
+        """What the function is given beside outputs: the labels, or the batch where it has none, on the device of
+        the outputs."""
+        labels = batch.get("labels")
+        if labels is not None:
+            return labels.to(logits.device)
+        return {name: x.to(logits.device) for name, x in batch.items()}
+
+    def loss(self, logits: Tensor, targets: Any) -> tuple[Tensor, int, int | None]:
+        """See `Prediction`; the mean loss of the batch, times its examples.
+
+        Raises:
+            IsomergeError: the function does not run on these, or gives no number.
+        """
+        try:
+            found = self.function(logits, targets)
+        except Exception as error:  # whatever the code of a function raises
+            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise IsomergeError(
+                f"loss= does not run on outputs {list(logits.shape)} and labels ({type(error).__name__}: "
+                f"{told[:160]}): give a function of outputs and labels"
+            ) from error
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            raise IsomergeError("loss= gives no single number: give a function whose result is the mean of a batch")
+        right = None
+        if (
+            self.base is CLASSES
+            and isinstance(targets, Tensor)
+            and targets.shape == logits.shape[:1]
+            and logits.ndim == 2
+        ):
+            right = int((logits.argmax(-1) == targets).sum())
+        return found.reshape(()) * len(logits), len(logits), right
+
+    def mean(self, logits: Sequence[Tensor]) -> Tensor:
+        """As of ``base``."""
+        return self.base.mean(logits)
+
+    def outcome(self, logits: Tensor) -> Tensor:
+        """As of ``base``."""
+        return self.base.outcome(logits)
+
+    def gap(self, logits: Tensor, wanted: Tensor) -> Tensor:
+        """As of ``base``."""
+        return self.base.gap(logits, wanted)
+
+    def divergence(self, target: Tensor, logits: Tensor) -> Tensor:
+        """As of ``base``."""
+        return self.base.divergence(target, logits)
+
+    def rounding(self, target: Tensor) -> float:
+        """As of ``base``."""
+        return self.base.rounding(target)
+
+
 KINDS: dict[str, Prediction] = {"classes": CLASSES, "labels": LABELS, "values": VALUES}
 
 
@@ -182,10 +255,15 @@ def prediction_of(module: nn.Module, labels: Tensor | None = None) -> Prediction
     """What the outputs of a module mean.
 
     Args:
-        module: a Hugging Face module; one without a config predicts classes.
+        module: a Hugging Face module, or one of one's own, which predicts values where the labels are floating
+            point, else classes; one without a config predicts classes.
         labels: those of the data, [n] or more axes, where there are some: floating-point labels of several outputs
             are several at once.
     """
+    own = own_class_of(module)
+    if own is not None:
+        base = VALUES if labels is not None and labels.is_floating_point() else CLASSES
+        return base if own.loss is None else OwnLoss(own.loss, base)
     config = getattr(module, "config", None)
     if not hasattr(config, "to_dict"):
         return CLASSES

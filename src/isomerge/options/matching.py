@@ -107,8 +107,9 @@ class MatchingOptions(Options):
     )  # fmt: skip
     transport: Mapping[str, Any] | Sequence[str] = option(
         (),
-        "A setting of --match ot-*: residual=averaging, weighted_scalar, weighted_matrix, no_residual or "
-        "only_residual; heads=across or within; queries=separate or shared; regularisation=0.06.",
+        "A setting of the OT fusions (--match ot-wts and others): residual=averaging, weighted_scalar, "
+        "weighted_matrix, no_residual or only_residual; heads=across or within; queries=separate or shared; "
+        "regularisation=0.06.",
         "--transport", kind=list[str] | None, read=lambda given: tuple(given or ()), default=None,
         panel="Matching", recipe=True,
     )  # fmt: skip

@@ -84,7 +84,8 @@ def spelled(name: str, about: Option) -> str:
 
 
 def switches() -> dict[str, str]:
-    """How Python writes what the command line switches on: of every declared option that is false by default."""
+    """How Python writes what the command line switches: on, of every declared option that is false by default; off,
+    of those that have a word for it."""
     found: dict[str, str] = {}
     groups = Options.__subclasses__()
     while groups:
@@ -93,6 +94,8 @@ def switches() -> dict[str, str]:
         for name, (declared, about) in group.declared().items():
             if declared.default is False and name not in COMMAND_LINE:
                 found[spelled(name, about).removeprefix("--")] = f"{name}=True"
+            off = (part for word in about.names for part in word.split("/") if part.startswith("--no-"))
+            found |= {word.removeprefix("--"): f"{name}=False" for word in off}
     return dict(sorted(found.items()))
 
 

@@ -114,7 +114,7 @@ def with_notes(result: Any, *, outermost: bool) -> Any:
         ]
     elif outermost:
         for text in found:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=4)
     return result
 
 
@@ -294,6 +294,8 @@ MATCHING: dict[str, Any] = {
     "seed": _seed,
     **_LEARNING,
 }
+_LIVE: dict[str, Any] = {"loss": REFUSED, "tokenizer": LATE}
+"""Of modules and texts in memory: Python's alone."""
 _SHOWN: dict[str, Any] = {"json": ALWAYS, "quiet": ALWAYS, "verbose": ALWAYS, "dry_run": ALWAYS}
 
 
@@ -304,7 +306,6 @@ def _basis(a: Asked) -> str | None:
 COMMAND_LINE: dict[str, dict[str, Any]] = {
     "align": {"save_alignment": ALWAYS}, "merge": {"report": ALWAYS}, "inspect": {"print_spec": ALWAYS},
     "report": {"page": ALWAYS}, "fingerprint": {"others": ALWAYS}, "demo": {"out": ALWAYS},
-    "methods": {"imports": ALWAYS}, "architectures": {"imports": ALWAYS},
 }  # fmt: skip
 """What only the command line has, beside what tells of a run (`_SHOWN`)."""
 TABLE: dict[str, dict[str, Any]] = {
@@ -314,6 +315,7 @@ TABLE: dict[str, dict[str, Any]] = {
         **_OPENING,
         **_OUTPUT,
         **_RUNNING,
+        **_LIVE,
         "align": ALWAYS,
         "spaces": ALWAYS,
         "layers": _layers,
@@ -335,6 +337,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "merge_base": _merge_base,
         "stats": _statistics,
         "repair": ALWAYS,
+        **_LIVE,
         "heads": LATE,
         "tokenizer_source": LATE,
         "source_bases": REFUSED,
@@ -362,7 +365,7 @@ TABLE: dict[str, dict[str, Any]] = {
         **dict.fromkeys(("model", "out", "anchors", "full", "chunk", "overwrite"), ALWAYS),
         "seed": _basis,
     },
-    "distance": {"one": ALWAYS, "two": ALWAYS, "spaces": ALWAYS, "layers": _layers, **_OPENING},
+    "diff": {"one": ALWAYS, "two": ALWAYS, "spaces": ALWAYS, "layers": _layers, **_OPENING},
     "orbit_distance": {"one": ALWAYS, "two": ALWAYS, "streams": ALWAYS, **_OPENING},
     "verify": {"one": ALWAYS, "two": ALWAYS, "run": ALWAYS, **_OPENING},
     "similarity": {"one": ALWAYS, "two": ALWAYS, "salt": ALWAYS, **_OPENING},
@@ -378,6 +381,8 @@ TABLE: dict[str, dict[str, Any]] = {
         "observer": ALWAYS,
     },
     "inspect": {"model": ALWAYS, **_OPENING},
+    "methods": {"imports": ALWAYS},
+    "architectures": {"imports": ALWAYS},
     "open": {"model": ALWAYS, "allow_pickle": ALWAYS},
     "fsck": {"out": ALWAYS, **_OPENING},
     "discover": {"model": ALWAYS, "out": ALWAYS, "seed": ALWAYS, "overwrite": _file, "observer": ALWAYS},
@@ -397,6 +402,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "overwrite": ALWAYS,
         **_OPENING,
         **_EXAMPLES,
+        "tokenizer": LATE,
         "kinds": ALWAYS,
         "rows": _with_activations,
         "dtype": _with_activations,
@@ -407,6 +413,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "models": ALWAYS,
         "data": ALWAYS,
         "tasks": ALWAYS,
+        **_LIVE,
         **_OPENING,
         **{name: acts for name, acts in _EXAMPLES.items() if name != "max_memory"},
     },
@@ -415,6 +422,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "two": ALWAYS,
         "third": ALWAYS,
         "data": ALWAYS,
+        **_LIVE,
         "points": REFUSED,
         "grid": REFUSED,
         "spaces": ALWAYS,

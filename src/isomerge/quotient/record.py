@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,17 @@ class Fingerprint:
 
     def __repr__(self) -> str:
         return f"<fingerprint {self.hash} of {self.ref or 'a model'}: {self.model_type}, {self.dtype}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = (
+            ("hash", self.hash),
+            ("model", self.ref or "–"),
+            ("architecture", self.model_type),
+            ("dtype", self.dtype),
+        )
+        body = "".join(f"<tr><td>{name}</td><td>{escape(value)}</td></tr>" for name, value in rows)
+        return f"<table><caption>Fingerprint</caption><tbody>{body}</tbody></table>"
 
     @property
     def dtype(self) -> str:

@@ -3,6 +3,7 @@ is read."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -15,10 +16,13 @@ from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from isomerge.errors import IsomergeError
+from isomerge.files import disk_errors, write_whole
 from isomerge.observe.data.examples import Examples
 from isomerge.options.option import Options
+from isomerge.options.python_words import in_python
 from isomerge.options.unused import TABLE, defaults_of, is_noting, note_idle, noting, with_notes
 from isomerge.plug_ins.command import importing, with_used
+from isomerge.remembered import folder
 
 IMPORTS = "imports"
 """The argument that `checked` itself follows: the function does not get it."""
@@ -51,6 +55,15 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
 
         @wraps(function)
         def call(*args: P.args, **named: P.kwargs) -> R:
+            outermost = not is_noting()
+            try:
+                return called(args, named, outermost)
+            except IsomergeError as error:
+                if outermost:  # else another door tells it
+                    error.in_python = in_python(error.sentence, function.__name__, full.parameters.keys())
+                raise
+
+        def called(args: Any, named: Any, outermost: bool) -> R:
             kinds = _kinds(function, full)
             for name in named:
                 if name not in kinds:
@@ -63,7 +76,8 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
                 raise IsomergeError(_call_text(function.__name__, full, args, named)) from None
             for name, value in bound.arguments.items():
                 bound.arguments[name] = _as_kind(name, value, kinds[name])
-            outermost = not is_noting()
+            if isinstance(text := bound.arguments.get("spec"), str) and "\n" in text:
+                bound.arguments["spec"] = written_spec(text)
             with importing(bound.arguments.get(IMPORTS)), noting():
                 if settled and function.__name__ in TABLE:
                     defaults = defaults_of(call)
@@ -77,6 +91,20 @@ def checked(*groups: type[Options], settled: bool = True) -> Callable[[Callable[
         return call
 
     return decorate
+
+
+def written_spec(text: str) -> Path:
+    """The file of a spec that was given as a text: kept where answers are (`isomerge.remembered`), as recipes name
+    it, and of one name whenever it is the same text.
+
+    Raises:
+        IsomergeError: it cannot be written.
+    """
+    file = folder() / "specs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.spec"
+    with disk_errors(file, "writing"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text.encode())
+    return file
 
 
 def _with_plug_ins(result: R) -> R:

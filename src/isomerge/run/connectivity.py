@@ -118,7 +118,8 @@ def run_barrier(
         with _aligned(models, chosen, options.max_memory) as (folders, reports):
             pairs = [measured([pair], report)[0] for pair, report in zip(pairs, reports, strict=False)]
             distance = [{key: report["distance"][key] for key in ("before", "after")} for report in reports]
-            moved = [load_module(folder, device=options.device) for folder in folders]
+            own = models[0].checkpoint.own
+            moved = [load_module(folder, device=options.device, own=own) for folder in folders]
         found.append((name, between(name, moved)))
         distances.append(distance)
         del moved

@@ -12,7 +12,7 @@ from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
-from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.data.opening_data import check_limit, open_data
 from isomerge.observe.live.generated import Generation, run_generate
 from isomerge.observe.read_files import data_key, file_stamp, shown
 from isomerge.options.unused import note
@@ -40,6 +40,7 @@ def open_given(
     """
     bounds = [n for n in (limit, matching.limit) if n is not None]
     if isinstance(ref, Examples):
+        check_limit(min(bounds, default=None))
         return ref.head(min(bounds)) if bounds else ref
     option = option or ("--data" if ref is matching.data or ref is not matching.learn else "--learn")
     least = min(bounds, default=None)

@@ -17,8 +17,11 @@ from isomerge.evidence.report.verdict import verdict_of
 
 
 class Report(dict[str, Any]):
-    """The report of a command: a ``dict`` in every way (``json.dumps``, ``==``, ``copy``), which a notebook shows
-    as figures."""
+    """The report of a command: a ``dict`` in every way (``json.dumps``, ``==``, ``copy``), which is told in one
+    line, and which a notebook shows as figures; ``dict(report)`` shows all of it."""
+
+    def __repr__(self) -> str:
+        return line_of(self)
 
     def _repr_html_(self) -> str | None:
         """The verdict, the figures or the values; None where a plain dict says more."""
@@ -26,6 +29,70 @@ class Report(dict[str, Any]):
             return fragment(self)
         except IsomergeError:  # changed by hand: the notebook then shows the dict
             return None
+
+
+def line_of(report: Mapping[str, Any]) -> str:
+    """A report in one line: of what command and which models, and what came out."""
+    command = report.get("command")
+    models = report.get("models") or [
+        report[name] for name in ("model", "out") if isinstance(report.get(name), str)
+    ]
+    refs = [str(model.get("model") if isinstance(model, Mapping) else model) for model in models]
+    told = [
+        " ".join(map(str, filter(None, ("isomerge", command)))),
+        *([" and ".join(short_names(refs))] if refs else []),
+    ]
+    came = [words for words in (tell(report) for tell in _TOLD) if words][:TOLD]
+    return f"<{' of '.join(told)}{': ' if came else ''}{', '.join(came)}; {len(report)} keys>"
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    verdict = report.get("verdict")
+    found = verdict.get("code") if isinstance(verdict, Mapping) else verdict
+    return str(found).replace("_", " ") if found else ""
+
+
+def _distance(report: Mapping[str, Any]) -> str:
+    distance = report.get("distance")
+    if isinstance(distance, (int, float)):
+        return f"distance {distance:.4g}"
+    if not isinstance(distance, Mapping) or not {"before", "after"} <= distance.keys():
+        return ""
+    before, after = distance["before"], distance["after"]
+    return f"distance {before:.4g} before and {after:.4g} after"
+
+
+def _loss(report: Mapping[str, Any]) -> str:
+    measured = report.get("measured")
+    if isinstance(measured, Mapping):
+        return f"loss {measured['merged']['loss']:.4g} {measured['unit']}"
+    lines = report.get("lines")
+    if report.get("command") == "barrier" and lines:
+        return f"barrier {lines[-1]['barrier']['entezari']:.4g} {report['unit']} ({lines[-1]['name']})"
+    rows = report.get("models") or ()
+    losses = ", ".join(f"{row['loss']:.4g}" for row in rows if isinstance(row, Mapping) and "loss" in row)
+    return f"loss {losses}" if losses else ""
+
+
+def _truths(report: Mapping[str, Any]) -> str:
+    said = (f"{name}: {_plain(report[name])}" for name in ("same", "proven", "sound") if name in report)
+    return ", ".join(said)
+
+
+def _counts(report: Mapping[str, Any]) -> str:
+    named = ("parameters", "examples", "taps", "layers", "rank", "methods", "redundant_dimensions")
+    counted = ((name, report.get(name)) for name in named)
+    return ", ".join(
+        f"{len(n) if isinstance(n, list) else n} {name.replace('_', ' ')}"
+        for name, n in counted
+        if isinstance(n, (int, list)) and not isinstance(n, bool)
+    )
+
+
+_TOLD = (_truths, _verdict, _loss, _distance, _counts)
+"""What may have come out, the weightiest first."""
+TOLD = 3
+"""As many of them are told."""
 
 
 def fragment(report: Mapping[str, Any]) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isomerge.checkpoint.own_class import own_class_of
 from isomerge.errors import IsomergeError
 from isomerge.fusion.forward.sequential_regression import default_ridge, regress, shares_of
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.aligned_modules import average
+from isomerge.observe.live.own_modules import first_output
 from isomerge.observe.losses import by_position, divergence, outputs_of
 from isomerge.observe.predictions import Prediction, prediction_of
 from isomerge.observe.stats.linear_modules import Rewritten
@@ -120,6 +122,8 @@ def _outputs(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, bo
     """Logits or last hidden states, float64, and whether they are logits."""
 
     found = outputs_of(module, batch)
+    if own_class_of(module) is not None:
+        return first_output(module, found).double(), True
     for name in ("logits", "prediction_logits", "last_hidden_state"):
         if (x := getattr(found, name, None)) is not None:
             return by_position(module, x).double(), name != "last_hidden_state"

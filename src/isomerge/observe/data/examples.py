@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING
 
 from isomerge.errors import IsomergeError
@@ -17,7 +18,7 @@ IGNORED = -100
 """The label of a position that is not predicted."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Examples:
     """Examples for one checkpoint.
 
@@ -46,6 +47,23 @@ class Examples:
                 raise IsomergeError(
                     f"{name} of example {example} have NaN or infinite numbers: make the data again"
                 )
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {shape} {dtype}" for name, shape, dtype in self._told())
+        return f"<{len(self)} examples, {'labelled' if self.labelled else 'without labels'}: {told}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(part)}</td>" for part in row) + "</tr>" for row in self._told()
+        )
+        about = f"{len(self)} examples, {'labelled' if self.labelled else 'without labels'}"
+        return f"<table><caption>{about}</caption><tbody>{rows}</tbody></table>"
+
+    def _told(self) -> list[tuple[str, str, str]]:
+        """Names, shapes and dtypes."""
+        named = self.tensors.items()
+        return [(name, str(list(x.shape)), str(x.dtype).removeprefix("torch.")) for name, x in named]
 
     def __len__(self) -> int:
         return next(iter(self.tensors.values())).shape[0]

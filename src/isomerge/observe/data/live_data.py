@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,20 @@ import torch
 
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
+from isomerge.observe.live.own_modules import LABELS, inputs_of
 
 
-def as_data(given: Any, option: str) -> str | Path | Examples | None:
+def as_data(given: Any, option: str, module: Any = None) -> str | Path | Examples | None:
     """Names of data and examples as they are; a function is called; batches are put together into examples.
 
     Args:
         given: what stands for data: None, a name, `Examples`, a function without arguments, a batch, or an iterable
             of batches, such as a DataLoader, which is read once and to its end. A batch is a mapping of tensors by
             the names of ``forward``'s arguments, with ``labels`` where there are some; or a pair of images [n,
-            channels, height, width] and labels [n].
+            channels, height, width] and labels [n]; for a module of one's own what its forward takes: a tensor, or
+            a tuple of them, the last one the labels where there is one more than forward needs.
         option: what errors name.
+        module: a module of one's own that is given the data.
 
     Raises:
         IsomergeError: something else, no batch at all, or batches that do not fit together.
@@ -38,7 +42,32 @@ def as_data(given: Any, option: str) -> str | Path | Examples | None:
             f"{option} is a {type(given).__name__}: give a path, examples, batches, a DataLoader, or a function "
             f"that gives them"
         )
-    return _together([_batch(one, number, option) for number, one in enumerate(given)], option)
+    named = _batch if module is None else partial(_own_batch, module)
+    found = _together([named(one, number, option) for number, one in enumerate(given)], option)
+    return found if module is None else Examples(found.tensors, labelled="labels" in found.tensors)
+
+
+def _own_batch(module: Any, one: Any, number: int, option: str) -> dict[str, Any]:
+    """A batch for a module of one's own, by the names of its forward's arguments."""
+    if isinstance(one, Mapping):
+        return _batch(one, number, option)
+    parts = [one] if isinstance(one, torch.Tensor) else one
+    kind = type(module).__name__
+    if not isinstance(parts, (tuple, list)) or not all(isinstance(x, torch.Tensor) for x in parts):
+        raise IsomergeError(
+            f"{option}: batch {number} is a {type(one).__name__}: give tensors, tuples of them, or dicts of them, "
+            f"as forward of {kind} takes them; texts alone are a list of them"
+        )
+    names, needed, _ = inputs_of(module)
+    names = names or [f"input{k}" for k in range(len(parts))]
+    count = len(parts) - (len(parts) > needed > 0)
+    if not needed <= count <= len(names):
+        raise IsomergeError(
+            f"{option}: batch {number} has {len(parts)} tensors, and forward of {kind} takes {', '.join(names)}: "
+            f"give these, and labels behind them where there are some"
+        )
+    labels = {LABELS: parts[-1]} if count < len(parts) else {}
+    return {**dict(zip(names, parts[:count], strict=False)), **labels}
 
 
 def _batch(one: Any, number: int, option: str) -> dict[str, Any]:
@@ -48,7 +77,7 @@ def _batch(one: Any, number: int, option: str) -> dict[str, Any]:
     if not isinstance(one, Mapping) or not one:
         raise IsomergeError(
             f"{option}: batch {number} is a {type(one).__name__}: give mappings of tensors by the names of "
-            f"forward's arguments, or pairs of images and labels; texts are given as a file"
+            f"forward's arguments, or pairs of images and labels; texts alone are a list of them"
         )
     found = {str(name): x for name, x in one.items() if isinstance(x, torch.Tensor)}
     if len(found) < len(one):

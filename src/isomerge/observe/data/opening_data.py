@@ -25,6 +25,16 @@ PACKED = (".arrow", ".gz", ".zip", ".npy", ".npz", ".pt", ".pth", ".pkl", ".bz2"
 """Files of data that are no text."""
 
 
+def check_limit(limit: int | None) -> None:
+    """Refuse fewer examples than one.
+
+    Raises:
+        IsomergeError: naming the option.
+    """
+    if limit is not None and limit < 1:
+        raise IsomergeError(f"--limit {limit}: at least one example is needed")
+
+
 def open_data(
     ref: str,
     folder: Path,
@@ -76,8 +86,7 @@ def open_data(
         IsomergeError: nothing is there, it cannot be read, or it does not fit the checkpoint.
     """
     check_given(ref, option)
-    if limit is not None and limit < 1:
-        raise IsomergeError(f"--limit {limit}: at least one example is needed")
+    check_limit(limit)
     if length < 2:
         raise IsomergeError(f"--length {length}: at least two tokens are needed")
     inputs = Inputs(config)

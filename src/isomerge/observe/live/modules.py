@@ -13,17 +13,26 @@ from torch import nn
 
 from isomerge.arithmetic import aligned
 from isomerge.checkpoint.opening import open_checkpoint
+from isomerge.checkpoint.own_class import OwnClass
 from isomerge.checkpoint.reader import Checkpoint
 from isomerge.errors import IsomergeError
 from isomerge.models.materialise import materialise
 from isomerge.models.recognised import Model
 from isomerge.models.transformers_classes import class_of, silent
 from isomerge.observe.live.accelerator import check_device
+from isomerge.observe.live.own_modules import load_own
 from isomerge.symmetry.language.spec import Spec
 
 
-def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Module:
-    """The Hugging Face module of a checkpoint, in eval mode, without code from the checkpoint.
+def load_module(
+    model: Model | str | Path,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    *,
+    own: OwnClass | None = None,
+) -> nn.Module:
+    """The module of a checkpoint, in eval mode, without code from the checkpoint: a Hugging Face one, or of one's
+    own.
 
     Its class is the one that ``architectures`` in config.json names; where there is none, the auto class for the
     head that is stored, or the bare body.
@@ -32,12 +41,15 @@ def load_module(model: Model | str | Path, dtype: torch.dtype | None = None, dev
         model: a recognised model, a folder or a hub id.
         dtype: of the parameters; float32 when None.
         device: where they are put, such as ``cuda``.
+        own: the class of one's own that runs it; of a recognised model the model's, when None.
 
     Raises:
         IsomergeError: transformers cannot load it, no such device, or weights of the module are not stored.
     """
 
     checkpoint = model.checkpoint if isinstance(model, Model) else open_checkpoint(model)
+    if (own := own or checkpoint.own) is not None:
+        return load_own(checkpoint, own, dtype, device)
     config, where, kind = (
         checkpoint.config,
         check_device(device),

@@ -22,7 +22,7 @@ from isomerge.models.recognised import Model
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.parameter_places import places_of, tied_names
 from isomerge.observe.losses import logits_of
-from isomerge.observe.predictions import CLASSES, prediction_of
+from isomerge.observe.predictions import CLASSES, OwnLoss, prediction_of
 from isomerge.observe.stats.likelihoods import labels_for, log_likelihoods
 from isomerge.observe.stats.linear_layers import is_mobile, plan_linears
 from isomerge.progress import Observer, quiet
@@ -76,7 +76,8 @@ def gather_fisher(
     """
 
     labels = labels_for(examples, labels)
-    if prediction_of(module, examples.tensors.get("labels")) is not CLASSES:
+    kind = prediction_of(module, examples.tensors.get("labels"))
+    if (kind.base if isinstance(kind, OwnLoss) else kind) is not CLASSES:
         raise IsomergeError(
             f"{model.ref} predicts values, or several labels at once, and Fisher information is gathered of "
             f"distributions "

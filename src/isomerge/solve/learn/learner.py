@@ -26,7 +26,7 @@ from torch import Tensor
 from isomerge.errors import IsomergeError
 from isomerge.observe.data.examples import Examples
 from isomerge.observe.live.substitution import substituted
-from isomerge.observe.losses import targets_of
+from isomerge.observe.losses import check_own_loss, targets_of
 from isomerge.observe.predictions import prediction_of
 from isomerge.progress import Observer
 from isomerge.solve.learn.elements import LearnedElements
@@ -81,6 +81,8 @@ class Learner:
             self.target = "labels" if own_text else "distill"
         if self.target == "labels" and not examples.labelled:
             raise IsomergeError("the data have no labels: learn with --learn-target distill")
+        if self.target == "labels":
+            check_own_loss(self.simplex.module, next(examples.batches(1)), self.kind)
         if len(examples) < 2:
             raise IsomergeError(
                 "--learn: a single example is too few, as one is held out to judge by: give more data"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isomerge.checkpoint.own_class import own_class_of
 from isomerge.matching.functional import (
     Activation,
     Layer,
@@ -37,6 +38,8 @@ DRAWN_FROM = 32 * ROWS
 TOGETHER = 8
 # The names under which configs say which activation function their layers have.
 ACTIVATIONS = ("dense_act_fn", "hidden_act", "activation_function", "hidden_activation", "activation")
+# Those that are tried where no config names one.
+COMMON = ("gelu", "relu", "silu", "gelu_pytorch_tanh", "tanh")
 # A layer whose hidden values differ from what its axes say by more than this fraction is not understood.
 UNDERSTOOD = 1e-3
 
@@ -69,16 +72,17 @@ def voted_elements(solver: StreamSolver, unit: Unit) -> dict[str, Tensor]:
     return {name: solver.pair.votes[name] for name in unit.votes}
 
 
-def activation_of(module: nn.Module) -> Activation | None:
-    """The activation function that a module's config names."""
+def activations_of(module: nn.Module) -> list[Activation]:
+    """The activation function that a module's config names; the common ones, to be tried, of a module of one's own
+    that names none."""
     from transformers.activations import ACT2FN
 
-    config: Any = module.config
+    config: Any = getattr(module, "config", None)
     for key in ACTIVATIONS:
-        name = getattr(config, key, None)
+        name = config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
         if isinstance(name, str) and name in ACT2FN:
-            return ACT2FN[name]
-    return None
+            return [ACT2FN[name]]
+    return [] if own_class_of(module) is None else [ACT2FN[name] for name in COMMON]
 
 
 class FunctionalMatch:
@@ -92,18 +96,22 @@ class FunctionalMatch:
     def __init__(self, midpoint: Midpoint, batches: Sequence[Mapping[str, Tensor]]) -> None:
         self.midpoint, self.solver, self.batches = midpoint, midpoint.solver, batches
         self.spec = midpoint.solver.pair.anchor.spec
-        self.act = activation_of(midpoint.module)
+        acts = activations_of(midpoint.module)
+        self.act = next(iter(acts), None)
         self.layers: dict[str, Layer] = {}
         for key, unit in midpoint.units.items():
             layer = feed_forward(self.spec, unit.blocks)
             known = layer is not None and layer.space in self.solver.local.spaces
-            acts = known and self.act is not None and self.solver.pair.plan.is_matched(unit)
-            if layer is not None and acts and self._is_read(layer):
+            matched = known and self.act is not None and self.solver.pair.plan.is_matched(unit)
+            if layer is not None and matched and self._is_read(layer):
                 self.layers[key] = layer
         self._anchor = self._own(0.0) if self.layers else {}
         self._source: dict[str, Tensor] = {}
         self._turn: Alignment | None = None
-        understood = self._understood()
+        understood: set[str] = set()
+        for self.act in acts:
+            if understood := self._understood():
+                break
         self.layers = {key: layer for key, layer in self.layers.items() if key in understood}
 
     def _is_read(self, layer: Layer) -> bool:

@@ -1,0 +1,167 @@
+"""Texts in memory, through a tokenizer that no folder holds."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isomerge.checkpoint.own_class import OwnClass
+from isomerge.errors import IsomergeError
+from isomerge.observe.data.examples import Examples
+from isomerge.observe.data.opening_data import open_data
+from isomerge.observe.data.rows import TEXTS
+from isomerge.observe.live.own_modules import called_with, first_output
+
+LANGUAGE_MODEL = "OwnForCausalLM"
+"""What a module of one's own is read as: every next token is predicted."""
+
+
+@contextmanager
+def texts_file(texts: Sequence[str], option: str, *, joined: bool = False) -> Iterator[Path]:
+    """A file of texts, one per line as JSON, or ``joined``, which is read in windows; while it lasts. Errors name
+    texts by their numbers, and the option by which they were given."""
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as folder:
+        file = Path(folder) / ("texts.txt" if joined else "texts.jsonl")
+        lines = texts if joined else [json.dumps({"text": text}) for text in texts]
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        try:
+            yield file
+        except IsomergeError as error:
+            told = error.sentence.replace(f"{file}, line ", f"{option}, text ").replace(str(file), option)
+            raise IsomergeError(told) from error
+
+
+def examples_of_texts(
+    given: str | Path | Sequence[str],
+    tokenizer: Any,
+    config: Mapping[str, Any],
+    option: str,
+    *,
+    own: OwnClass | None = None,
+    limit: int | None = None,
+    length: int = 128,
+) -> Examples:
+    """Texts, or what `open_data` opens, through a tokenizer.
+
+    Args:
+        given: texts, an example each, or a path or name. For a module of one's own whose forward takes no
+            ``attention_mask`` texts are joined and cut into windows, as a file of text is: nothing is padded.
+        tokenizer: of transformers or tokenizers; a folder or the name of one; for modules of one's own also a
+            function from a text to a list of ids.
+        config: the model's config.json.
+        option: by which ``given`` was given.
+        own: the class of a module of one's own.
+        limit, length: see `open_data`.
+
+    Raises:
+        IsomergeError: no tokenizer, or texts that it, or the model, cannot read.
+    """
+    masked = own is None or "attention_mask" in signature(own.module.forward).parameters
+    if _is_function(tokenizer):
+        if own is None:
+            raise IsomergeError(
+                "--tokenizer is a function: models of transformers need a tokenizer of transformers"
+            )
+        return _language(_windows(given, tokenizer, option, limit, length), own, option)
+    with tempfile.TemporaryDirectory(prefix="isomerge-") as scratch:
+        folder = Path(scratch)
+        size = _save(tokenizer, folder)
+        if own is not None:
+            config = {"vocab_size": size, "architectures": [LANGUAGE_MODEL]}
+        how: dict[str, Any] = {"limit": limit, "length": length, "config": config, "option": option}
+        if isinstance(given, (str, Path)):
+            found = open_data(str(given), folder, **how)
+        else:
+            with texts_file(given, option, joined=not masked) as file:
+                found = open_data(str(file), folder, **how)
+    return found if own is None else _language(found, own, option)
+
+
+def _is_function(tokenizer: Any) -> bool:
+    return callable(tokenizer) and not hasattr(tokenizer, "save_pretrained")
+
+
+def _save(tokenizer: Any, folder: Path) -> int:
+    """Write a tokenizer of any kind into a folder; returns the number of its tokens."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if isinstance(tokenizer, (str, Path)):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
+        except Exception as error:  # a tokenizer's files fail in as many types as there are tokenizers
+            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise IsomergeError(
+                f"--tokenizer {tokenizer}: transformers cannot load this tokenizer ({told[:160].rstrip('.')}); "
+                f"give a folder with tokenizer.json, a hub id, or a tokenizer"
+            ) from error
+    elif hasattr(tokenizer, "encode_batch"):  # of the package tokenizers
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    if not hasattr(tokenizer, "save_pretrained"):
+        raise IsomergeError(
+            f"--tokenizer is a {type(tokenizer).__name__}: give a tokenizer of transformers, or its name"
+        )
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)
+
+
+def _windows(
+    given: str | Path | Sequence[str],
+    tokenizer: Callable[[str], Sequence[int]],
+    option: str,
+    limit: int | None,
+    length: int,
+) -> Examples:
+    """Windows of ``length`` ids, which a function gives for texts or a file of text; the rest is left out, unless
+    it is all there is."""
+    if isinstance(given, (str, Path)):
+        path = Path(given).expanduser()
+        if path.suffix.lower() not in TEXTS or not path.is_file():
+            raise IsomergeError(
+                f"{option} {given}: a function that is a tokenizer reads files of text ({', '.join(TEXTS)})"
+            )
+        given = [path.read_text(encoding="utf-8")]
+    ids = torch.tensor([int(token) for text in given for token in tokenizer(text)], dtype=torch.int64)
+    if not len(ids):
+        raise IsomergeError(f"{option} has no text: --tokenizer gives no token for it")
+    size = min(length, len(ids))
+    rows = ids[: len(ids) // size * size].view(-1, size)
+    return Examples({"input_ids": rows if limit is None else rows[:limit]}, True)
+
+
+def _language(found: Examples, own: OwnClass, option: str) -> Examples:
+    """Examples of text for a module of one's own: without what its forward does not take, and labelled where it
+    predicts a token at every place.
+
+    Raises:
+        IsomergeError: texts are padded, and forward takes no mask.
+    """
+    taken = signature(own.module.forward).parameters
+    mask = found.tensors.get("attention_mask")
+    kind = type(own.module).__name__
+    if mask is not None and "attention_mask" not in taken and bool((mask == 0).any()):
+        raise IsomergeError(
+            f"{option}: texts differ in length, and forward of {kind} takes no attention_mask: give a file of text "
+            f"(.txt), which is cut into windows, or let forward take one"
+        )
+    tensors = {name: x for name, x in found.tensors.items() if name in ("input_ids", "labels") or name in taken}
+    with torch.no_grad():
+        module = copy.deepcopy(own.module).eval()
+        batch = {name: x[:1].to(next(module.parameters()).device) for name, x in tensors.items()}
+        try:
+            predicted = first_output(module, called_with(module, batch))
+        except (IndexError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise IsomergeError(
+                f"{option}: {kind} cannot read these texts ({told[:160].rstrip('.')}): check that --tokenizer is "
+                f"its own, or give a smaller --length"
+            ) from error
+    every = predicted.ndim == 3 and predicted.shape[:2] == batch["input_ids"].shape
+    return Examples(tensors, labelled=every or "labels" in tensors)

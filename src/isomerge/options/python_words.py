@@ -1,0 +1,69 @@
+"""Sentences that name the command line's options, in the words of Python: function and keyword."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from isomerge.errors import IN_PYTHON
+
+COMMAND = re.compile(r"isomerge [a-z-]+ [^;,()]*")
+"""A command to type in a shell, which stays as it is."""
+OPTION = re.compile(r"(?<![\w-])--(?P<word>[a-z][a-z-]*)(?: (?P<value>[^\s,;:)]+(?:[,:][^\s,;:)]+)*))?")
+"""An option, and the word behind it, which may be its value."""
+NO_VALUES = {
+    "a", "adds", "aligns", "and", "are", "as", "at", "belong", "belongs", "but", "by", "chooses", "could",
+    "counts", "does", "draws", "for", "from", "gives", "go", "goes", "has", "if", "in", "instead", "is", "it",
+    "leaves", "lets", "makes", "matches", "moves", "names", "needs", "no", "not", "of", "on", "or", "out",
+    "reads", "replaces", "says", "takes", "tells", "that", "the", "to", "was", "where", "which", "with",
+    "would",
+}  # fmt: skip
+"""Words behind an option that are none of its values."""
+
+
+def in_python(sentence: str, function: str, keywords: Collection[str]) -> str:
+    """A sentence for who called a function of Python's door: the first of its keywords with the function,
+    ``merge(..., data=DATA)``, others alone; commands for a shell stay.
+
+    Args:
+        sentence: as the command line prints it.
+        function: the function's name.
+        keywords: its arguments.
+    """
+    named = False
+
+    def written(found: re.Match[str]) -> str:
+        nonlocal named
+        keyword, value, rest = _taken(found["word"], found["value"])
+        if keyword.isidentifier():
+            shown = f"{keyword}={value or '...'}"
+        else:
+            return keyword + rest
+        if keyword in keywords and not named:
+            named = True
+            shown = f"{function}(..., {shown})"
+        elif not value:
+            shown = keyword
+        return shown + rest
+
+    parts, start = [], 0
+    for command in COMMAND.finditer(sentence):
+        parts += [OPTION.sub(written, sentence[start : command.start()]), command[0]]
+        start = command.end()
+    return "".join(parts) + OPTION.sub(written, sentence[start:])
+
+
+def _taken(word: str, behind: str | None) -> tuple[str, str, str]:
+    """The keyword of an option, its value as Python writes it, and what is left of the word behind it."""
+    told = IN_PYTHON.get(word, "")
+    keyword, equals, value = told.partition("=")
+    rest = "" if behind is None else f" {behind}"
+    if told and keyword.isidentifier() and equals:
+        return keyword, value, rest
+    if told and not told.isidentifier():
+        return told, "", rest
+    keyword = told or word.replace("-", "_")
+    if behind is None or behind in NO_VALUES:
+        return keyword, "", rest
+    plain = behind.isupper() or behind in ("True", "False", "None") or re.fullmatch(r"-?[\d.]+(e-?\d+)?", behind)
+    return keyword, behind if plain else repr(behind), ""
