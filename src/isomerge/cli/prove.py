@@ -10,6 +10,9 @@ import typer
 from isomerge.cli.grouped import grouped
 from isomerge.options import ImportOptions, TellingOptions
 
+SHOWN = 5
+"""Kinds of missing symmetries that are listed without -v, the largest ones."""
+
 
 @grouped
 def prove(
@@ -85,10 +88,14 @@ def _tell_completeness(voice: Any, report: dict[str, Any]) -> None:
         )
         if not counted["clear"]:
             voice.warn("what counts and what does not lie close together here: the count is no proof")
-        if counted["left"]:
+        rows = sorted(counted["left"], key=lambda row: -row["dimensions"])
+        shown = rows if voice.verbose else rows[:SHOWN]
+        if shown:
             voice.table(
-                "", ["dimensions", "not declared: they move", "constant along"], [_left(r) for r in counted["left"]]
+                "", ["dimensions", "not declared: they move", "constant along"], [_left(row) for row in shown]
             )
+        if len(rows) > len(shown):
+            voice.say(f"{len(rows) - len(shown)} more kinds are listed with -v, and in the JSON.")
     for axis in report["inner"]:
         voice.say(
             f"Between {axis['writer']} and {axis['reader']} an axis of length {axis['size']} may be moved by "
@@ -97,8 +104,10 @@ def _tell_completeness(voice: Any, report: dict[str, Any]) -> None:
 
 
 def _left(row: dict[str, Any]) -> list[str]:
+    """What is not declared, by the names of tensors inside of their layers."""
     along = sorted({axis for axes in row["constant_along"].values() for axis in axes})
-    return [str(row["dimensions"]), " and ".join(row["lines"]) or "more than three lines at once", ", ".join(along)]
+    lines = [line.rpartition("}.")[2] for line in row["lines"]]
+    return [str(row["dimensions"]), " and ".join(lines) or "more than three lines at once", ", ".join(along)]
 
 
 def made_by(reference: str) -> tuple[Any, Any]:

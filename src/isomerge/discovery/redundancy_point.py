@@ -13,7 +13,7 @@ from isomerge.errors import IsomergeError
 from isomerge.evidence.law import with_streams
 from isomerge.matching.frame import folded_gains
 from isomerge.symmetry.alignment import Alignment
-from isomerge.symmetry.axes import atoms
+from isomerge.symmetry.axes import Concat
 from isomerge.symmetry.language.spec import Line, Spec
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
@@ -129,21 +129,22 @@ class Point:
         return next(n for n, p in self.seen.specimen.module.named_parameters() if p is tensor)
 
     def _reached(self, rows: Tensor) -> Tensor:
-        """Which numbers an input can reach: not the rows of tokens and places that none of them has."""
+        """Which numbers an input can reach: not the rows of tokens and places that none of them has, nor those of
+        units that none of them switches on. Of an axis with parts one may be free (a key's bias): it counts."""
         sizes = rows.norm(dim=0)
         unread = sizes <= UNREACHED * sizes.max()
         reached = torch.ones_like(unread)
         for name, span in self.spans.items():
             shape = self.seen.specimen.stored[name].shape
             here = unread[span].reshape(shape)
-            if len(shape) < 2 or bool(here.all()):
+            if bool(here.all()):
                 continue
             axes = self.seen.matches[name].line.axes or ()
             for axis in range(len(shape)):
-                if axis < len(axes) and any(a.name in self.seen.spec.spaces for a in atoms((axes[axis],))):
-                    continue  # of an axis on which a group acts no part is merely unseen
+                if axis < len(axes) and isinstance(axes[axis], Concat):
+                    continue
                 rest = [k for k in range(len(shape)) if k != axis]
-                gone = here.permute(axis, *rest).flatten(1).all(1)
+                gone = here.permute(axis, *rest).flatten(1).all(1) if rest else here
                 index = gone.reshape([-1 if k == axis else 1 for k in range(len(shape))]).expand(shape)
                 reached[span] &= ~index.reshape(-1)
         return reached
