@@ -132,6 +132,7 @@ def test_inner_axes() -> None:
         ('space hidden: Perm if pooling or "classifier.dense.weight" in tensors', ""),
         ("space hs as scale: Sign[hidden] if pooling", ""),
         ("(hidden hs) res' if pooling", "res res' if pooling"),
+        ("(hidden hs) if pooling", "res if pooling"),
         ("labels (hidden hs)' if pooling", "labels res' if pooling"),
     )
     head = "BertForSequenceClassification"
