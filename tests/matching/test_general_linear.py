@@ -273,3 +273,21 @@ def test_a_key_bias_that_softmax_ignores_holds_no_map_back() -> None:
     assert torch.allclose(g["qk[0]"], refine(bare, *without)["qk[0]"], rtol=1e-9, atol=1e-12)
     assert torch.allclose(ours[key], a[key], rtol=0, atol=1e-12)
     assert distance(ours, moved(g, b)) <= 1e-16 * distance(a, b)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_both_components_are_reached(n: int) -> None:
+    """Of unrelated heads no start of twenty, from both components, leads lower; from one component some do."""
+    here = sides(heads(7 * n, 60, n, 24, noise=None))
+    found = linear_optimum(here)
+    rng, lowest = torch.Generator().manual_seed(1), found.value.clone()
+    signs = set()
+    for _ in range(20):
+        start = GROUPS["GL"].sample((60,), n, rng)
+        signs |= set(torch.linalg.det(start).sign().tolist())
+        lowest = torch.minimum(lowest, descend(here, start, 1e-10, 300).value)
+    assert signs == {-1.0, 1.0}
+    assert bool((found.value <= lowest * (1 + 1e-6)).all())
+    one_sided = linear_optimum(here, [sequential(here), balanced(here)]).value
+    assert bool((found.value <= one_sided * (1 + 1e-12)).all())
+    assert bool((found.value < one_sided * (1 - 1e-3)).any())
