@@ -16,7 +16,7 @@ from isomerge.symmetry.blocks import Block, gather_blocks
 from isomerge.symmetry.language.expansion import expanded
 from isomerge.symmetry.language.spec import Line, Match, Spec
 from isomerge.symmetry.language.statements import read_fixed
-from isomerge.symmetry.stage import find_shifts, shift_atoms
+from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of
 
 PAGE = Path(__file__).parent / "reference" / "architectures.md"
@@ -70,9 +70,7 @@ def dimensions(spec: Spec, layers: dict[str, int], without: list[str]) -> tuple[
             count = prod(spec.sizes[i] for i in spec.batch(space))
             elements[key] = count * space.group.dimension(spec.sizes[space.name])
     local = sum(n for key, n in elements.items() if key.partition("[")[0] not in spec.residual_names)
-    shifts = sum(
-        prod(spec.sizes[a.name] for a in shift_atoms(spec, shift)) for shift, _, _ in find_shifts(spec, stored)
-    )
+    shifts = sum(prod(shift_shape(spec, shift)) for shift, _, _ in find_shifts(spec, stored))
     return local, shifts, sum(elements.values()) - local
 
 
