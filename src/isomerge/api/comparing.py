@@ -14,6 +14,7 @@ from isomerge.evidence.outputs import compare_outputs
 from isomerge.evidence.report.notebook import Report
 from isomerge.evidence.verify import compare, contradiction, doubt_of_configs, doubted, prove, reconsidered, refute
 from isomerge.files import check_file, check_not_read
+from isomerge.models.layer_norm_form import layer_norm_form
 from isomerge.models.unit_plan import make_plan
 from isomerge.models.zero_gains import open_zero_gains
 from isomerge.observe.live.modules import on_disk
@@ -23,8 +24,10 @@ from isomerge.progress import Observer, quiet
 from isomerge.quotient.fingerprint import Fingerprint, read_fingerprint
 from isomerge.quotient.fingerprint import fingerprint as print_of
 from isomerge.quotient.orbit_distance import orbit_distance as distance_of
+from isomerge.quotient.similarity import Similarity
 from isomerge.quotient.similarity import similarity as compare_prints
 from isomerge.run.arguments import checked
+from isomerge.solve.pairs.pair import PairSolver
 from isomerge.solve.standing import chosen_spaces, standings
 
 
@@ -76,13 +79,15 @@ def verify(
     """Whether two models are the same function modulo symmetry, algebraically; ``run`` compares outputs as well.
 
     Models that their fingerprints tell apart as a whole are ``refuted`` without matching. Of all others every
-    tensor is matched and compared.
+    tensor is matched and compared. What is not the same as it is stored is compared once more without what
+    LayerNorm takes away by itself (`isomerge.models.layer_norm_form`).
 
     Returns:
         ``same``: True; False, which is not the same by the symmetries that the spec declares; or None where it
         cannot be told, and ``reason`` says why: rounding of the stored numbers (``residual`` says where), configs
         that differ in a key of which the spec says nothing or of which transformers makes no model, or, with
-        ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone. With ``run``,
+        ``run``, outputs that contradict algebra. ``algebra`` is the verdict of the weights alone,
+        ``layer_norm_form`` whether it needed what LayerNorm takes away. With ``run``,
         ``outputs`` is how far outputs are apart, and ``contradiction`` a sentence where this speaks against
         algebra.
     """
@@ -97,12 +102,12 @@ def verify(
         if run:  # first: a class that does not run on random inputs is told of before tensors are matched
             with on_disk(solver.anchor.checkpoint) as left, on_disk(solver.source.checkpoint) as right:
                 apart = compare_outputs(left, right)
-        prints = compare_prints(*(print_of(model, observer) for model in (solver.anchor, solver.source)))
-        if prints.apart:
-            found = refute(solver, prints.difference or 0.0, prints.tensor, prints.tolerance)
-        else:
-            found = prove(solver, observer)
-            found = reconsidered(solver, found, prints.difference or 0.0) if prints.same else found
+        found, prints = _proof(solver, observer)
+        formed = None if found["same"] is not False else _without_layer_norm(solver)
+        if formed is not None:
+            again, agreeing = _proof(formed, observer)
+            formed = None if again["same"] is False else formed
+            found, prints = (found, prints) if formed is None else (again, agreeing)
         contradicted = contradiction(found, apart) if run else None
         told = doubted(found, doubt_of_configs(solver.anchor, solver.source) if found["same"] else None)
         report = {
@@ -111,10 +116,29 @@ def verify(
             **doubted(told, contradicted),
         }
         report |= {"algebra": found["same"], "refuted": prints.apart, "fingerprints": prints.document()}
+        report["layer_norm_form"] = formed is not None
         report["model_type"] = solver.anchor.spec.model_type
         if run:
             report |= {"outputs": apart, "contradiction": contradicted}
         return Report(report)
+
+
+def _without_layer_norm(solver: PairSolver) -> PairSolver | None:
+    """Both models read without what LayerNorm takes away by itself; None where nothing is."""
+    anchor, source = layer_norm_form(solver.anchor), layer_norm_form(solver.source)
+    if not anchor or not source:
+        return None
+    one, two = replace(solver.anchor, form=anchor), replace(solver.source, form=source)
+    return PairSolver(one, two, solver.plan, solver.dtype, guard=False)
+
+
+def _proof(solver: PairSolver, observer: Observer) -> tuple[dict[str, Any], Similarity]:
+    """Whether two models are the same function, by what they are read as, and their fingerprints."""
+    prints = compare_prints(*(print_of(model, observer) for model in (solver.anchor, solver.source)))
+    if prints.apart:
+        return refute(solver, prints.difference or 0.0, prints.tensor, prints.tolerance), prints
+    found = prove(solver, observer)
+    return reconsidered(solver, found, prints.difference or 0.0) if prints.same else found, prints
 
 
 @checked(ImportOptions)

@@ -47,7 +47,8 @@ def verify(
     if report["same"] is None:
         voice.say(f"Cannot tell: {report['reason']}.{'' if run else ' --run compares outputs.'}")
     elif report["same"]:
-        voice.say(f"Same function modulo symmetry: {how}.")
+        taken = ", and without what LayerNorm takes away by itself" if report["layer_norm_form"] else ""
+        voice.say(f"Same function modulo symmetry{taken}: {how}.")
     else:
         voice.say(f"Not the same by the symmetries declared for {report['model_type']}: {how}.")
     if telling.verbose:

@@ -9,7 +9,7 @@ from typing import Any
 from isomerge.discovery.bound_specimen import BoundSpecimen, SpecOf
 from isomerge.discovery.building import real_config
 from isomerge.discovery.inner_axes import InnerAxis, inner_axes
-from isomerge.discovery.redundancy import Redundancy, measure_redundancy, tiny_specimen
+from isomerge.discovery.redundancy import TINY, WIDER, Redundancy, measure_redundancy, tiny_specimen
 from isomerge.discovery.specimen import Specimen
 from isomerge.errors import IsomergeError
 
@@ -51,13 +51,18 @@ def try_completeness(
         specimen: another model that stands for it, such as a module of one's own.
         seed: of the random weights.
     """
-    try:
-        made = specimen or tiny_specimen(real_config(config), seed)
-        made.compare_whole()
-        seen = BoundSpecimen(spec_of, made)
-        inner = tuple(inner_axes(seen))
-    except IsomergeError as error:
-        return Completeness(None, str(error), ())
+    first = None
+    for tiny in (TINY, WIDER):
+        try:
+            made = specimen or tiny_specimen(real_config(config), seed, tiny)
+            made.compare_whole()
+            seen = BoundSpecimen(spec_of, made)
+            break
+        except IsomergeError as error:
+            first = first or error
+    else:
+        return Completeness(None, str(first), ())
+    inner = tuple(inner_axes(seen))
     try:
         return Completeness(measure_redundancy(seen), None, inner)
     except IsomergeError as error:

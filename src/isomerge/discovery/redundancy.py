@@ -33,6 +33,8 @@ nearly a symmetry 1e-5 and more."""
 TINY = Scale(2, 2, 1, 4, 0, 12, 2, 22, 6, 14)
 """How small the specimens are: about 1,500 parameters. Of two experts both are asked: one that is asked for few
 tokens would look redundant."""
+WIDER = replace(TINY, head=8)
+"""Where a quarter of a head of four would be turned."""
 LENGTHS = (14, 12, 11, 10, 9, 8)
 """Lengths of inputs that are tried: the longest one reaches all places."""
 CLEAR, ROUNDING = 1e3, 1e-13
@@ -74,18 +76,19 @@ class Redundancy:
         }
 
 
-def tiny_specimen(config: Any, seed: int = 0) -> Specimen:
+def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
     """A specimen small enough for its Jacobian, whose last input covers its parameters.
 
     Args:
         config: the real configuration object (see `isomerge.discovery.building.real_config`).
         seed: of weights and inputs.
+        tiny: how small.
 
     Raises:
         IsomergeError: no such model can be built or run.
     """
     grouped = (getattr(config.get_text_config(), "n_group", None) or 1) > 1
-    scale = replace(TINY, experts=4) if grouped else TINY
+    scale = replace(tiny, experts=4) if grouped else tiny
     specimen = make_specimen(config, scale, seed, untied=False)
     parameters = sum(t.numel() for t in specimen.stored.values() if t.is_floating_point())
     made = specimen.module.config

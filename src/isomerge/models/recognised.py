@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +33,14 @@ from isomerge.symmetry.completeness import check_complete
 from isomerge.symmetry.language.spec import Match, Spec, by_canonical, coverage
 
 
+class Form(Protocol):
+    """What makes of a model's blocks those of the same function in another form."""
+
+    def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
+        """One block in the form, from itself and from others as they are stored."""
+        ...
+
+
 @dataclass(eq=False)
 class Model:
     """A checkpoint whose every tensor is understood."""
@@ -48,6 +56,8 @@ class Model:
     """Whether its head was untied when it was opened."""
     opened: OpenedGains | None = None
     """How it is read without gains of zero, where it is (`isomerge.models.zero_gains`)."""
+    form: Form | None = None
+    """How it is read in another form of the same function, where it is (`isomerge.models.layer_norm_form`)."""
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -134,6 +144,8 @@ class Model:
         whole = block.assemble(read).contiguous()
         if block.line.infinite:
             whole = whole.masked_fill(whole.isinf(), 0)
+        if self.form is not None:
+            return self.form.applied(block, whole, lambda other: replace(self, form=None).assemble(other, dtype))
         return whole if self.opened is None else self.opened.applied(block, whole)
 
 
