@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import torch
@@ -57,16 +59,17 @@ class Point:
         with torch.no_grad():
             for name in self.names:
                 specimen.live(name).copy_(named[name])
-        self.spans: dict[str, slice] = {}
-        start = 0
-        for name in self.names:
-            self.spans[name] = slice(start, start + named[name].numel())
-            start += named[name].numel()
+        ends = list(accumulate((named[n].numel() for n in self.names), initial=0))
+        self.spans = {n: slice(a, b) for n, a, b in zip(self.names, ends[:-1], ends[1:], strict=True)}
+        """Where each tensor lies in the flat vector."""
         self.owners: list[str] = []
-        self.whole = start
-        if start > MOST:
-            raise IsomergeError(f"a model of {start:,} parameters is too large for its Jacobian: at most {MOST:,}")
-        self.read: Tensor = torch.ones(start, dtype=torch.bool)
+        """The space or shift of each tangent."""
+        self.whole = ends[-1]
+        if self.whole > MOST:
+            raise IsomergeError(
+                f"a model of {self.whole:,} parameters is too large for its Jacobian: at most {MOST:,}"
+            )
+        self.read: Tensor = torch.ones(self.whole, dtype=torch.bool)
 
     @property
     def size(self) -> int:
@@ -174,9 +177,7 @@ class Point:
         for key, space in elements.items():
             n, batch = self.spec.sizes[space.name], tuple(self.spec.sizes[i] for i in self.spec.batch(space))
             identity, basis = space.group.identity(batch, n), space.group.generators(n)
-            for at in range(identity[..., 0].numel() if not batch else int(torch.tensor(batch).prod())):
-                if not batch and at:
-                    break
+            for at in range(prod(batch)):
                 for generator in basis:
                     whole = torch.zeros_like(identity).reshape(-1, *generator.shape)
                     whole[at] = generator

@@ -17,6 +17,8 @@ from isomerge.symmetry.language.spec import Line
 NONE = 1e-6
 """Lengths of parts of vectors of length one at most this are zero: tangents come from differences,
 exact to 1e-8."""
+INDEPENDENT = 1e-10
+"""Squared singular values above this share of the largest one count; the error of tangents, squared, is 1e-16."""
 TOGETHER = 3
 """The most lines that are looked at together."""
 
@@ -52,7 +54,7 @@ def beyond(rows: Tensor, known: Tensor) -> Tensor:
         return rows
     rest = rows - (rows @ known.mT) @ known
     values, vectors = torch.linalg.eigh(rest @ rest.mT)
-    kept = values > NONE * max(float(values[-1]), NONE)
+    kept = values > INDEPENDENT * max(float(values[-1]), NONE)
     basis = (vectors[:, kept].mT @ rest) / values[kept].sqrt()[:, None]
     return torch.linalg.qr(basis.mT).Q.mT if len(basis) else basis
 
@@ -61,6 +63,8 @@ def unexplained(point: Point, null: Tensor, declared: Tensor) -> Iterator[Left]:
     """What is not explained, by the fewest lines that it can be moved in; what is constant along an axis first."""
     known, lines = declared, point.lines()
     for line, axis, constant in _constants(point, lines):
+        if len(known) == len(null):
+            return
         more = beyond(_met(null, constant), known)
         if len(more):
             yield Left(len(more), (line.name,), {line.name: (axis,)})
