@@ -64,6 +64,17 @@ def test_texts_begin_as_texts_do(tmp_path: Path) -> None:
     assert len(tokens[:, 1].unique()) > 1
 
 
+def test_a_beginning_beyond_the_vocabulary_is_none(tmp_path: Path) -> None:
+    """As GPT-2's default is of a smaller model: its texts begin with any token."""
+    folder = single("gpt2", tmp_path / "a")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "bos_token_id": config["vocab_size"]}))
+    isomerge.generate([folder], out=tmp_path / "x.safetensors", limit=32, length=6)
+    tokens = load_file(tmp_path / "x.safetensors")["input_ids"]
+    assert int(tokens.max()) < config["vocab_size"]
+    assert len(tokens[:, 0].unique()) > 4
+
+
 def test_no_places_of_images_are_written(tmp_path: Path) -> None:
     """Where a model reads images in the places of a token, its texts have none: every toy writes it else."""
     folder = single("gemma3", tmp_path / "a")

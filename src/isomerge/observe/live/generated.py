@@ -235,10 +235,11 @@ class _Writer:
         return module
 
     def _begin(self, count: int, rng: torch.Generator) -> Tensor:
-        """The token that begins texts; any, where the checkpoint has none: int64 [count, 1]."""
+        """The token that begins texts; any, where the checkpoint has none, or one beyond its vocabulary: int64
+        [count, 1]."""
 
         begin = self.inputs.token("bos_token_id")
-        if begin is None:
+        if begin is None or begin >= self.inputs.vocabulary:
             return torch.randint(self.inputs.vocabulary, (count, 1), generator=rng)
         return torch.full((count, 1), begin)
 
