@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from solve.disguises import single
+from toy_settings import BODY_OF_THREE
 from toys import config_of
 
 ROPE = {"rope_type": "default"}
@@ -313,10 +314,8 @@ def test_different_sizes(
     key: str, value: int, words: list[str], stored: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Hidden sizes, vocabularies, neurons, heads."""
-    import toys
-
     a = stored("bert", 0)  # before the toys' sizes are changed
-    monkeypatch.setitem(toys.BODY, key, value)
+    monkeypatch.setitem(BODY_OF_THREE, key, value)
     b = single("bert", tmp_path / "b")
     against(tmp_path, isomerge, a, b, [str(b), *words])
 
@@ -338,10 +337,8 @@ def test_files_of_other_programs(isomerge: Callable, stored: Callable, tmp_path:
 
 def test_different_positions(stored: Callable, isomerge: Callable, tmp_path: Path, monkeypatch: Any) -> None:
     """A size that no config key of the spec states is found in the tensors."""
-    import toys
-
     a = stored("bert", 0)
-    monkeypatch.setitem(toys.BODY, "max_position_embeddings", 40)
+    monkeypatch.setitem(BODY_OF_THREE, "max_position_embeddings", 40)
     b = single("bert", tmp_path / "b")
     words = ["position_embeddings.weight", "[32, 48]", "[40, 48]", "equal shapes"]
     against(tmp_path, isomerge, a, b, words)

@@ -126,19 +126,11 @@ def test_what_is_left_changes_no_output() -> None:
 
 
 def test_inner_axes() -> None:
-    """The hidden axis of BERT's pooler is one of its own: where it is typed like the stream, that is seen, with the
-    signs that tanh lets through; as it is declared nothing is left, nor in a model without heads."""
-    typed_like_the_stream = (
-        ('space hidden: Perm if pooling or "classifier.dense.weight" in tensors', ""),
-        ("space hs as scale: Sign[hidden] if pooling", ""),
-        ("(hidden hs) res' if pooling", "res res' if pooling"),
-        ("(hidden hs) if pooling", "res if pooling"),
-        ("labels (hidden hs)' if pooling", "labels res' if pooling"),
-    )
-    head = "BertForSequenceClassification"
+    """The hidden axis of BERT's pooler is typed like the stream, but is one of its own, whose signs tanh lets
+    through; that of RoBERTa's head is declared; a model without heads has none."""
     missing = [InnerAxis("pooler.dense", "classifier", 8, "SignedPerm")]
-    assert inner_axes(bound("bert", *typed_like_the_stream, architecture=head)) == missing
-    assert inner_axes(bound("bert", architecture=head)) == []
+    assert inner_axes(bound("bert", architecture="BertForSequenceClassification")) == missing
+    assert inner_axes(bound("roberta", architecture="RobertaForSequenceClassification")) == []
     assert inner_axes(bound("llama")) == []
 
 

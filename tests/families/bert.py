@@ -111,7 +111,6 @@ STREAMS: dict[str, Streams] = {
 }
 
 MUTANTS = [
-    mutant("bert-relu", "positive factors under tanh", "hs", "Sign[hidden] => PositiveScale[hidden]"),
     mutant("electra-wide", "negative factors under ReLU", "hs", "PositiveScale[hidden] => Scale[hidden]"),
     mutant(
         "bert",

@@ -270,7 +270,6 @@ MUTANTS = [
         "router forgotten",
         "e",
         "gate.(wg.|)weight e (res n2)' => gate.(wg.|)weight rows (res n2)'",
-        "shift rb: layers.{l}.mlp.gate.(wg.|)weight along e => ",
     ),
     mutant("mimo_v2_flash", "sinks forgotten", "nkv", "sinks) (nkv ng) => sinks) rows"),
     mutant(
@@ -339,7 +338,6 @@ MUTANTS = [
         "the router forgotten",
         "e",
         "router.weight e (res n2)' => router.weight rows (res n2)'",
-        "shift rb: layers.{l}.mlp.router.weight along e => ",
     ),
     mutant(
         "aria_text",

@@ -207,7 +207,6 @@ MUTANTS = [
         "router forgotten",
         "e",
         "router.weight) e (res n2)' => router.weight) rows (res n2)'",
-        "shift rb: layers.{l}.block_sparse_moe.(router.layer.weight|router.weight) along e => ",
     ),
     mutant("granitemoeshared", "shared gate and up mistaken", "su", "[sff | sff su] => [sff su | sff]"),
     mutant("granite_swa", "sinks forgotten", "kv", "sinks (kv g) => sinks rows"),

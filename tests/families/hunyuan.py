@@ -100,7 +100,6 @@ MUTANTS = [
         "router forgotten",
         "e",
         "(wg.|)weight e (res n2)' => (wg.|)weight rows (res n2)'",
-        "shift rb: layers.{l}.mlp.gate.(wg.|)weight along e => ",
     ),
     mutant(
         "hunyuan_v1_moe",

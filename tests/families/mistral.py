@@ -142,7 +142,6 @@ MUTANTS = [
         "router forgotten",
         "e",
         "gate.weight e (res n2)' => gate.weight rows (res n2)'",
-        "shift rb: layers.{l}.block_sparse_moe.gate.weight along e => ",
         "? score.bias => ? layers.{l}.nowhere.weight e\n? score.bias",
     ),
     mutant("mixtral", "scale on gate and up", "u", "w1.weight ff (res n2)' => w1.weight (ff u) (res n2)'"),

@@ -136,7 +136,8 @@ MUTANTS = [
         "deberta-unshared",
         "signs under GELU",
         "hs",
-        'PositiveScale[hidden] if pooling and pooler_hidden_act == "relu" => Sign[hidden] if pooling',
+        ' and pooler_hidden_act == "relu" => ',
+        "PositiveScale[hidden] => Sign[hidden]",
     ),
     mutant(
         "deberta-shared",

@@ -150,7 +150,6 @@ MUTANTS = [
         "router forgotten",
         "e",
         "mlp.gate.weight e res' => mlp.gate.weight rows res'",
-        "shift rb: layers.{l}.mlp.gate.weight along e if e > 0 => ",
     ),
     mutant(
         "flex_olmo",

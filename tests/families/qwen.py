@@ -141,9 +141,7 @@ MUTANTS = [
         "router forgotten",
         "e",
         "gate.weight e (res n2)' => gate.weight rows (res n2)'",
-        "shift rb: layers.{l}.mlp.gate.weight along e => ",
     ),
-    mutant("qwen2_moe", "a constant along the stream", "rb", "gate.weight along e => gate.weight along res"),
     mutant("qwen2_moe", "shared expert's gate past the norm", "n2", "1 (res n2)' => 1 res'"),
     mutant(
         "qwen2_moe",

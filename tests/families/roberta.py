@@ -119,6 +119,7 @@ INPUTS: dict[str, Drawn] = {
 }
 
 MUTANTS = [
+    mutant("xlm-roberta", "positive factors under tanh", "hs", "Sign[hidden] => PositiveScale[hidden]"),
     mutant("xlm-roberta", "the head's neurons not followed", "hidden", "labels (hidden hs)' => labels neurons"),
     mutant("roberta", "query bias forgotten", "qk", "query.bias (h qk) => query.bias rows"),
     mutant(

@@ -18,7 +18,6 @@ from toys import Toy, outputs, relative, tensors, write_toy
 # toy: the head's first layer, what reads it, and whether tanh lets signs (-1) or ReLU factors (2) through
 HEADS = {
     "xlm-roberta": ("classifier.dense", "classifier.out_proj", -1.0),
-    "bert-relu": ("bert.pooler.dense", "classifier", -1.0),
     "deberta-unshared": ("pooler.dense", "classifier", 1.0),
     "electra-wide": ("discriminator_predictions.dense", "discriminator_predictions.dense_prediction", 2.0),
 }

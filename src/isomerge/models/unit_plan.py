@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
 from isomerge.models.free_streams import with_free_streams
 from isomerge.models.quantised import quantisation_note
 from isomerge.models.recognised import Model
 from isomerge.options import unused
+from isomerge.symmetry.axes import show
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
+from isomerge.symmetry.language.spec import Line
 from isomerge.symmetry.units import Unit, plan_units, voted
 
 
@@ -59,6 +62,8 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
         everywhere = all(o.source_of(c, matches[c]) is not None for o in others for c in block.canonical)
         (shared if everywhere else alone).append(block)
     units = plan_units(selection.spec, shared)
+    if any(unit.elements or unit.votes for unit in units):
+        _check_axes(donor, others, shared)
     skipped: set[str] = set()
     stacks = stacks_of(shared)
     if layers is not None:
@@ -72,6 +77,29 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     if layers is not None and spaces != "none" and not any(map(plan.is_matched, units)):
         unused.note("layers", f"nothing in layers {layers} moves by --spaces {spaces}")
     return plan
+
+
+def _check_axes(donor: Model, others: Sequence[Model], shared: Sequence[Block]) -> None:
+    """Refuse models of which one tensor reads or writes different things, as a classifier behind neurons of a head
+    and one behind the stream: one element cannot move both.
+
+    Raises:
+        IsomergeError: naming the tensor.
+    """
+    for other in others:
+        lines = {match.canonical: match.line for match in other.matches.values()}
+        for block in shared:
+            line = lines.get(block.canonical[0], block.line)
+            if line.axes != block.line.axes:
+                raise IsomergeError(
+                    f"tensor {block.canonical[0]} of {donor.ref} and that of {other.ref} stand behind other parts "
+                    f"({_shown(block.line)} and {_shown(line)}): merge models with heads of one kind, or take "
+                    f"--spaces none"
+                )
+
+
+def _shown(line: Line) -> str:
+    return " ".join(map(show, line.axes or ())) or "*"
 
 
 def unit_layer(unit: Unit) -> int | None:
