@@ -144,7 +144,12 @@ INPUTS: dict[str, Drawn] = {
 CONVERTED = {"t5gemma2", "t5gemma2-tied", "t5gemma2_encoder"}
 
 MUTANTS = [
-    mutant("t5-relu", "a constant along the heads", "eb", "along bucket if => along eh if"),
+    mutant(
+        "t5-relu",
+        "a constant along heads",
+        "db",
+        "shift db: decoder.block.{l}.layer.0.SelfAttention.relative_attention_bias.weight along bucket => shift db: decoder.block.{l}.layer.0.SelfAttention.q.weight along dh",
+    ),
     mutant("t5-gated", "self-attention heads per layer", "eh", "space eh as h: Perm\n => space eh as h: Perm[l]\n"),
     mutant("t5-relu", "relative bias not permuted", "dh", "bucket dh => bucket heads"),
     mutant(

@@ -165,6 +165,8 @@ def test_comments() -> None:
         ("size ov = res // h", "", "space ov has no size: add `size ov = ...`"),
         ("shift vb: layer", "shift vb layer", "is not understood: write NAME: BIAS [-> OUT via WEIGHT | along AXIS]"),
         ("via layer.{l}.o.weight", "layer.{l}.o.weight", "is not understood: write NAME: BIAS"),
+        ("layer.{l}.fused.bias#1", "layer.{l}.router.weight along ff", "shift kb is along ff, which is no one axis of layer.{l}.router.weight"),
+        ("layer.{l}.fused.bias#1", "embed.weight along res", "shift kb moves axis vocab, whose size is not known"),
         ("-> layer.{l}.o.bias", "-> layer.{l}.out.bias", "shift vb names layer.{l}.out.bias, which is no line"),
         ("shift vb: layer.{l}.v.bias", "shift vb: layer.{l}.w.bias", "shift vb names layer.{l}.w.bias, which is no"),
         ("(h ov) (res n1)'", "(h ov) (res n1", "axis pattern '(h ov) (res n1': expected ')'"),

@@ -59,6 +59,9 @@ def check_legality(spec: Spec) -> None:
             raise IsomergeError(
                 f"{spec.origin}: shift {shift.name} is along {shift.along}, which is no one axis of {shift.bias}"
             )
+        others = {a.name for a in shift_atoms(spec, shift)} - {shift.along, *spec.sizes}
+        if shift.along is not None and (free := sorted(name for name in others if not name.isdigit())):
+            raise IsomergeError(f"{spec.origin}: shift {shift.name} moves axis {free[0]}, whose size is not known")
     stacks = {line.stack for line in spec.lines if line.indices}
     if strange := [stack for stack in spec.depths if stack not in stacks]:
         raise IsomergeError(f"{spec.origin}: depth {strange[0]}: no line's name begins with it and a number")
