@@ -17,8 +17,8 @@ from isomerge.symmetry.language.spec import Line
 NONE = 1e-6
 """Lengths of parts of vectors of length one at most this are zero: tangents come from differences,
 exact to 1e-8."""
-INDEPENDENT = 1e-10
-"""Squared singular values above this share of the largest one count; the error of tangents, squared, is 1e-16."""
+INDEPENDENT = 1e-9
+"""Squared singular values above this count, of rows of length one; the error of tangents, squared, is 1e-16."""
 TOGETHER = 3
 """The most lines that are looked at together."""
 
@@ -54,7 +54,7 @@ def beyond(rows: Tensor, known: Tensor) -> Tensor:
         return rows
     rest = rows - (rows @ known.mT) @ known
     values, vectors = torch.linalg.eigh(rest @ rest.mT)
-    kept = values > INDEPENDENT * max(float(values[-1]), NONE)
+    kept = values > INDEPENDENT
     basis = (vectors[:, kept].mT @ rest) / values[kept].sqrt()[:, None]
     return torch.linalg.qr(basis.mT).Q.mT if len(basis) else basis
 
