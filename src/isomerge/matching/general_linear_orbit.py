@@ -28,8 +28,8 @@ SUFFICIENT, HALVINGS = 1e-4, 40
 CONJUGATE, FLAT = 50, 1e-3
 # Steps exp(xi) A keep the sign of the determinant. The other component is tried where heads are unrelated (what is
 # left is more than this share of the squares of all sides) and small: of 60 unrelated heads of 24 inputs it is
-# better for 1 of size 2, 2 of size 3 and 6 of size 8, by up to 2.3 %; of noisy copies for none. At size 16 it is worth
-# 0.3 %, and none of it in the loss (the demo's barrier: 1.249 without, 1.251 with).
+# better for 1 of size 2, 2 of size 3 and 6 of size 8, by up to 2.3 %; of noisy copies for none. At size 16 it is
+# worth 0.3 %, and nothing in the loss (the demo's barrier: 1.249 without, 1.251 with).
 UNRELATED, FLIPPED_TO = 0.02, 8
 
 
