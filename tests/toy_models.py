@@ -20,7 +20,7 @@ def composite(kind: str, text: Any, vision: Any, **settings: Any) -> Any:
 
 
 def causal(kind: str, settings: dict[str, Any], **changes: Any) -> Any:
-    return getattr(tf, f"{kind}ForCausalLM")(getattr(tf, f"{kind}Config")(**{**settings, **changes}))
+    return composed(kind, settings, "ForCausalLM", **changes)
 
 
 def made(name: str, kind: str, **settings: Any) -> Callable[[], Any]:

@@ -31,10 +31,7 @@ TOWERS = {
     },
     "projection_dim": 20,
 }  # fmt: skip
-BODY_OF_THREE = {
-    "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "intermediate_size": 40, "max_position_embeddings": 32,
-}  # fmt: skip
+BODY_OF_THREE = {**BODY, "num_hidden_layers": 3}
 CAUSAL_OF_THREE = {**BODY_OF_THREE, "num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": False}
 LATENT_EXPERTS = {
     "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 6,
@@ -48,10 +45,6 @@ ROUTED_BODY = {
     "intermediate_size": 20, "max_position_embeddings": 32, "num_experts_per_tok": 2, "tie_word_embeddings": False,
 }  # fmt: skip
 LOCAL = {**ROUTED_BODY, "num_local_experts": 5}
-ENCODED = {
-    "vocab_size": 67, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 40,
-    "max_position_embeddings": 32,
-}  # fmt: skip
 PIXELS = {
     "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 40, "image_size": 8,
     "patch_size": 4, "num_labels": 5,
@@ -153,8 +146,6 @@ AYA = {
 TASK_CLASSES = ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
 READER_CLASSES = ["Model", "ForMaskedLM", "ForMultipleChoice", *TASK_CLASSES]
 PAGE_CLASSES = ["Model", "ForMaskedLM", *TASK_CLASSES]
-TRANSLATOR_CLASSES = ["Model", "ForConditionalGeneration"]
-SEEING_MODELS = ["Model", "ForConditionalGeneration"]
 COMPOSED_MODELS = ["Model", "ForConditionalGeneration"]
 LANGUAGE_MODELS = ["Model", "ForCausalLM"]
 CLASSIFYING_LANGUAGE_MODELS = [*LANGUAGE_MODELS, "ForSequenceClassification"]
@@ -164,7 +155,6 @@ KEYS = (
 )
 ROTATED = "residual res: Perm => residual res: O"
 PLAIN_GAINS = ("diag(res n1) => (res n1)", "diag(res n2) => (res n2)", "diag(res nf) => (res nf)")
-ENCODER_CLASSES = ["Model", "ForMaskedLM", "ForMultipleChoice", *TASK_CLASSES]
 DECODER_CLASSES = ["Model", "ForCausalLM", *TASK_CLASSES]
 VECTORS = ("diag(res n1) => res", "diag(res n2) => res", "diag(res nf) => res")
 LAYER_NORM = "residual res: Perm folded OFixingOnes => residual res: Perm folded"
@@ -181,7 +171,7 @@ WINDOWS = {
     "image_size": 40, "patch_size": 2, "embed_dim": 12, "depths": [2, 1, 1, 1], "num_heads": [3, 4, 6, 8],
     "window_size": 3, "mlp_ratio": 1.5, "num_labels": 5,
 }  # fmt: skip
-NAMED = {**ENCODED, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
+NAMED = {**BODY, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
 LOOKED = {
     "hidden_size": 60, "num_hidden_layers": 2, "num_attention_heads": 5, "intermediate_size": 44, "image_size": 8,
     "patch_size": 4, "hidden_act": "relu",

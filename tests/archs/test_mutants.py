@@ -34,6 +34,8 @@ def mutated(model: Toy, mutant: Mutant) -> Toy:
         for old, new in mutant.edits:
             assert old in text or other != wrong, f"{origin} has no {old!r}"
             text = text.replace(old, new)
+        # constants of a table need all of its axes, which a mutant of another space may have taken out
+        text = re.sub(rf"^shift (?!{mutant.space}:)\w+: \S+ along .*\n", "", text, flags=re.MULTILINE)
         texts[other] = (origin, text)
     shapes = {name: tuple(t.shape) for name, t in model.stored.items()}
     spec = parse_spec(texts[kind][1], config_of(model.folder), texts[kind][0], texts, shapes)

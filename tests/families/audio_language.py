@@ -18,7 +18,6 @@ from toy_settings import (
     KNOWN_TEXT,
     LLAMA,
     QWEN2,
-    SEEING_MODELS,
     Inputs,
 )
 
@@ -68,8 +67,8 @@ MORE_TOYS: dict[str, Toy] = {
 }
 
 MORE_NAMES: dict[str, Saved] = {
-    "Voxtral": (VOXTRAL, SEEING_MODELS),
-    "AudioFlamingo3": (AUDIOFLAMINGO3, SEEING_MODELS),
+    "Voxtral": (VOXTRAL, COMPOSED_MODELS),
+    "AudioFlamingo3": (AUDIOFLAMINGO3, COMPOSED_MODELS),
     "VoxtralEncoder": (LOG_MEL_EARS, [""]),
     "AudioFlamingo3Encoder": (LOG_MEL_EARS, [""]),
     "MusicFlamingo": (MUSICFLAMINGO, COMPOSED_MODELS),

@@ -13,6 +13,7 @@ from mutants import mutant
 from toy_inputs import drawn_numbers, drawn_words, seen_inputs
 from toy_models import ahead, causal, composed
 from toy_settings import (
+    COMPOSED_MODELS,
     GRID,
     HEADS,
     IMAGE,
@@ -20,7 +21,6 @@ from toy_settings import (
     KNOWN_CAUSAL,
     LANGUAGE_MODELS,
     SECTIONS,
-    SEEING_MODELS,
     TEXT,
     TOWER,
     TWO,
@@ -106,14 +106,14 @@ MORE_TOYS: dict[str, Toy] = {
 MORE_NAMES: dict[str, Saved] = {
     "Ernie4_5": (KNOWN_CAUSAL, LANGUAGE_MODELS),
     "Ernie4_5_Moe": (ERNIE, LANGUAGE_MODELS),
-    "PaddleOCRVL": (PADDLEOCR_VL, SEEING_MODELS),
+    "PaddleOCRVL": (PADDLEOCR_VL, COMPOSED_MODELS),
     "PaddleOCRText": (TEXT, []),
     "PaddleOCRVision": (TOWER, ["Transformer"]),
     "QianfanOCR": (
         {"text_config": {**TWO, "model_type": "qwen3"}, "vision_config": QIANFAN},
         ["ForConditionalGeneration"],
     ),
-    "Ernie4_5_VLMoe": ({"text_config": ERNIE_TEXT, "vision_config": ERNIE_EYE}, SEEING_MODELS),
+    "Ernie4_5_VLMoe": ({"text_config": ERNIE_TEXT, "vision_config": ERNIE_EYE}, COMPOSED_MODELS),
 }
 
 STREAMS: dict[str, Streams] = {

@@ -10,7 +10,7 @@ import transformers as tf
 from families.tables import Drawn, Saved, Streams, Toy
 from mutants import mutant
 from toy_models import made
-from toy_settings import BART, CROSS_WRITER, KNOWN, TRANSLATOR_CLASSES
+from toy_settings import BART, COMPOSED_MODELS, CROSS_WRITER, KNOWN
 
 
 def _bart(kind: str, **changes: Any) -> Any:
@@ -127,16 +127,16 @@ NAMES: dict[str, Saved] = {
 }
 
 MORE_NAMES: dict[str, Saved] = {
-    "M2M100": (BART, TRANSLATOR_CLASSES),
-    "Blenderbot": (BART, TRANSLATOR_CLASSES),
-    "BlenderbotSmall": (BART, TRANSLATOR_CLASSES),
-    "PLBart": (BART, [*TRANSLATOR_CLASSES, "ForSequenceClassification"]),
-    "BigBirdPegasus": (SPARSE, [*TRANSLATOR_CLASSES, "ForSequenceClassification", "ForQuestionAnswering"]),
-    "NllbMoe": (EXPERT_NLLB, TRANSLATOR_CLASSES),
-    "LED": (LED, [*TRANSLATOR_CLASSES, "ForQuestionAnswering"]),
-    "PegasusX": (BLOCKS, TRANSLATOR_CLASSES),
-    "FSMT": (FAIRSEQ, TRANSLATOR_CLASSES),
-    "ProphetNet": (PROPHET, TRANSLATOR_CLASSES),
+    "M2M100": (BART, COMPOSED_MODELS),
+    "Blenderbot": (BART, COMPOSED_MODELS),
+    "BlenderbotSmall": (BART, COMPOSED_MODELS),
+    "PLBart": (BART, [*COMPOSED_MODELS, "ForSequenceClassification"]),
+    "BigBirdPegasus": (SPARSE, [*COMPOSED_MODELS, "ForSequenceClassification", "ForQuestionAnswering"]),
+    "NllbMoe": (EXPERT_NLLB, COMPOSED_MODELS),
+    "LED": (LED, [*COMPOSED_MODELS, "ForQuestionAnswering"]),
+    "PegasusX": (BLOCKS, COMPOSED_MODELS),
+    "FSMT": (FAIRSEQ, COMPOSED_MODELS),
+    "ProphetNet": (PROPHET, COMPOSED_MODELS),
 }
 
 STREAMS: dict[str, Streams] = {

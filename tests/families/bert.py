@@ -12,8 +12,6 @@ from toy_models import made
 from toy_settings import (
     BODY,
     BODY_OF_THREE,
-    ENCODED,
-    ENCODER_CLASSES,
     LEARNT,
     READER_CLASSES,
     ROTATED,
@@ -30,8 +28,8 @@ def _albert(**changes: Any) -> Any:
     return tf.AlbertForMaskedLM(tf.AlbertConfig(**NARROW, **changes))
 
 
-REMBERT = {**ENCODED, "input_embedding_size": 24, "output_embedding_size": 28}
-SPLINTER = {**ENCODED, "question_token_id": 5}
+REMBERT = {**BODY, "input_embedding_size": 24, "output_embedding_size": 28}
+SPLINTER = {**BODY, "question_token_id": 5}
 DISTILLED = {
     "vocab_size": 67,
     "dim": 48,
@@ -63,39 +61,39 @@ TOYS: dict[str, Toy] = {
 
 MORE_TOYS: dict[str, Toy] = {
     "mpnet": (lambda: tf.MPNetForMaskedLM(tf.MPNetConfig(**BODY)), 1e-9),
-    "ernie": (made("Ernie", "ForMaskedLM", **ENCODED, use_task_id=True), 1e-9),
+    "ernie": (made("Ernie", "ForMaskedLM", **BODY, use_task_id=True), 1e-9),
     "splinter": (made("Splinter", "ForQuestionAnswering", **SPLINTER), 1e-5),
-    "bert-generation": (made("BertGeneration", "Decoder", **ENCODED, is_decoder=True), 1e-9),
-    "megatron-bert": (made("MegatronBert", "ForSequenceClassification", **ENCODED, hidden_act="relu"), 1e-9),
-    "megatron-bert-words": (made("MegatronBert", "ForMaskedLM", **ENCODED), 1e-9),
+    "bert-generation": (made("BertGeneration", "Decoder", **BODY, is_decoder=True), 1e-9),
+    "megatron-bert": (made("MegatronBert", "ForSequenceClassification", **BODY, hidden_act="relu"), 1e-9),
+    "megatron-bert-words": (made("MegatronBert", "ForMaskedLM", **BODY), 1e-9),
     "rembert": (made("RemBert", "ForMaskedLM", **REMBERT), 1e-9),
-    "roformer": (made("RoFormer", "ForMaskedLM", **ENCODED, embedding_size=24), 1e-9),
-    "roformer-plain": (made("RoFormer", "ForSequenceClassification", **ENCODED), 1e-9),
+    "roformer": (made("RoFormer", "ForMaskedLM", **BODY, embedding_size=24), 1e-9),
+    "roformer-plain": (made("RoFormer", "ForSequenceClassification", **BODY), 1e-9),
     "dpr": (lambda: tf.DPRQuestionEncoder(tf.DPRConfig(**LEARNT, projection_dim=11)), 1e-9),
     "dpr-plain": (lambda: tf.DPRContextEncoder(tf.DPRConfig(**LEARNT)), 1e-9),
     "dpr-reader": (lambda: tf.DPRReader(tf.DPRConfig(**LEARNT)), 1e-9),
     "ibert": (lambda: tf.IBertForMaskedLM(tf.IBertConfig(**BODY)), 1e-9),
-    "roformer-turned": (lambda: tf.RoFormerForMaskedLM(tf.RoFormerConfig(**ENCODED, rotary_value=True)), 1e-9),
+    "roformer-turned": (lambda: tf.RoFormerForMaskedLM(tf.RoFormerConfig(**BODY, rotary_value=True)), 1e-9),
 }
 
 NAMES: dict[str, Saved] = {
-    "Bert": (BODY_OF_THREE, [*ENCODER_CLASSES, "ForPreTraining", "ForNextSentencePrediction", "LMHeadModel"]),
-    "DistilBert": (DISTILLED, ENCODER_CLASSES),
-    "Electra": (NARROW, [*ENCODER_CLASSES, "ForPreTraining", "ForCausalLM"]),
-    "Albert": (NARROW, [*ENCODER_CLASSES, "ForPreTraining"]),
+    "Bert": (BODY_OF_THREE, [*READER_CLASSES, "ForPreTraining", "ForNextSentencePrediction", "LMHeadModel"]),
+    "DistilBert": (DISTILLED, READER_CLASSES),
+    "Electra": (NARROW, [*READER_CLASSES, "ForPreTraining", "ForCausalLM"]),
+    "Albert": (NARROW, [*READER_CLASSES, "ForPreTraining"]),
 }
 
 MORE_NAMES: dict[str, Saved] = {
     "MPNet": (BODY, ["Model", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"]),
     "Ernie": (
-        {**ENCODED, "use_task_id": True},
+        {**BODY, "use_task_id": True},
         [*READER_CLASSES, "ForPreTraining", "ForNextSentencePrediction", "ForCausalLM"],
     ),
     "Splinter": (SPLINTER, ["Model", "ForQuestionAnswering", "ForPreTraining"]),
-    "BertGeneration": ({**ENCODED, "is_decoder": True}, ["Encoder", "Decoder"]),
-    "MegatronBert": (ENCODED, [*READER_CLASSES, "ForPreTraining", "ForNextSentencePrediction", "ForCausalLM"]),
+    "BertGeneration": ({**BODY, "is_decoder": True}, ["Encoder", "Decoder"]),
+    "MegatronBert": (BODY, [*READER_CLASSES, "ForPreTraining", "ForNextSentencePrediction", "ForCausalLM"]),
     "RemBert": (REMBERT, [*READER_CLASSES, "ForCausalLM"]),
-    "RoFormer": ({**ENCODED, "embedding_size": 24}, [*READER_CLASSES, "ForCausalLM"]),
+    "RoFormer": ({**BODY, "embedding_size": 24}, [*READER_CLASSES, "ForCausalLM"]),
     "DPR": (LEARNT, ["ContextEncoder", "QuestionEncoder", "Reader"]),
     "IBert": (
         BODY,

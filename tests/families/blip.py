@@ -12,11 +12,11 @@ from families.tables import Drawn, Saved, Streams, Toy
 from mutants import mutant
 from toy_inputs import drawn_numbers, drawn_words, in_pixels, seen_pictures
 from toy_models import composed, in_stages, made
-from toy_settings import BART, ENCODED, IMAGE, KNOWN, NARROW_TOWER, PIXELS, SEEING_MODELS, TOWER, UMT5, Inputs
+from toy_settings import BART, BODY, COMPOSED_MODELS, IMAGE, KNOWN, NARROW_TOWER, PIXELS, TOWER, UMT5, Inputs
 
 CAPTIONS = {
     "text_config": {
-        **ENCODED, "encoder_hidden_size": 60, "bos_token_id": 1, "eos_token_id": 2, "sep_token_id": 2, "pad_token_id": 0,
+        **BODY, "encoder_hidden_size": 60, "bos_token_id": 1, "eos_token_id": 2, "sep_token_id": 2, "pad_token_id": 0,
     },
     "vision_config": {
         **{k: v for k, v in PIXELS.items() if k != "num_labels"},
@@ -28,10 +28,10 @@ ANSWERS = {
     **CAPTIONS, "text_config": {**CAPTIONS["text_config"], "encoder_hidden_size": 48},
     "vision_config": {**CAPTIONS["vision_config"], "hidden_size": 48, "num_attention_heads": 4},
 }  # fmt: skip
-GIT = {**ENCODED, "num_image_with_embedding": 2, "vision_config": {**NARROW_TOWER, "patch_size": 4}}
+GIT = {**BODY, "num_image_with_embedding": 2, "vision_config": {**NARROW_TOWER, "patch_size": 4}}
 EYES = {
     "vision_config": {**NARROW_TOWER, "patch_size": 4, "qkv_bias": True, "hidden_act": "relu"},
-    "qformer_config": {**ENCODED, "encoder_hidden_size": 20, "cross_attention_frequency": 2, "num_attention_heads": 4},
+    "qformer_config": {**BODY, "encoder_hidden_size": 20, "cross_attention_frequency": 2, "num_attention_heads": 4},
     "num_query_tokens": 3, "image_token_index": IMAGE, "image_text_hidden_size": 12,
 }  # fmt: skip
 QUERIED_IMAGES = {
@@ -77,7 +77,7 @@ def _asked_of_images(config: Any, rng: torch.Generator) -> dict[str, torch.Tenso
     return found
 
 
-SPOKEN = {**ENCODED, "image_size": 8, "patch_size": 4, "hidden_act": "relu"}
+SPOKEN = {**BODY, "image_size": 8, "patch_size": 4, "hidden_act": "relu"}
 LXMERT: dict[str, Any] = {
     "vocab_size": 67, "hidden_size": 48, "num_attention_heads": 6, "intermediate_size": 40, "max_position_embeddings": 32, "l_layers": 2, "r_layers": 2,
     "x_layers": 2, "visual_feat_dim": 10, "num_qa_labels": 5, "num_object_labels": 5, "num_attr_labels": 4,
@@ -166,10 +166,10 @@ MORE_NAMES: dict[str, Saved] = {
         SPOKEN,
         ["Model", "ForMaskedLM", "ForQuestionAnswering", "ForImageAndTextRetrieval", "ForTokenClassification"],
     ),
-    "Blip2": (BLIP_2, [*SEEING_MODELS, "ForImageTextRetrieval"]),
-    "InstructBlipVideo": (INSTRUCTBLIPVIDEO, SEEING_MODELS),
-    "Florence2": (FLORENCE2, SEEING_MODELS),
-    "Kosmos2": (KOSMOS_2, SEEING_MODELS),
+    "Blip2": (BLIP_2, [*COMPOSED_MODELS, "ForImageTextRetrieval"]),
+    "InstructBlipVideo": (INSTRUCTBLIPVIDEO, COMPOSED_MODELS),
+    "Florence2": (FLORENCE2, COMPOSED_MODELS),
+    "Kosmos2": (KOSMOS_2, COMPOSED_MODELS),
     "Kosmos2Vision": (TOWER, []),
     "Lxmert": (LXMERT, ["Model", "ForPreTraining", "ForQuestionAnswering"]),
 }

@@ -10,28 +10,28 @@ import transformers as tf
 from families.tables import Drawn, Saved, Streams, Toy
 from mutants import StreamMutant, mutant
 from toy_models import made
-from toy_settings import ENCODED, LOOKED, NAMED, PIXELS, TOWER_OF_PATCHES, TOWERS
+from toy_settings import BODY, LOOKED, NAMED, PIXELS, TOWER_OF_PATCHES, TOWERS
 
 PAIR = {
-    "text_config": {**ENCODED, "projection_size": 20},
+    "text_config": {**BODY, "projection_size": 20},
     "vision_config": {
         **PIXELS, "hidden_size": 20, "num_attention_heads": 5, "intermediate_size": 44, "hidden_act": "relu",
     },
 }  # fmt: skip
 NATIVE = {"text_config": PAIR["text_config"], "vision_config": {**PAIR["vision_config"], "num_patches": 4}}
 DOUBLE = {
-    "text_config": {**ENCODED, "eos_token_id": 2},
+    "text_config": {**BODY, "eos_token_id": 2},
     "vision_config": {**PAIR["vision_config"], "hidden_act": "gelu"},
     "projection_dim": 18,
 }
 LIT = {
-    "text_config": {**ENCODED, "qkv_bias": True, "mlp_bias": True, "eos_token_id": 2},
+    "text_config": {**BODY, "qkv_bias": True, "mlp_bias": True, "eos_token_id": 2},
     "vision_config": {**PAIR["vision_config"], "hidden_act": "silu", "qkv_bias": True},
     "projection_dim": 18,
 }
 # transformers zeroes the padding row of a Chinese CLIP as it loads it: here none is padding, so that all are seen
-CHINESE = {**DOUBLE, "text_config": {**ENCODED, "pad_token_id": None}}
-ALT = {**DOUBLE, "text_config": {**ENCODED, "project_dim": 18, "pad_token_id": 0}}
+CHINESE = {**DOUBLE, "text_config": {**BODY, "pad_token_id": None}}
+ALT = {**DOUBLE, "text_config": {**BODY, "project_dim": 18, "pad_token_id": 0}}
 
 
 def _patches(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
@@ -104,7 +104,7 @@ MORE_NAMES: dict[str, Saved] = {
     "AltCLIPText": (ALT["text_config"], []),
     "AltCLIPVision": (ALT["vision_config"], ["Model"]),
     "AltCLIP": (ALT, ["Model"]),
-    "ChineseCLIPText": (ENCODED, ["Model"]),
+    "ChineseCLIPText": (BODY, ["Model"]),
     "ChineseCLIPVision": (CHINESE["vision_config"], ["Model"]),
     "ChineseCLIP": (CHINESE, ["Model"]),
     "OwlViT": (FOUND, ["Model", "ForObjectDetection"]),

@@ -23,7 +23,6 @@ from toy_settings import (
     MIXED,
     SECTIONS,
     TIED,
-    TRANSLATOR_CLASSES,
 )
 
 
@@ -75,8 +74,8 @@ NAMES: dict[str, Saved] = {
 }
 
 MORE_NAMES: dict[str, Saved] = {
-    "AyaVision": (AYA, TRANSLATOR_CLASSES),
-    "Cohere2Vision": (AYA, TRANSLATOR_CLASSES),
+    "AyaVision": (AYA, COMPOSED_MODELS),
+    "Cohere2Vision": (AYA, COMPOSED_MODELS),
     "Cohere2Moe": (COMMANDED, LANGUAGE_MODELS),
     "CohereCompass": (COHERE_COMPASS, COMPOSED_MODELS),
     "CohereCompassText": (COMPASS, ["Model", "ForSequenceClassification"]),

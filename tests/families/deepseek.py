@@ -13,6 +13,7 @@ from mutants import mutant
 from toy_inputs import in_codes, in_pixels
 from toy_models import ahead, behind, causal, composed
 from toy_settings import (
+    COMPOSED_MODELS,
     DECODER_CLASSES,
     HEADS,
     IMAGE,
@@ -22,7 +23,6 @@ from toy_settings import (
     LLAMA,
     QWEN2,
     ROUTED_LATENT,
-    SEEING_MODELS,
     SIGLIP,
     TEXT,
     TOWER,
@@ -127,8 +127,8 @@ NAMES: dict[str, Saved] = {
 
 MORE_NAMES: dict[str, Saved] = {
     "DeepseekV32": ({**ROUTED_LATENT, "first_k_dense_replace": 1}, LANGUAGE_MODELS),
-    "DeepseekVL": (DEEPSEEK_VL, SEEING_MODELS),
-    "GotOcr2": (GOT_OCR2, SEEING_MODELS),
+    "DeepseekVL": (DEEPSEEK_VL, COMPOSED_MODELS),
+    "GotOcr2": (GOT_OCR2, COMPOSED_MODELS),
     "DeepseekV4": (DEEPSEEK4, LANGUAGE_MODELS),
     "Janus": (JANUS, ["Model", "ForConditionalGeneration"]),
 }

@@ -12,7 +12,7 @@ from families.tables import Drawn, Saved, Streams, Toy
 from mutants import mutant
 from toy_inputs import drawn_numbers
 from toy_models import made
-from toy_settings import ENCODED, LEARNT, PAGE_CLASSES, TASK_CLASSES, Inputs
+from toy_settings import BODY, LEARNT, PAGE_CLASSES, TASK_CLASSES, Inputs
 
 
 def _boxes(config: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:
@@ -56,7 +56,7 @@ def _on_pages(_: Any, rng: torch.Generator) -> Inputs:
 
 
 TABLE = {
-    **ENCODED, "num_aggregation_labels": 3, "type_vocab_sizes": [3, 8, 8, 2, 8, 8, 10], "max_num_rows": 4, "max_num_columns": 4, "select_one_column": True,
+    **BODY, "num_aggregation_labels": 3, "type_vocab_sizes": [3, 8, 8, 2, 8, 8, 10], "max_num_rows": 4, "max_num_columns": 4, "select_one_column": True,
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def _pages(scale: int, images: bool) -> Callable[[Any, torch.Generator], dict[st
 
 
 MORE_TOYS: dict[str, Toy] = {
-    "layoutlm": (made("LayoutLM", "ForMaskedLM", **ENCODED, max_2d_position_embeddings=16), 1e-9),
+    "layoutlm": (made("LayoutLM", "ForMaskedLM", **BODY, max_2d_position_embeddings=16), 1e-9),
     "markuplm": (lambda: tf.MarkupLMForTokenClassification(tf.MarkupLMConfig(**MARKED, num_labels=5)), 1e-6),
     "lilt": (lambda: tf.LiltForTokenClassification(tf.LiltConfig(**LILT, num_labels=5)), 1e-9),
     "layoutlmv3": (lambda: tf.LayoutLMv3ForQuestionAnswering(tf.LayoutLMv3Config(**LAYOUT)), 1e-9),
@@ -130,7 +130,7 @@ MORE_TOYS: dict[str, Toy] = {
 }
 
 MORE_NAMES: dict[str, Saved] = {
-    "LayoutLM": (ENCODED, PAGE_CLASSES),
+    "LayoutLM": (BODY, PAGE_CLASSES),
     "MarkupLM": (MARKED, ["Model", *TASK_CLASSES]),
     "Lilt": (LILT, ["Model", *TASK_CLASSES]),
     "LayoutLMv3": (LAYOUT, ["Model", *TASK_CLASSES]),

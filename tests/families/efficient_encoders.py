@@ -11,10 +11,10 @@ import transformers as tf
 from families.tables import Drawn, Saved, Streams, Toy
 from mutants import mutant
 from toy_models import made
-from toy_settings import ENCODED, LEARNT, READER_CLASSES
+from toy_settings import BODY, LEARNT, READER_CLASSES
 
-BIRD = {**ENCODED, "attention_type": "original_full"}
-LONG = {**ENCODED, "attention_window": [4, 4]}
+BIRD = {**BODY, "attention_type": "original_full"}
+LONG = {**BODY, "attention_window": [4, 4]}
 
 
 def _attended(_: Any, rng: torch.Generator) -> dict[str, torch.Tensor]:

@@ -22,7 +22,6 @@ from toy_settings import (
     LAYERS,
     MIXED,
     ROUTED_BY_GROUP,
-    SEEING_MODELS,
     TEXT,
     TOWER,
     TWO,
@@ -168,7 +167,7 @@ MORE_NAMES: dict[str, Saved] = {
     "Flint": (FLINT, LANGUAGE_MODELS),
     "Kolibri1": (KOLIBRI, LANGUAGE_MODELS),
     "Zaya": (ZAYA, LANGUAGE_MODELS),
-    "Aria": ({"text_config": ARIA, **ARIA_SEEN}, SEEING_MODELS),
+    "Aria": ({"text_config": ARIA, **ARIA_SEEN}, COMPOSED_MODELS),
     "Step3p7": (
         {"text_config": STEP, "vision_config": STEP_EYE, "image_token_id": IMAGE, "projector_bias": True},
         COMPOSED_MODELS,

@@ -21,7 +21,6 @@ from toy_settings import (
     IMAGE,
     KNOWN,
     LAYERS,
-    SEEING_MODELS,
     SIGLIP,
     TIED,
     TOWER_OF_PATCHES,
@@ -278,15 +277,15 @@ NAMES: dict[str, Saved] = {
 MORE_NAMES: dict[str, Saved] = {
     "Gemma3n": (
         {"text_config": GEMMA3N, "vision_config": GEMMA3N_EYES, "audio_config": GEMMA3N_EARS},
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "Gemma3nAudio": (GEMMA3N_EARS, ["Encoder"]),
-    "Gemma4": ({"text_config": GEMMA4, "vision_config": GEMMA4_EYES, "audio_config": GEMMA4_EARS}, SEEING_MODELS),
+    "Gemma4": ({"text_config": GEMMA4, "vision_config": GEMMA4_EYES, "audio_config": GEMMA4_EARS}, COMPOSED_MODELS),
     "Gemma4Vision": (GEMMA4_EYES, ["Model"]),
     "Gemma4Audio": (GEMMA4_EARS, ["Model"]),
     "Gemma4Unified": (
         {"text_config": UNIFIED, "vision_config": UNIFIED_EYES, "audio_config": UNIFIED_EARS},
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "ColPali": (COLPALI, ["ForRetrieval"]),
     "ShieldGemma2": (SHIELDGEMMA2, ["ForImageClassification"]),

@@ -24,7 +24,6 @@ from toy_settings import (
     ROUTED_BY_GROUP,
     ROUTED_LATENT,
     SECTIONS,
-    SEEING_MODELS,
     TEXT,
 )
 
@@ -107,10 +106,10 @@ MORE_NAMES: dict[str, Saved] = {
     "Glm4": (KNOWN_CAUSAL, CLASSIFYING_LANGUAGE_MODELS),
     "Glm4Moe": ({**ROUTED, "use_qk_norm": True}, LANGUAGE_MODELS),
     "Glm4MoeLite": (ROUTED_LATENT, LANGUAGE_MODELS),
-    "Glm4v": (GLM4V, SEEING_MODELS),
-    "Glm46V": (GLM46V, SEEING_MODELS),
-    "Glm4vMoe": (GLM4V_MOE, SEEING_MODELS),
-    "GlmOcr": (GLM_OCR, SEEING_MODELS),
+    "Glm4v": (GLM4V, COMPOSED_MODELS),
+    "Glm46V": (GLM46V, COMPOSED_MODELS),
+    "Glm4vMoe": (GLM4V_MOE, COMPOSED_MODELS),
+    "GlmOcr": (GLM_OCR, COMPOSED_MODELS),
     "Glm4vVision": (GLM_EYES, []),
     "Glm4vMoeVision": (GLM_EYES, []),
     "GlmOcrVision": (GLM_EYES, []),

@@ -12,10 +12,10 @@ from mutants import mutant
 from toy_inputs import drawn_numbers, drawn_words
 from toy_models import causal
 from toy_settings import (
+    BODY,
     CAUSAL,
     CAUSAL_OF_THREE,
     COMPOSED_MODELS,
-    ENCODED,
     HEADS,
     IMAGE,
     KNOWN,
@@ -98,7 +98,7 @@ CONFORMER: dict[str, Any] = {
     "max_pos_emb": 6, "conv_kernel_size": 3, "conv_expansion_factor": 2,
 }  # fmt: skip
 QUERIES: dict[str, Any] = {
-    **ENCODED, "model_type": "blip_2_qformer", "hidden_size": 36, "num_attention_heads": 4, "encoder_hidden_size": 40, "cross_attention_frequency": 1,
+    **BODY, "model_type": "blip_2_qformer", "hidden_size": 36, "num_attention_heads": 4, "encoder_hidden_size": 40, "cross_attention_frequency": 1,
 }  # fmt: skip
 GRANITE_SPEECH: dict[str, Any] = {
     "text_config": GRANITE_TEXT, "encoder_config": CONFORMER, "projector_config": QUERIES, "audio_token_index": IMAGE, "downsample_rate": 2, "window_size": 4,

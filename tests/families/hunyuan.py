@@ -13,12 +13,12 @@ from toy_models import causal
 from toy_settings import (
     CHOOSING,
     CLASSIFYING_LANGUAGE_MODELS,
+    COMPOSED_MODELS,
     IMAGE,
     KNOWN,
     LANGUAGE_MODELS,
     LATENT_EXPERTS,
     MIXED,
-    SEEING_MODELS,
     TWO,
 )
 
@@ -74,7 +74,7 @@ MORE_NAMES: dict[str, Saved] = {
     "HunYuanMoEV1": ({**TWO, "num_experts": 4}, CLASSIFYING_LANGUAGE_MODELS),
     "HYV3": (HY3, LANGUAGE_MODELS),
     "HunYuanVLText": (TWO, []),
-    "HunYuanVL": ({"text_config": TWO, "vision_config": HUNYUAN_EYE}, SEEING_MODELS),
+    "HunYuanVL": ({"text_config": TWO, "vision_config": HUNYUAN_EYE}, COMPOSED_MODELS),
     "HYV4": ({**HUNYUAN, "attention_bias": True}, ["Model", "ForCausalLM"]),
 }
 

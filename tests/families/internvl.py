@@ -20,7 +20,6 @@ from toy_settings import (
     KNOWN_TEXT,
     LLAMA,
     QWEN2,
-    SEEING_MODELS,
     TEXT,
     TOWER,
     TWO,
@@ -116,10 +115,10 @@ MORE_TOYS: dict[str, Toy] = {
 
 MORE_NAMES: dict[str, Saved] = {
     "InternVLVision": (SQUARE, ["Model"]),
-    "InternVL": ({"text_config": {**TEXT, "model_type": "qwen3"}, "vision_config": SQUARE}, SEEING_MODELS),
-    "LightOnOcr": (LIGHTON_OCR, SEEING_MODELS),
+    "InternVL": ({"text_config": {**TEXT, "model_type": "qwen3"}, "vision_config": SQUARE}, COMPOSED_MODELS),
+    "LightOnOcr": (LIGHTON_OCR, COMPOSED_MODELS),
     "Fuyu": (FUYU, ["Model", "ForCausalLM"]),
-    "VideoLlama3": (VIDEO_LLAMA_3, SEEING_MODELS),
+    "VideoLlama3": (VIDEO_LLAMA_3, COMPOSED_MODELS),
     "VideoLlama3Vision": (TOWER, ["Model"]),
     "Ovis2Vision": (OVIS_EYE, []),
     "Ovis2": (
@@ -129,7 +128,7 @@ MORE_NAMES: dict[str, Saved] = {
             "hidden_size": 48,
             "vocab_size": 67,
         },
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "Chameleon": (CHAMELEON, ["Model", "ForConditionalGeneration"]),
     "HyperCLOVAXVisionV2": (HYPERCLOVAX_VISION_V2, COMPOSED_MODELS),

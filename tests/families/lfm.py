@@ -12,7 +12,7 @@ from families.tables import Drawn, Saved, Streams, Toy
 from mutants import mutant
 from toy_inputs import drawn_numbers, drawn_words, seen_inputs
 from toy_models import causal, composed
-from toy_settings import GRID, IMAGE, LANGUAGE_MODELS, SEEING_MODELS, SIGLIP2, TWO, Inputs
+from toy_settings import COMPOSED_MODELS, GRID, IMAGE, LANGUAGE_MODELS, SIGLIP2, TWO, Inputs
 
 LFM2: dict[str, Any] = {
     **TWO,
@@ -71,11 +71,11 @@ MORE_TOYS: dict[str, Toy] = {
 MORE_NAMES: dict[str, Saved] = {
     "Lfm2": (LFM2, LANGUAGE_MODELS),
     "Lfm2Moe": (LFM2_MOE, LANGUAGE_MODELS),
-    "Lfm2Vl": (LFM2_VL, SEEING_MODELS),
+    "Lfm2Vl": (LFM2_VL, COMPOSED_MODELS),
     "Lfm3": (LFM3, LANGUAGE_MODELS),
     "Lfm3Vl": (
         {"text_config": {**LFM3, "model_type": "lfm3"}, "vision_config": LFM3_EYE},
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
 }
 

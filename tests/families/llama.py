@@ -14,11 +14,11 @@ from toy_inputs import drawn_numbers
 from toy_models import composed
 from toy_settings import (
     CAUSAL_OF_THREE,
+    COMPOSED_MODELS,
     DECODER_CLASSES,
     IMAGE,
     KNOWN,
     PLAIN_GAINS,
-    SEEING_MODELS,
     TEXT,
     TWO,
     VECTORS,
@@ -115,7 +115,7 @@ NAMES: dict[str, Saved] = {
 MORE_NAMES: dict[str, Saved] = {
     "Llama4Text": (SCOUT, ["Model"]),
     "Llama4": ({"text_config": SCOUT}, []),
-    "Mllama": (MLLAMA, SEEING_MODELS),
+    "Mllama": (MLLAMA, COMPOSED_MODELS),
     "MllamaText": (LOOKING, []),
 }
 

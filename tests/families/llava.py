@@ -21,14 +21,12 @@ from toy_settings import (
     LLAMA,
     NARROW_TOWER,
     SAID,
-    SEEING_MODELS,
     SIGLIP,
     TEXT,
     TIED,
     TOWER,
     TOWER_OF_PATCHES,
     TOWERS,
-    TRANSLATOR_CLASSES,
     Inputs,
 )
 
@@ -126,18 +124,18 @@ NAMES: dict[str, Saved] = {
 }
 
 MORE_NAMES: dict[str, Saved] = {
-    "Idefics3": (SMOL, TRANSLATOR_CLASSES),
-    "SmolVLM": (SMOL, TRANSLATOR_CLASSES),
-    "LlavaOnevision": (ONE, TRANSLATOR_CLASSES),
+    "Idefics3": (SMOL, COMPOSED_MODELS),
+    "SmolVLM": (SMOL, COMPOSED_MODELS),
+    "LlavaOnevision": (ONE, COMPOSED_MODELS),
     "LlavaNextVideo": (
         {**ONE, "vision_config": {**NARROW_TOWER, "model_type": "clip_vision_model"}},
-        TRANSLATOR_CLASSES,
+        COMPOSED_MODELS,
     ),
     "Idefics3Vision": (NARROW_TOWER, ["Transformer"]),
     "SmolVLMVision": (NARROW_TOWER, ["Transformer"]),
     "ModernVBert": (MODERNVBERT, ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]),
     "ColModernVBert": (COLMODERNVBERT, ["ForRetrieval"]),
-    "Idefics2": (IDEFICS2, SEEING_MODELS),
+    "Idefics2": (IDEFICS2, COMPOSED_MODELS),
     "Idefics2Vision": (TOWER, []),
     "VideoLlava": (FILMS, ["Model", "ForConditionalGeneration"]),
 }

@@ -23,7 +23,6 @@ from toy_settings import (
     LATENT_EXPERTS,
     LAYERS,
     ROUTED_LATENT,
-    SEEING_MODELS,
     TEXT,
     TOWER,
     TWO,
@@ -102,7 +101,7 @@ MORE_NAMES: dict[str, Saved] = {
     "PixtralVision": ({**TOWER, "hidden_act": "silu"}, ["Model"]),
     "Mistral3": (
         {"text_config": {**TEXT, "model_type": "mistral"}, "vision_config": {**TOWER, "model_type": "pixtral"}},
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "Ministral": (TWO, LANGUAGE_MODELS_OF_ALL_TASKS),
     "Ministral3": (SCALED, LANGUAGE_MODELS_OF_ALL_TASKS),

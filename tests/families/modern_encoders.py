@@ -13,11 +13,10 @@ from toy_settings import (
     BODY,
     BODY_OF_THREE,
     CLASSIFYING_LANGUAGE_MODELS,
-    ENCODED,
-    ENCODER_CLASSES,
     LAYERS,
     PAGE_CLASSES,
     PLAIN,
+    READER_CLASSES,
     TASK_CLASSES,
 )
 
@@ -49,7 +48,7 @@ SPOKEN_MODERN: dict[str, Any] = {
     **PLAIN, "layer_types": LAYERS, "local_attention": 8, "attention_bias": True, "mlp_bias": True, "norm_bias": True,
     "cls_token_id": 1, "sep_token_id": 2,
 }  # fmt: skip
-DEBERTA = {**ENCODED, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 16}
+DEBERTA = {**BODY, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 16}
 FIRST_WITHOUT_NORM = (
     "residual n2 => residual n1: Scale[l, res]\nresidual n2",
     "attn_norm.weight diag(res) => attn_norm.weight diag(res n1)",
@@ -86,7 +85,7 @@ TOYS: dict[str, Toy] = {
 }
 
 MORE_TOYS: dict[str, Toy] = {
-    "nomic_bert": (lambda: tf.NomicBertForMaskedLM(tf.NomicBertConfig(**ENCODED)), 1e-5),
+    "nomic_bert": (lambda: tf.NomicBertForMaskedLM(tf.NomicBertConfig(**BODY)), 1e-5),
     "esm": (lambda: tf.EsmForMaskedLM(tf.EsmConfig(**ESM)), 1e-9),
     "esm-rotary": (
         lambda: tf.EsmForMaskedLM(
@@ -95,9 +94,9 @@ MORE_TOYS: dict[str, Toy] = {
         1e-5,
     ),
     "deberta": (made("Deberta", "ForMaskedLM", **DEBERTA, type_vocab_size=2), 1e-5),
-    "gte": (made("Gte", "ForMaskedLM", **ENCODED), 1e-5),
-    "gte-labels": (made("Gte", "ForSequenceClassification", **ENCODED), 1e-5),
-    "jina_embeddings_v3": (made("JinaEmbeddingsV3", "ForMaskedLM", **ENCODED), 1e-5),
+    "gte": (made("Gte", "ForMaskedLM", **BODY), 1e-5),
+    "gte-labels": (made("Gte", "ForSequenceClassification", **BODY), 1e-5),
+    "jina_embeddings_v3": (made("JinaEmbeddingsV3", "ForMaskedLM", **BODY), 1e-5),
     "modernbert-decoder": (
         lambda: tf.ModernBertDecoderForCausalLM(tf.ModernBertDecoderConfig(**SPOKEN_MODERN)),
         1e-5,
@@ -106,16 +105,16 @@ MORE_TOYS: dict[str, Toy] = {
 }
 
 NAMES: dict[str, Saved] = {
-    "DebertaV2": ({**DISENTANGLED, "pos_att_type": ["c2p", "p2c"]}, ENCODER_CLASSES),
-    "ModernBert": (MODERN, ENCODER_CLASSES),
+    "DebertaV2": ({**DISENTANGLED, "pos_att_type": ["c2p", "p2c"]}, READER_CLASSES),
+    "ModernBert": (MODERN, READER_CLASSES),
     "NomicBert": (BODY_OF_THREE, ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]),
 }
 
 MORE_NAMES: dict[str, Saved] = {
     "Esm": (ESM, ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]),
     "Deberta": (DEBERTA, PAGE_CLASSES),
-    "Gte": (ENCODED, PAGE_CLASSES[:-1]),
-    "JinaEmbeddingsV3": (ENCODED, PAGE_CLASSES),
+    "Gte": (BODY, PAGE_CLASSES[:-1]),
+    "JinaEmbeddingsV3": (BODY, PAGE_CLASSES),
     "ModernBertDecoder": (SPOKEN_MODERN, CLASSIFYING_LANGUAGE_MODELS),
     "Esmc": (ESMC, ["Model", "ForMaskedLM", *TASK_CLASSES[:2]]),
 }

@@ -11,7 +11,7 @@ from families.tables import Drawn, Saved, Streams, Toy
 from mutants import mutant
 from toy_inputs import drawn_numbers
 from toy_models import made
-from toy_settings import ENCODED, SHAPE, Inputs
+from toy_settings import BODY, SHAPE, Inputs
 
 AST = {
     **SHAPE,
@@ -90,7 +90,7 @@ SPECTRA = {
     "depths": [2, 1, 1, 1], "num_attention_heads": [3, 4, 6, 8], "window_size": 2, "mlp_ratio": 1.5, "enable_fusion": True,
     "patch_embed_input_channels": 1, "num_hidden_layers": 4, "aff_block_r": 2,
 }  # fmt: skip
-HEARD = {"text_config": ENCODED, "audio_config": SPECTRA, "projection_dim": 20}
+HEARD = {"text_config": BODY, "audio_config": SPECTRA, "projection_dim": 20}
 SHORT = {**HEARD, "audio_config": {**SPECTRA, "enable_fusion": False}}
 
 
@@ -123,7 +123,7 @@ MORE_TOYS: dict[str, Toy] = {
 MORE_NAMES: dict[str, Saved] = {
     "AST": (AST, ["Model", "ForAudioClassification"]),
     "Clap": (HEARD, ["Model"]),
-    "ClapText": (ENCODED, ["Model"]),
+    "ClapText": (BODY, ["Model"]),
     "ClapAudio": (SPECTRA, ["Model"]),
     "Musicgen": (MUSIC, ["ForConditionalGeneration"]),
     "MusicgenDecoder": (PLAYED, []),

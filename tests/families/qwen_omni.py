@@ -13,6 +13,7 @@ from mutants import mutant
 from toy_inputs import drawn_numbers, drawn_words, heard_in_pieces, in_one_grid
 from toy_models import composed
 from toy_settings import (
+    COMPOSED_MODELS,
     EXPERTS,
     GRID,
     HEARD_TOKEN,
@@ -20,7 +21,6 @@ from toy_settings import (
     KNOWN,
     QWEN2,
     SECTIONS,
-    SEEING_MODELS,
     SHARED,
     TEXT,
     WINDOWED,
@@ -140,8 +140,8 @@ MORE_TOYS: dict[str, Toy] = {
 }
 
 MORE_NAMES: dict[str, Saved] = {
-    "Qwen2Audio": (QWEN2_AUDIO, SEEING_MODELS),
-    "Qwen2_5OmniThinker": (QWEN2_5_OMNI_THINKER, SEEING_MODELS),
+    "Qwen2Audio": (QWEN2_AUDIO, COMPOSED_MODELS),
+    "Qwen2_5OmniThinker": (QWEN2_5_OMNI_THINKER, COMPOSED_MODELS),
     "Qwen2AudioEncoder": (LISTENER, [""]),
     "Qwen2_5OmniAudioEncoder": (LISTENER, []),
     "Qwen2_5OmniText": (TEXT, []),

@@ -15,6 +15,7 @@ from mutants import mutant
 from toy_inputs import drawn_numbers, drawn_words, seen_inputs
 from toy_models import composed
 from toy_settings import (
+    COMPOSED_MODELS,
     GRID,
     IMAGE,
     KNOWN,
@@ -24,7 +25,6 @@ from toy_settings import (
     QWEN4,
     SECTIONS,
     SECTIONS_OF_A_PART,
-    SEEING_MODELS,
     TEXT,
     WINDOWED,
     Inputs,
@@ -172,21 +172,21 @@ MORE_NAMES: dict[str, Saved] = {
     "Qwen3VLText": (SPOKEN, ["Model"]),
     "Qwen2VL": (
         {"text_config": SPOKEN, "vision_config": {**GRID, "embed_dim": 60, "hidden_size": 48}},
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "Qwen2_5_VL": (
         {
             "text_config": SPOKEN,
             "vision_config": {**GRID, "hidden_size": 60, "out_hidden_size": 48, "intermediate_size": 44},
         },
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "Qwen3VL": (
         {
             "text_config": SPOKEN,
             "vision_config": {**GRID, "hidden_size": 60, "out_hidden_size": 48, "deepstack_visual_indexes": [0]},
         },
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "Qwen3VLMoeText": (MIXED, []),
     "Qwen3VLMoe": (
@@ -194,18 +194,18 @@ MORE_NAMES: dict[str, Saved] = {
             "text_config": {**MIXED, "rope_parameters": SECTIONS},
             "vision_config": {**EYES, "deepstack_visual_indexes": [0]},
         },
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "Qwen3_5": (
         {"text_config": {**NEXT, "rope_parameters": SECTIONS_OF_A_PART}, "vision_config": EYES},
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "Qwen3_5Moe": (
         {"text_config": {**NEXT_MIXED, "rope_parameters": SECTIONS_OF_A_PART}, "vision_config": EYES},
-        SEEING_MODELS,
+        COMPOSED_MODELS,
     ),
     "ColQwen2": (COLQWEN2, ["ForRetrieval"]),
-    "Qwen4Exp": (QWEN4_SEEN, SEEING_MODELS),
+    "Qwen4Exp": (QWEN4_SEEN, COMPOSED_MODELS),
     "Qwen2VLVision": ({**GRID, "embed_dim": 60, "hidden_size": 48, "mlp_ratio": 2}, []),
     "Qwen2_5_VLVision": (WINDOWED, []),
 }

@@ -10,14 +10,14 @@ import transformers as tf
 from families.tables import Drawn, Saved, Streams, Toy
 from mutants import mutant
 from toy_models import made
-from toy_settings import BODY_OF_THREE, ENCODED, ENCODER_CLASSES, KNOWN, READER_CLASSES, ROTATED
+from toy_settings import BODY, BODY_OF_THREE, KNOWN, READER_CLASSES, ROTATED
 
 
 def _xl(kind: str, **changes: Any) -> Any:
-    return getattr(tf, f"XLMRobertaXL{kind}")(tf.XLMRobertaXLConfig(**{**ENCODED, **changes}))
+    return getattr(tf, f"XLMRobertaXL{kind}")(tf.XLMRobertaXLConfig(**{**BODY, **changes}))
 
 
-LUKE = {**ENCODED, "entity_vocab_size": 11, "entity_emb_size": 24}
+LUKE = {**BODY, "entity_vocab_size": 11, "entity_emb_size": 24}
 FLUENT = ["Model", "WithLMHeadModel", "ForQuestionAnswering", "ForQuestionAnsweringSimple", "ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice"]  # fmt: skip
 
 
@@ -61,9 +61,9 @@ TOYS: dict[str, Toy] = {
 MORE_TOYS: dict[str, Toy] = {
     "xlm-roberta-xl": (lambda: _xl("ForSequenceClassification", intermediate_size=36), 1e-9),
     "xlm-roberta-xl-words": (lambda: _xl("ForMaskedLM", hidden_act="relu"), 1e-9),
-    "data2vec-text": (made("Data2VecText", "ForMaskedLM", **ENCODED), 1e-9),
-    "roberta-prelayernorm": (made("RobertaPreLayerNorm", "ForSequenceClassification", **ENCODED), 1e-9),
-    "roberta-prelayernorm-words": (made("RobertaPreLayerNorm", "ForMaskedLM", **ENCODED), 1e-9),
+    "data2vec-text": (made("Data2VecText", "ForMaskedLM", **BODY), 1e-9),
+    "roberta-prelayernorm": (made("RobertaPreLayerNorm", "ForSequenceClassification", **BODY), 1e-9),
+    "roberta-prelayernorm-words": (made("RobertaPreLayerNorm", "ForMaskedLM", **BODY), 1e-9),
     "luke": (made("Luke", "ForTokenClassification", **LUKE), 1e-9),
     "luke-inside": (
         made("Luke", "ForMaskedLM", **{**LUKE, "entity_emb_size": 48, "tie_word_embeddings": False}),
@@ -81,15 +81,15 @@ MORE_TOYS: dict[str, Toy] = {
 }
 
 NAMES: dict[str, Saved] = {
-    "Roberta": (BODY_OF_THREE, [*ENCODER_CLASSES, "ForCausalLM"]),
-    "XLMRoberta": (BODY_OF_THREE, [*ENCODER_CLASSES, "ForCausalLM"]),
-    "Camembert": (BODY_OF_THREE, [*ENCODER_CLASSES, "ForCausalLM"]),
-    "XLMRobertaXL": (BODY_OF_THREE, [*ENCODER_CLASSES, "ForCausalLM"]),
+    "Roberta": (BODY_OF_THREE, [*READER_CLASSES, "ForCausalLM"]),
+    "XLMRoberta": (BODY_OF_THREE, [*READER_CLASSES, "ForCausalLM"]),
+    "Camembert": (BODY_OF_THREE, [*READER_CLASSES, "ForCausalLM"]),
+    "XLMRobertaXL": (BODY_OF_THREE, [*READER_CLASSES, "ForCausalLM"]),
 }
 
 MORE_NAMES: dict[str, Saved] = {
-    "Data2VecText": (ENCODED, [*READER_CLASSES, "ForCausalLM"]),
-    "RobertaPreLayerNorm": (ENCODED, [*READER_CLASSES, "ForCausalLM"]),
+    "Data2VecText": (BODY, [*READER_CLASSES, "ForCausalLM"]),
+    "RobertaPreLayerNorm": (BODY, [*READER_CLASSES, "ForCausalLM"]),
     "Luke": (LUKE, ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"]),
     "XLM": (XLM, FLUENT),
     "Flaubert": (XLM, FLUENT),

@@ -12,7 +12,7 @@ from families.tables import Drawn, Saved, Streams, Toy
 from mutants import StreamMutant, mutant
 from toy_inputs import drawn_numbers
 from toy_models import composed, made
-from toy_settings import BART, KNOWN, SEEING_MODELS, TRANSLATOR_CLASSES, Inputs
+from toy_settings import BART, COMPOSED_MODELS, KNOWN, Inputs
 
 WHISPER = {
     **{k: v for k, v in BART.items() if k not in ("max_position_embeddings", "forced_eos_token_id")},
@@ -108,8 +108,8 @@ NAMES: dict[str, Saved] = {
 }
 
 MORE_NAMES: dict[str, Saved] = {
-    "Speech2Text": (HEARD, TRANSLATOR_CLASSES),
-    "Moonshine": (MOONSHINE, SEEING_MODELS),
+    "Speech2Text": (HEARD, COMPOSED_MODELS),
+    "Moonshine": (MOONSHINE, COMPOSED_MODELS),
     "SpeechT5": (SPEECHT5, ["Model", "ForTextToSpeech", "ForSpeechToText", "ForSpeechToSpeech"]),
     "SeamlessM4T": (TRANSLATING, WAYS),
     "SeamlessM4Tv2": (TRANSLATING_2, WAYS),

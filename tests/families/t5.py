@@ -10,7 +10,7 @@ import transformers as tf
 from families.tables import Drawn, Saved, Streams, Toy
 from mutants import StreamMutant, mutant
 from toy_models import made
-from toy_settings import IMAGE, LAYERS, TASK_CLASSES, TRANSLATOR_CLASSES, TWO, UMT5
+from toy_settings import COMPOSED_MODELS, IMAGE, LAYERS, TASK_CLASSES, TWO, UMT5
 
 SEQ2SEQ = {
     "vocab_size": 67, "d_model": 48, "d_kv": 8, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 6,
@@ -110,7 +110,7 @@ MORE_NAMES: dict[str, Saved] = {
         {"encoder": READ, "decoder": WRITTEN, "vocab_size": 67},
         ["Model", "ForConditionalGeneration", "ForSequenceClassification", "ForTokenClassification"],
     ),
-    "T5Gemma2": (T5GEMMA2, [*TRANSLATOR_CLASSES, *TASK_CLASSES[:2]]),
+    "T5Gemma2": (T5GEMMA2, [*COMPOSED_MODELS, *TASK_CLASSES[:2]]),
     "T5Gemma2Encoder": (T5GEMMA2["encoder"], [""]),
 }
 

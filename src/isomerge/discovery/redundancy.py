@@ -23,7 +23,7 @@ from isomerge.discovery.building import first_line, make_specimen
 from isomerge.discovery.redundancy_point import ENOUGH, Point
 from isomerge.discovery.shrinking import Scale
 from isomerge.discovery.specimen import Specimen
-from isomerge.discovery.specimen_inputs import covering_inputs
+from isomerge.discovery.specimen_inputs import InputsOf
 from isomerge.discovery.unexplained import NONE, Left, span_of, unexplained
 from isomerge.errors import IsomergeError
 
@@ -91,15 +91,15 @@ def tiny_specimen(config: Any, seed: int = 0, tiny: Scale = TINY) -> Specimen:
     scale = replace(tiny, experts=4) if grouped else tiny
     specimen = make_specimen(config, scale, seed, untied=False)
     parameters = sum(t.numel() for t in specimen.stored.values() if t.is_floating_point())
-    made = specimen.module.config
+    inputs = InputsOf.of(specimen.module, specimen.module.config)
     first: Exception | None = None
     for length in LENGTHS:
         try:
-            specimen.inputs[-1] = covering_inputs(specimen.module, made, scale, seed, ROWS, length)
+            specimen.inputs[-1] = inputs.covering(scale.vocabulary, seed, ROWS, length)
             with torch.no_grad():
                 each = specimen.flat_outputs().numel() / ROWS
             rows = ROWS + int((ENOUGH + 0.3) * parameters / each)
-            specimen.inputs[-1] = covering_inputs(specimen.module, made, scale, seed, rows, length)
+            specimen.inputs[-1] = inputs.covering(scale.vocabulary, seed, rows, length)
             with torch.no_grad():
                 specimen.flat_outputs()
         except Exception as error:  # whatever the code of a model raises for lengths that it refuses

@@ -36,7 +36,9 @@ class Point:
     def __init__(self, seen: BoundSpecimen) -> None:
         self.seen = seen
         specimen = seen.specimen
-        if missing := [n for n, t in specimen.stored.items() if t.is_floating_point() and n not in specimen.places]:
+        self.numbers = {n: t for n, t in specimen.stored.items() if t.is_floating_point()}
+        """The stored tensors of numbers."""
+        if missing := [n for n in self.numbers if n not in specimen.places]:
             raise IsomergeError(
                 f"tensor {missing[0]} is stored otherwise than {type(specimen.module).__name__} computes with "
                 "it: its redundancy cannot be counted"
@@ -54,7 +56,7 @@ class Point:
                 self.spec.restrict([*folds, *self.spec.streams]), seen.blocks, self.blocks.__getitem__
             )
             whole.act(self.blocks)
-        self.names = [n for n, t in specimen.stored.items() if t.is_floating_point() and n in seen.matches]
+        self.names = [n for n in self.numbers if n in seen.matches]
         named = self._named(self.blocks)
         with torch.no_grad():
             for name in self.names:
@@ -77,12 +79,7 @@ class Point:
         return int(self.read.sum())
 
     def _named(self, blocks: Mapping[Any, Tensor]) -> dict[str, Tensor]:
-        found = {self.seen.names[n]: t for block, x in blocks.items() for n, t in block.split(x)}
-        return {**{n: self.seen.specimen.stored[n] for n in self.names_of_stored() if n not in found}, **found}
-
-    def names_of_stored(self) -> list[str]:
-        """The names of the specimen's tensors of numbers."""
-        return [n for n, t in self.seen.specimen.stored.items() if t.is_floating_point()]
+        return self.numbers | {self.seen.names[n]: t for block, x in blocks.items() for n, t in block.split(x)}
 
     def flat(self, named: Mapping[str, Tensor]) -> Tensor:
         """Stored tensors as one vector, those that inputs reach."""

@@ -27,60 +27,65 @@ def inputs_of(module: Any, config: Any, scale: Scale, seed: int) -> list[dict[st
     rows."""
 
     rng = torch.Generator().manual_seed(seed + 1)
-    takes = inspect.signature(module.forward).parameters
-    keys = flattened(config.to_dict())
-    both = _images_of(module, keys) if {"pixel_values", "input_ids"} <= takes.keys() else None
+    inputs = InputsOf.of(module, config)
     tokens = (5, scale.vocabulary - 9)
-    found = [
-        _drawn(module, config, keys, both, rows, length, tokens, rng)
-        for rows, length in ((3, 11), (2, 7), (MANY, 5))
-    ]
-    if "attention_mask" in takes and "input_ids" in found[1]:
+    found = [inputs.drawn(rows, length, tokens, rng) for rows, length in ((3, 11), (2, 7), (MANY, 5))]
+    if "attention_mask" in inputs.takes and "input_ids" in found[1]:
         mask = torch.ones_like(found[1]["input_ids"])
         mask[0, -2:] = 0
         found[1]["attention_mask"] = mask
     return found
 
 
-def covering_inputs(module: Any, config: Any, scale: Scale, seed: int, rows: int, length: int) -> dict[str, Tensor]:
-    """Inputs of many rows, in which all tokens, types and places occur, as far as rows and length go."""
-    rng = torch.Generator().manual_seed(seed + 2)
-    takes = inspect.signature(module.forward).parameters
-    keys = flattened(config.to_dict())
-    both = _images_of(module, keys) if {"pixel_values", "input_ids"} <= takes.keys() else None
-    drawn = _drawn(module, config, keys, both, rows, length, (0, scale.vocabulary), rng)
-    types = next((v for k, v in keys.items() if k.endswith("type_vocab_size") and isinstance(v, int)), 0)
-    if "token_type_ids" in takes and types > 1 and "input_ids" in drawn:
-        drawn["token_type_ids"] = torch.randint(0, types, drawn["input_ids"].shape, generator=rng)
-    return drawn
+@dataclass(frozen=True)
+class InputsOf:
+    """What the forward pass of a class takes, and how it takes images."""
 
+    module: Any
+    config: Any
+    keys: Mapping[str, Any]
+    images: _Images | None
+    """Of a class that takes them beside texts."""
 
-def _drawn(
-    module: Any,
-    config: Any,
-    keys: Mapping[str, Any],
-    both: _Images | None,
-    rows: int,
-    length: int,
-    tokens: tuple[int, int],
-    rng: Generator,
-) -> dict[str, Tensor]:
-    """Random inputs of one shape; tokens within a range."""
-    ids = torch.randint(*tokens, (rows, length), generator=rng)
-    if both is not None:
-        return both.beside(module, keys, ids, rng)
-    if module.main_input_name == "pixel_values":
-        size = config.image_size
-        height, wide = size if isinstance(size, (list, tuple)) else (size, size)
-        return {"pixel_values": _noise((rows, getattr(config, "num_channels", 3), height, wide), rng)}
-    if module.main_input_name == "input_features":
-        shape = (rows, config.num_mel_bins, 2 * config.max_source_positions)
-        return {"input_features": _noise(shape, rng), "decoder_input_ids": ids}
-    drawn = {"input_ids": ids}
-    takes = inspect.signature(module.forward).parameters
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
-        drawn["decoder_input_ids"] = torch.randint(*tokens, (rows, length - 2), generator=rng)
-    return drawn
+    @classmethod
+    def of(cls, module: Any, config: Any) -> InputsOf:
+        """Tries layouts of images where the class takes them beside texts."""
+        keys = flattened(config.to_dict())
+        takes = inspect.signature(module.forward).parameters
+        both = {"pixel_values", "input_ids"} <= takes.keys()
+        return cls(module, config, keys, _images_of(module, keys) if both else None)
+
+    @property
+    def takes(self) -> Mapping[str, Any]:
+        """The arguments of the forward pass."""
+        return inspect.signature(self.module.forward).parameters
+
+    def drawn(self, rows: int, length: int, tokens: tuple[int, int], rng: Generator) -> dict[str, Tensor]:
+        """Random inputs of one shape; tokens within a range."""
+        module, config = self.module, self.config
+        ids = torch.randint(*tokens, (rows, length), generator=rng)
+        if self.images is not None:
+            return self.images.beside(module, self.keys, ids, rng)
+        if module.main_input_name == "pixel_values":
+            size = config.image_size
+            height, wide = size if isinstance(size, (list, tuple)) else (size, size)
+            return {"pixel_values": _noise((rows, getattr(config, "num_channels", 3), height, wide), rng)}
+        if module.main_input_name == "input_features":
+            shape = (rows, config.num_mel_bins, 2 * config.max_source_positions)
+            return {"input_features": _noise(shape, rng), "decoder_input_ids": ids}
+        drawn = {"input_ids": ids}
+        if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in self.takes:
+            drawn["decoder_input_ids"] = torch.randint(*tokens, (rows, length - 2), generator=rng)
+        return drawn
+
+    def covering(self, vocabulary: int, seed: int, rows: int, length: int) -> dict[str, Tensor]:
+        """Inputs of many rows, in which all tokens, types and places occur, as far as rows and length go."""
+        rng = torch.Generator().manual_seed(seed + 2)
+        drawn = self.drawn(rows, length, (0, vocabulary), rng)
+        types = next((v for k, v in self.keys.items() if k.endswith("type_vocab_size") and isinstance(v, int)), 0)
+        if "token_type_ids" in self.takes and types > 1 and "input_ids" in drawn:
+            drawn["token_type_ids"] = torch.randint(0, types, drawn["input_ids"].shape, generator=rng)
+        return drawn
 
 
 def _noise(shape: tuple[int, ...], rng: Generator) -> Tensor:

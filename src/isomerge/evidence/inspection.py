@@ -8,7 +8,6 @@ from typing import Any
 from isomerge.matching.stream_groups import choose_frame
 from isomerge.models.free_streams import given_out, why_given_out
 from isomerge.models.recognised import Model
-from isomerge.symmetry.axes import show
 from isomerge.symmetry.fixed import fixed_parts
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of, plan_units
@@ -41,7 +40,7 @@ def inspection(model: Model) -> dict[str, Any]:
         "parameters": sum(prod(i.shape) for i in tensors),
         "bytes": model.checkpoint.nbytes,
         "dtypes": sorted({i.dtype for i in tensors}),
-        "lines": {m.line.name: " ".join(show(a) for a in m.line.axes or ()) or "*" for m in model.matches.values()},
+        "lines": {m.line.name: m.line.shown for m in model.matches.values()},
         "units": len(units),
         "units_matched": sum(bool(u.elements or u.votes) for u in units),
         "spaces": spaces,

@@ -227,8 +227,13 @@ def squared_distance(sides: Sides, element: Tensor) -> Tensor:
 def sequential(sides: Sides) -> Tensor:
     """The paper's two steps as one element [*b, n, n]: Procrustes (Eq. 10), then the quartic's factor (Eq. 12)."""
     rotation, _ = GROUPS["O"].solve(sides.plus + sides.minus)
+    return _with_factor(sides, rotation)
+
+
+def _with_factor(sides: Sides, rotation: Tensor, *, signed: bool = True) -> Tensor:
+    """A rotation [*b, n, n] times the quartic's factor."""
     overlaps = (_inner(rotation, c) for c in (sides.plus, sides.minus))
-    factor = quartic_scale(_trace(sides.moved_plus), _trace(sides.moved_minus), *overlaps)
+    factor = quartic_scale(_trace(sides.moved_plus), _trace(sides.moved_minus), *overlaps, signed=signed)
     return rotation * factor[..., None, None]
 
 
@@ -236,13 +241,9 @@ def flipped(sides: Sides, element: Tensor) -> Tensor:
     """A start in the other component of the group [k, n, n]: Procrustes, its last singular vector flipped where its
     determinant has the sign of an element's; with its factor."""
     u, _, vh = singular_values_and_vectors(sides.plus + sides.minus)
-    rotation = u @ vh
-    same = torch.linalg.det(rotation).sign() == torch.linalg.det(element).sign()
+    same = torch.linalg.det(u @ vh).sign() == torch.linalg.det(element).sign()
     u = torch.where(same[:, None, None] & (torch.arange(u.shape[-1]) == u.shape[-1] - 1), -u, u)
-    rotation = u @ vh
-    overlaps = (_inner(rotation, c) for c in (sides.plus, sides.minus))
-    factor = quartic_scale(_trace(sides.moved_plus), _trace(sides.moved_minus), *overlaps, signed=False)
-    return rotation * factor[:, None, None]
+    return _with_factor(sides, u @ vh, signed=False)
 
 
 def balanced(sides: Sides) -> Tensor:

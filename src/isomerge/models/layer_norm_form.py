@@ -20,7 +20,7 @@ from torch import Tensor
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
 from isomerge.symmetry.alignment import element_key
-from isomerge.symmetry.axes import Atom, Axis, Concat, atoms
+from isomerge.symmetry.axes import Atom, Concat, atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
 
@@ -50,9 +50,10 @@ class LayerNormForm:
 
     writers: dict[Block, int] = field(default_factory=dict)
     norms: list[Norm] = field(default_factory=list)
+    """Those whose readers all have biases."""
 
     def __bool__(self) -> bool:
-        return bool(self.writers or any(norm.folds for norm in self.norms))
+        return bool(self.writers or self.norms)
 
     def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
         """One block in the form.
@@ -69,8 +70,6 @@ class LayerNormForm:
         if (axis := self.writers.get(block)) is not None:
             made = tensor.double() - tensor.double().mean(axis, keepdim=True)
         for norm in self.norms:
-            if not norm.folds:
-                continue
             assert norm.gain is not None
             if block == norm.bias:
                 return torch.zeros_like(tensor)
@@ -149,11 +148,7 @@ def _places(spec: Spec, blocks: list[Block], stream: str) -> Iterator[Place]:
                 continue
             scales = [a for a in here if a.name in spec.gains]
             alone = len(mine) == 1 and len(mine) + len(scales) == len(here) and len(scales) < 2
-            yield block, k, mine[0], scales if alone and not _parts(axis) else None
-
-
-def _parts(axis: Axis) -> bool:
-    return isinstance(axis, Concat)
+            yield block, k, mine[0], scales if alone and not isinstance(axis, Concat) else None
 
 
 def _scales(spec: Spec, block: Block, stream: str) -> list[Atom]:

@@ -12,9 +12,7 @@ from isomerge.models.free_streams import with_free_streams
 from isomerge.models.quantised import quantisation_note
 from isomerge.models.recognised import Model
 from isomerge.options import unused
-from isomerge.symmetry.axes import show
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
-from isomerge.symmetry.language.spec import Line
 from isomerge.symmetry.units import Unit, plan_units, voted
 
 
@@ -93,13 +91,9 @@ def _check_axes(donor: Model, others: Sequence[Model], shared: Sequence[Block]) 
             if line.axes != block.line.axes:
                 raise IsomergeError(
                     f"tensor {block.canonical[0]} of {donor.ref} and that of {other.ref} stand behind other parts "
-                    f"({_shown(block.line)} and {_shown(line)}): merge models with heads of one kind, or take "
+                    f"({block.line.shown} and {line.shown}): merge models with heads of one kind, or take "
                     f"--spaces none"
                 )
-
-
-def _shown(line: Line) -> str:
-    return " ".join(map(show, line.axes or ())) or "*"
 
 
 def unit_layer(unit: Unit) -> int | None:

@@ -73,6 +73,11 @@ class Line:
     """The file and the number of the line."""
 
     @property
+    def shown(self) -> str:
+        """The axes as they are written in a text."""
+        return " ".join(map(show, self.axes or ())) or "*"
+
+    @property
     def stack(self) -> str:
         """What the name begins with, up to its first number: equal for the lines of one stack of layers."""
         return self.name.partition("{")[0]
