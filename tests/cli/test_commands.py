@@ -52,6 +52,9 @@ def tuned(stored: Callable, tmp_path: Path) -> Path:
         ("bert", 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48)),
         # ReLU neurons have a positive scale each
         ("bert-relu", 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48 + 40)),
+        # the same attention; LayerNorm leaves free what positions and layers write along the ones, what queries, keys,
+        # values and neurons read against them, and two biases of norms (the last one's head is tied)
+        ("gpt2", 3 * (6 * 8 * 8 + 6 * 8 * 8 + 48 + 48) + 32 + 3 * (48 + 1 + 40 + 1) + 3 * (144 + 40) + 3 * 2 * 48),
         # 2 key-value heads with 4 complex numbers on rotary pairs and GL(8) on values; gated neurons have a scale
         ("llama", 3 * (2 * 4 * 2 + 2 * 8 * 8 + 40)),
     ],

@@ -103,7 +103,7 @@ def verify(
             with on_disk(solver.anchor.checkpoint) as left, on_disk(solver.source.checkpoint) as right:
                 apart = compare_outputs(left, right)
         found, prints = _proof(solver, observer)
-        formed = None if found["same"] is not False else _without_layer_norm(solver)
+        formed = None if found["same"] is not False or prints.apart else _without_layer_norm(solver)
         if formed is not None:
             again, agreeing = _proof(formed, observer)
             formed = None if again["same"] is False else formed

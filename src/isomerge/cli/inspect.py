@@ -24,6 +24,7 @@ def inspect(
     """Show architecture, symmetry spaces, work units and redundant dimensions; reads headers only."""
     import isomerge
     from isomerge.cli.console import Voice, size_text, warn_fixed, write_json
+    from isomerge.symmetry.layer_norms import NORMS
 
     voice = Voice(telling.quiet, telling.verbose)
     report = isomerge.inspect(model, spec=opening.spec, allow_pickle=opening.allow_pickle)
@@ -50,6 +51,8 @@ def inspect(
         for s in report["spaces"]
     ]  # fmt: skip
     rows += [[name, "bias", "translation", "", "", f"{n:,}", "", "yes"] for name, n in report["shifts"].items()]
+    if norms := report["norms"]:
+        rows.append([NORMS, NORMS, "translation", "", "", f"{norms:,}", "", "yes"])
     voice.table("", ["space", "role", "group", "per", "elements", "dimensions", "log10 perms", "matched"], rows)
     warn_fixed(voice, report["fixed"])
     for stream in report["streams"]:

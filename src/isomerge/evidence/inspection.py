@@ -7,8 +7,11 @@ from typing import Any
 
 from isomerge.matching.stream_groups import choose_frame
 from isomerge.models.free_streams import given_out, why_given_out
+from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model
+from isomerge.models.unit_plan import block_size
 from isomerge.symmetry.fixed import fixed_parts
+from isomerge.symmetry.layer_norms import free_dimensions
 from isomerge.symmetry.stage import find_shifts, shift_shape
 from isomerge.symmetry.units import elements_of, plan_units
 
@@ -21,13 +24,15 @@ def inspection(model: Model) -> dict[str, Any]:
     shifts of the blocks; the residual stream's scales are listed, but belong to norms). ``streams`` lists the
     residual streams with the group that ``--spaces all`` takes (None: it must keep its basis), whether gains are
     folded for it, and why it is no larger. ``fixed`` are the parts that alignment leaves as they are
-    (`isomerge.symmetry.fixed`).
+    (`isomerge.symmetry.fixed`); ``norms`` the dimensions that LayerNorm leaves free
+    (`isomerge.symmetry.layer_norms`).
     """
     spec, spaces = model.spec, _spaces(model)
     shifts = [
         {"name": s.name, "key": key, "dimension": prod(shift_shape(spec, s))}
         for s, key, _ in find_shifts(spec, model.blocks)
     ]
+    norms = free_dimensions(free_under_layer_norm(model), model.declared, lambda block: block_size(model, block))
     local = spec.restrict([s["name"] for s in spaces if s["matched"]] + [s.name for s in spec.shifts])
     units = plan_units(local, model.blocks)
     tensors = model.checkpoint.tensors.values()
@@ -50,8 +55,10 @@ def inspection(model: Model) -> dict[str, Any]:
             name: sum(s["dimension"] for s in shifts if s["name"] == name)
             for name in {s["name"]: 0 for s in shifts}
         },
+        "norms": norms,
         "redundant_dimensions": sum(s["dimension"] for s in spaces if s["matched"])
-        + sum(s["dimension"] for s in shifts),
+        + sum(s["dimension"] for s in shifts)
+        + norms,
     }
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from isomerge.errors import IsomergeError
 from isomerge.matching.stream_groups import choose_frame, names_stream
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.layer_norms import NORMS, under_layer_norm
 
 PRESETS = {
-    "default": "every exact space inside the layers: heads, QK, VO, neurons, experts, biases",
+    "default": "every exact space inside the layers: heads, QK, VO, neurons, experts, biases, norms",
     "all": "default and the residual stream: the largest group that config.json allows",
     "paper": "Algorithm 1 of the seed paper: QK and VO rotations, FFN permutations, rescaling",
     "paper-joint": "the same spaces, rotation and rescaling solved together: the certified global optimum",
@@ -43,6 +44,8 @@ class Selection:
     models give their streams out, the gains inside of layers are what is left of it beside the local spaces."""
     notes: tuple[str, ...] = ()
     """What the user should know of the choice."""
+    norms: bool = False
+    """Whether what LayerNorm leaves free is brought onto the anchor's (`isomerge.symmetry.layer_norms`)."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -57,7 +60,7 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
         spec: the bound spec of the checkpoint.
         spaces: for example ``default``, ``paper``, or ``qk,ov,ff``. Roles (``h g qk ov ff scale expert bias``)
             stand for all spaces that play them; ``residual`` (or a stream's name, ``res``, or one of its groups,
-            ``res:Perm``) for the residual stream.
+            ``res:Perm``) for the residual stream; ``norms`` for what LayerNorm leaves free.
 
     Raises:
         IsomergeError: a name that is neither a preset, a role nor a space of this architecture.
@@ -72,8 +75,9 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
         raise IsomergeError(f"--spaces is empty: choose from {', '.join([*PRESETS, *local])}")
     frame, notes = choose_frame(spec, words)
     residual = ("residual",) if spec.residual_names else ()
+    residual += (NORMS,) if under_layer_norm(spec) else ()
     for word in words:
-        if names_stream(spec, word):
+        if names_stream(spec, word) or (word == NORMS and under_layer_norm(spec)):
             continue
         found = _preset(word, local)
         if found is None:
@@ -95,6 +99,7 @@ def select_spaces(spec: Spec, spaces: str) -> Selection:
         joint=paper == ["paper-joint"],
         frame=frame,
         notes=notes,
+        norms=bool({"default", "all", NORMS} & {*words}) and under_layer_norm(spec),
     )
 
 

@@ -1,59 +1,37 @@
 """A model read in the form in which LayerNorm's own redundancy is zero: the same function, by other weights.
 
-LayerNorm takes the mean of a stream away, divides by its size, multiplies by gains g and adds biases b. So no
-output depends on what writers put along the ones, nor on what its readers W take against them, ``W + c (1/g)^T``
-with ``c sum(b/g)`` off their own bias; and b itself may as well stand in the readers' biases as ``W b``. Here
-writers have mean zero, ``W diag(g)`` has rows of mean zero, and b is zero wherever all its readers have biases.
-
-Models that are one function up to these moves are equal in this form; the moves are no spaces of specs yet, so that
-alignment does not use them (docs/lab/completeness.md).
+Writers have mean zero, ``W diag(g)`` of readers has rows of mean zero, and a norm's bias is zero wherever all its
+readers have biases (`isomerge.symmetry.layer_norms`). Models that are one function up to these moves are equal in
+this form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from isomerge.matching.norm_parts import fold_elements, ones_elements
 from isomerge.models.free_streams import given_out
 from isomerge.models.recognised import Model
-from isomerge.symmetry.alignment import element_key
-from isomerge.symmetry.axes import Atom, Concat, atoms
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.axes import atoms
 from isomerge.symmetry.blocks import Block
-from isomerge.symmetry.language.spec import Spec
-
-CENTRED = "OFixingOnes"
-"""The group that a stream is turned by where every norm over it takes the mean away."""
-
-
-@dataclass
-class Norm:
-    """One LayerNorm: its gain, its bias, and who reads it, by block and axis."""
-
-    gain: Block | None = None
-    bias: Block | None = None
-    readers: list[tuple[Block, int]] = field(default_factory=list)
-    reader_biases: dict[Block, Block] = field(default_factory=dict)
-    """From a reader's bias to the reader."""
-
-    @property
-    def folds(self) -> bool:
-        """Whether every reader has a bias that can take the norm's."""
-        return self.gain is not None and bool(self.readers) and len(self.readers) == len(self.reader_biases)
+from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along, layer_norms, norm_spec
+from isomerge.symmetry.norm_stage import NormStage, norm_stages
+from isomerge.symmetry.units import plan_units
 
 
 @dataclass
 class LayerNormForm:
     """What makes of a model's blocks those in the form; see `layer_norm_form`."""
 
-    writers: dict[Block, int] = field(default_factory=dict)
-    norms: list[Norm] = field(default_factory=list)
-    """Those whose readers all have biases."""
+    free: LayerNorms
 
     def __bool__(self) -> bool:
-        return bool(self.writers or self.norms)
+        return bool(self.free)
 
     def applied(self, block: Block, tensor: Tensor, stored: Callable[[Block], Tensor]) -> Tensor:
         """One block in the form.
@@ -64,108 +42,79 @@ class LayerNormForm:
             stored: any other block as it is stored.
 
         Returns:
-            The block of the same dtype; computed in float64.
+            The block, in float32 where it was stored in half precision; sums are float64.
         """
+        wide = torch.promote_types(tensor.dtype, torch.float32)
         made = tensor
-        if (axis := self.writers.get(block)) is not None:
-            made = tensor.double() - tensor.double().mean(axis, keepdim=True)
-        for norm in self.norms:
+        if (axis := self.free.writers.get(block)) is not None:
+            made = tensor.to(wide)
+            made = made - made.mean(axis, keepdim=True, dtype=torch.float64).to(wide)
+        for norm in self.free.norms:
             assert norm.gain is not None
-            if block == norm.bias:
+            if block == norm.bias and norm.folds:
                 return torch.zeros_like(tensor)
-            for reader, axis in norm.readers:
-                if reader == block:
-                    gain = _along(stored(norm.gain).double() + norm.gain.line.less, tensor.ndim, axis)
-                    whole = made.double() * gain
-                    made = (whole - whole.mean(axis, keepdim=True)) / gain
+            if (axis := norm.slack.get(block)) is not None:
+                gain = gain_along(norm, stored(norm.gain), tensor.ndim, axis)
+                whole = made.double() * gain
+                made = (whole - whole.mean(axis, keepdim=True)) / gain
             if (reader := norm.reader_biases.get(block)) is not None and norm.bias is not None:
-                axis = dict(norm.readers)[reader]
-                carried = stored(reader).double().movedim(axis, -1) @ stored(norm.bias).double()
-                made = made.double() + carried
-        return made.to(tensor.dtype).contiguous()
+                made = made.double() + self._carried(norm, reader, stored)
+        return made if made is tensor else made.to(wide).contiguous()
 
-
-def _along(vector: Tensor, dims: int, axis: int) -> Tensor:
-    return vector.reshape([-1 if k == axis else 1 for k in range(dims)])
+    def _carried(self, norm: Norm, reader: Block, stored: Callable[[Block], Tensor]) -> Tensor:
+        """What the norm's bias makes of a reader, where it folds; else what it makes of that which the form takes
+        off the reader."""
+        assert norm.bias is not None
+        assert norm.gain is not None
+        axis, weight, bias = norm.readers[reader], stored(reader).double(), stored(norm.bias).double()
+        if norm.folds:
+            return weight.movedim(axis, -1) @ bias
+        gain = gain_along(norm, stored(norm.gain), 1, 0)
+        return (weight.movedim(axis, -1) * gain).mean(-1) * (bias / gain).sum()
 
 
 def layer_norm_form(model: Model) -> LayerNormForm:
     """The form of a model; empty where no stream lies under LayerNorms alone, and where a gain is zero."""
-    form, spec = LayerNormForm(), model.declared
-    kept = given_out(model)
-    for stream in spec.streams:
-        space = spec.spaces[stream]
-        if CENTRED in (space.group_name, space.folded):
-            _add_stream(form, model, spec, stream, stream in kept)
-    return form
+    return LayerNormForm(_told_under_layer_norm(model))
 
 
-def _add_stream(form: LayerNormForm, model: Model, spec: Spec, stream: str, returned: bool) -> None:
-    """The writers and norms of one stream, where it is read through norms alone."""
-    norms: dict[str, Norm] = {}
-    writers: dict[Block, int] = {}
-    outer = {gain for gain in spec.gains if not spec.scope(spec.spaces[gain])}
-    branch = {s.name for block in model.blocks for s in _scales(spec, block, stream) if s.dual and s.diag}
-    for block, k, atom, scales in _places(spec, model.blocks, stream):
-        if scales is None:  # a part of a concatenation, or other axes beside it: not known here
-            return
-        key = element_key(spec, spec.spaces[scales[0].name], dict(block.scope)) if scales else ""
-        norm = norms.setdefault(key, Norm()) if key and not {s.name for s in scales} & branch else None
-        if atom.diag and norm is not None:
-            norm.gain = block
-        elif atom.dual and not scales and not block.line.tied:
-            return  # read without a norm
-        elif atom.dual and norm is not None:
-            norm.readers.append((block, k))
-        elif not atom.dual and norm is not None:
-            norm.bias = block
-        elif not atom.dual and not scales and not _tied(model, block):
-            writers[block] = k
-    by_name = {block.canonical[0]: block for block in model.blocks if not block.lead}
-    for key, norm in norms.items():
-        if returned and key.partition("[")[0] in outer:
-            continue
-        for block, k in norm.readers:
-            bias = by_name.get(block.canonical[0].removesuffix("weight") + "bias")
-            rest = tuple(axis for i, axis in enumerate(block.axes or ()) if i != k)
-            if bias is not None and bias.axes == rest and not block.lead and bias not in writers:
-                norm.reader_biases[bias] = block
-        if norm.folds and _is_invertible(model, norm):
-            form.norms.append(norm)
-    form.writers |= writers
+def forming(model: Model) -> Alignment:
+    """What brings a model to the form: float64, in one pass over its writers and readers."""
+    free, spec = _told_under_layer_norm(model), norm_spec(model.declared)
+    elements: dict[str, Tensor] = {}
+    together = [norm.blocks for norm in free.norms]
+    for unit in plan_units(model.spec.restrict([]), model.blocks, together) if free else ():
+        here = free.within(unit.blocks)
+        if here:
+            tensors = {block: model.assemble(block, torch.float64) for block in unit.blocks}
+            ones = ones_elements(here, tensors, None)
+            tensors = NormStage(spec, ones).applied(tensors)
+            elements |= ones | fold_elements(here.norms, tensors, None)
+    return Alignment.of(norm_stages(spec, elements), spec)
 
 
-Place = tuple[Block, int, Atom, "list[Atom] | None"]
+def _told_under_layer_norm(model: Model) -> LayerNorms:
+    """What LayerNorm leaves free, but for norms with a gain of zero: what it hides cannot be told."""
+    free = free_under_layer_norm(model)
+    return LayerNorms(free.writers, [norm for norm in free.norms if _is_invertible(model, norm)])
 
 
-def _places(spec: Spec, blocks: list[Block], stream: str) -> Iterator[Place]:
-    """Where a stream stands: block, axis, its atom, and the scales beside it; None where that is not all."""
-    for block in blocks:
-        for k, axis in enumerate(block.axes or ()):
-            here = list(atoms((axis,)))
-            mine = [a for a in here if a.name == stream]
-            if not mine:
-                continue
-            scales = [a for a in here if a.name in spec.gains]
-            alone = len(mine) == 1 and len(mine) + len(scales) == len(here) and len(scales) < 2
-            yield block, k, mine[0], scales if alone and not isinstance(axis, Concat) else None
-
-
-def _scales(spec: Spec, block: Block, stream: str) -> list[Atom]:
-    here = list(atoms(block.axes or ()))
-    return [a for a in here if a.name in spec.gains] if any(a.name == stream for a in here) else []
-
-
-def _tied(model: Model, block: Block) -> bool:
-    """Whether a table is the head as well: then its rows are read, too."""
-    canonical = block.canonical[0]
-    return any(
-        line.tied == canonical and line.canonical(dict.fromkeys(line.indices, 0)) not in model.names
-        for line in model.declared.lines
+def free_under_layer_norm(model: Model) -> LayerNorms:
+    """What LayerNorm leaves free in a model; no weights are read."""
+    lines = [line for line in model.declared.lines if line.tied]
+    tied = [line for line in lines if line.canonical(dict.fromkeys(line.indices, 0)) not in model.names]
+    tables = {line.tied for line in tied}
+    found = layer_norms(
+        model.declared, model.blocks, returned=given_out(model), tied=lambda block: block.canonical[0] in tables
     )
+    heads = {a.name for line in tied for a in atoms(line.axes or ())} & {*model.declared.gains}
+    for norm in found.norms:
+        assert norm.gain is not None
+        norm.sealed = not heads.isdisjoint(a.name for a in atoms(norm.gain.axes or ()))
+    return found
 
 
 def _is_invertible(model: Model, norm: Norm) -> bool:
-    """Whether no gain is zero: what it hides cannot be told."""
+    """Whether no gain is zero."""
     assert norm.gain is not None
     return bool((model.assemble(norm.gain, torch.float64) + norm.gain.line.less != 0).all())

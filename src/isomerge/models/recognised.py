@@ -144,9 +144,10 @@ class Model:
         whole = block.assemble(read).contiguous()
         if block.line.infinite:
             whole = whole.masked_fill(whole.isinf(), 0)
-        if self.form is not None:
-            return self.form.applied(block, whole, lambda other: replace(self, form=None).assemble(other, dtype))
-        return whole if self.opened is None else self.opened.applied(block, whole)
+        whole = whole if self.opened is None else self.opened.applied(block, whole)
+        if self.form is None:
+            return whole
+        return self.form.applied(block, whole, lambda other: replace(self, form=None).assemble(other, dtype))
 
 
 def meant(spec: Spec, name: str, tensor: Tensor) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from isomerge.errors import IsomergeError
 from isomerge.matching.selection import Selection, select_layers, select_spaces
 from isomerge.models.free_streams import with_free_streams
+from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.quantised import quantisation_note
 from isomerge.models.recognised import Model
 from isomerge.options import unused
 from isomerge.symmetry.blocks import Block, layer_of, stacks_of
+from isomerge.symmetry.layer_norms import LayerNorms
 from isomerge.symmetry.units import Unit, plan_units, voted
 
 
@@ -29,10 +31,16 @@ class Plan:
     """Spaces that are decided once for a whole stack."""
     alone: tuple[Block, ...]
     """The donor's blocks that another model lacks (task heads, poolers)."""
+    norms: LayerNorms = field(default_factory=LayerNorms)
+    """What LayerNorm leaves free of the shared blocks, where it is matched."""
 
     def is_matched(self, unit: Unit) -> bool:
         """Whether a unit has elements to find, and its layer was chosen."""
         return unit.key not in self.skipped and bool(unit.elements or unit.votes)
+
+    def free(self, unit: Unit) -> LayerNorms:
+        """What LayerNorm leaves free in a unit, where its layer was chosen."""
+        return LayerNorms() if unit.key in self.skipped else self.norms.within(unit.blocks)
 
     @property
     def framed(self) -> tuple[Unit, ...]:
@@ -59,7 +67,8 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
     for block in donor.blocks:
         everywhere = all(o.source_of(c, matches[c]) is not None for o in others for c in block.canonical)
         (shared if everywhere else alone).append(block)
-    units = plan_units(selection.spec, shared)
+    norms = free_under_layer_norm(donor).within(shared) if selection.norms else LayerNorms()
+    units = plan_units(selection.spec, shared, [norm.blocks for norm in norms.norms])
     if any(unit.elements or unit.votes for unit in units):
         _check_axes(donor, others, shared)
     skipped: set[str] = set()
@@ -71,7 +80,9 @@ def make_plan(donor: Model, others: Sequence[Model], spaces: str = "default", la
                 wanted = chosen.get(layer_of(block)[0])
                 if not block.layers or (wanted is not None and not wanted.issuperset(block.layers)):
                     skipped.add(unit.key)
-    plan = Plan(selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone))
+    plan = Plan(
+        selection, tuple(units), frozenset(skipped), tuple(sorted(voted(selection.spec))), tuple(alone), norms
+    )
     if layers is not None and spaces != "none" and not any(map(plan.is_matched, units)):
         unused.note("layers", f"nothing in layers {layers} moves by --spaces {spaces}")
     return plan

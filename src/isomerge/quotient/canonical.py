@@ -12,6 +12,7 @@ the spec; passes hold one unit at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from isomerge.matching.frame import has_shared_meaning, is_folded_bias, streams_
 from isomerge.matching.gram import along
 from isomerge.matching.local import Blocks, unit_keys
 from isomerge.models.free_streams import free_frame, unread_gains
+from isomerge.models.layer_norm_form import forming, layer_norm_form
 from isomerge.models.recognised import Model, coarsest_dtype
 from isomerge.models.unit_plan import make_plan
 from isomerge.progress import Observer, quiet
@@ -45,6 +47,7 @@ from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Space, Spec
+from isomerge.symmetry.norm_stage import is_norm_key
 from isomerge.symmetry.units import Unit, elements_of
 
 Basis = tuple["Tensor | None", "Tensor"]
@@ -62,6 +65,8 @@ class Canonicaliser:
 
     def __init__(self, model: Model, observer: Observer = quiet) -> None:
 
+        self.form = forming(model)
+        model = replace(model, form=layer_norm_form(model)) if self.form else model
         self.model, self.observer = model, observer
         self.dtype = torch.float64  # gaps of a millionth are decided
         self.plan = make_plan(model, [], "all")
@@ -97,6 +102,7 @@ class Canonicaliser:
             for unit in self.plan.units
         ]
         moved = whole_alignment(self.frame, self.local, units, self.turn, (Alignment(self.frame), self.fold))
+        moved = Alignment.of([*self.form.stages, *moved.stages], moved.spec) if self.form else moved
         if is_settled(moved, SETTLED.get(coarsest_dtype(self.model), 0.0)):
             moved = Alignment(moved.spec)
         return Canonical(moved, self.gaps, self.dead, self.norm**0.5, self.notes)
@@ -248,7 +254,8 @@ def is_settled(g: Alignment, tolerance: float) -> bool:
     for key, found in g.items():
         space = g.spec.spaces.get(key.partition("[")[0])
         if space is None:
-            still, near = found.new_zeros(()), tolerance if key.partition("[")[0] in constant else 0.0
+            mean = key.partition("[")[0] in constant or is_norm_key(key.rpartition(":")[2])
+            still, near = found.new_zeros(()), tolerance if mean else 0.0
         else:
             still = space.group.identity(tuple(found.shape[: len(g.spec.batch(space))]), g.spec.sizes[space.name])
             near = tolerance if found.is_floating_point() else 0.0

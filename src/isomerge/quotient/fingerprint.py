@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -24,6 +25,7 @@ from isomerge.errors import OVERFLOW, IsomergeError
 from isomerge.matching.alternation import trees
 from isomerge.matching.balance import canonical_gauge, fold_biases
 from isomerge.models.free_streams import given_out
+from isomerge.models.layer_norm_form import layer_norm_form
 from isomerge.models.recognised import Model, coarsest_dtype, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_bytes
 from isomerge.progress import Observer, quiet
@@ -90,8 +92,9 @@ def _too_large(model: Model, error: OverflowError) -> IsomergeError:
 
 
 def _made(model: Model, observer: Observer, dtype: torch.dtype, salt: str) -> Fingerprint:
-    """The fingerprint, computed in one dtype. Raises OverflowError with the name of the block whose numbers are too
-    large."""
+    """The fingerprint in one dtype, without what LayerNorm leaves free. Raises OverflowError with the name
+    of the block whose numbers are too large."""
+    model = replace(model, form=layer_norm_form(model) or None)
     local = make_plan(model, [], "default")
     shifts, spec = local.selection.spec, model.spec
     fold = free_folding(model, dtype)
@@ -161,9 +164,12 @@ def _counts(model: Model, block: Block) -> bool:
 
 def _moved(model: Model, block: Block, dtype: torch.dtype, fold: Alignment, look: Look) -> Tensor:
     """A block in the working dtype with gains folded, looked at as it is stored."""
-    tensor = model.assemble(block, dtype)
+    stored = replace(model, form=None)
+    tensor = stored.assemble(block, dtype)
     if tensor.is_floating_point():
         look.at(block, tensor)
+        if model.form is not None:
+            tensor = model.form.applied(block, tensor, lambda other: stored.assemble(other, dtype))
         fold.act_linearly(block, tensor)
     return tensor
 

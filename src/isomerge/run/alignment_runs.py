@@ -15,6 +15,7 @@ from isomerge.evidence.report.spaces import plain_names
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.models.compatible import check_compatible
 from isomerge.models.free_streams import given_out, has_no_head, turned_outputs
+from isomerge.models.layer_norm_form import free_under_layer_norm
 from isomerge.models.recognised import Model, working_dtype
 from isomerge.models.unit_plan import make_plan, unit_layer
 from isomerge.models.zero_gains import open_zero_gains
@@ -38,6 +39,7 @@ from isomerge.solve.pairs.solutions import prepare_solutions
 from isomerge.solve.rounding import RoundingOf, check_rounding, told_rounding
 from isomerge.solve.standing import Kinship, Standing, chosen_spaces, leaves_alone, none_matched, standings
 from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.norm_stage import norm_keys
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of, plan_units
 
@@ -204,6 +206,7 @@ def run_apply(
     spec = alignment.spec
     here = {key for block in model.blocks for key in elements_of(spec, block)}
     here |= {key for _, key, _ in find_shifts(spec, model.blocks)}
+    here |= norm_keys(free_under_layer_norm(model))
     if strange := sorted({key.rpartition(":")[2] for key in alignment} - here):
         raise IsomergeError(
             f"{model.ref}: the alignment {name} moves {strange[0]}, which this model does not have: it was made "
@@ -213,7 +216,7 @@ def run_apply(
     for stage in alignment.stages:
         open_zero_gains([model], {key.partition("[")[0] for key in stage} & {*stage.spec.gains})
     rows: list[dict[str, Any]] = []
-    units = plan_units(spec, model.blocks)
+    units = plan_units(spec, model.blocks, alignment.together(model.blocks))
     total = model.checkpoint.nbytes
     key = run_key(command, [model], output.dtype, output.out_shard_size, alignment.digest())
     with StreamWriter(model, output, key) as stream:

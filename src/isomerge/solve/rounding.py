@@ -34,6 +34,7 @@ from isomerge.symmetry.alignment import Alignment, Stage, element_key
 from isomerge.symmetry.axes import Atom, leaf_atoms
 from isomerge.symmetry.blocks import Block, Blocks, leaves
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.norm_stage import NormStage
 from isomerge.symmetry.stage import MONOMIAL, find_shifts
 from isomerge.symmetry.units import elements_of
 
@@ -148,6 +149,9 @@ def rounded_by(g: Alignment, blocks: Blocks) -> set[Block]:
     """The blocks of a unit whose numbers an alignment changes: permutations and signs round nothing."""
     found: set[Block] = set()
     for stage in g.stages:
+        if isinstance(stage, NormStage):
+            found |= stage.changed(blocks)
+            continue
         spec = stage.spec
         for shift, key, parts in find_shifts(spec, list(blocks)):
             if key in stage:
@@ -163,6 +167,9 @@ def _acting(g: Alignment, blocks: Blocks) -> Alignment:
     """The part of an alignment that acts on some blocks: the inverses of all others need not be made."""
     stages = []
     for stage in g.stages:
+        if isinstance(stage, NormStage):
+            stages.append(stage.only(blocks))
+            continue
         keys = {key for block in blocks for key in elements_of(stage.spec, block)}
         keys |= {key for _, key, _ in find_shifts(stage.spec, list(blocks))}
         stages.append(Stage(stage.spec, {key: element for key, element in stage.items() if key in keys}))

@@ -19,6 +19,7 @@ import torch
 from isomerge.errors import IsomergeError
 from isomerge.matching.distances import squared_distance, squared_norm
 from isomerge.matching.frame import has_shared_meaning
+from isomerge.matching.norm_parts import is_disguised
 from isomerge.matching.settled import Sums, settled
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan, make_plan, unit_bytes
@@ -109,12 +110,13 @@ def standings(
             seen += unit_bytes(model, unit)
             one, two = (_loaded(m, unit, dtype) for m in (anchor, model))
             spec = plan.selection.spec
-            movable = [b for b in unit.blocks if elements_of(spec, b)] or [
-                b for b in unit.blocks if one[b].is_floating_point()
-            ]
+            movable = [b for b in unit.blocks if elements_of(spec, b)]
+            if not movable and not any(u.elements or u.votes for u in units):
+                movable = [b for b in unit.blocks if one[b].is_floating_point()]
             gap += sum(squared_distance(one[b], two[b]) for b in movable)
             norm += sum(squared_norm(one[b]) for b in movable)
             good = settled(spec, one, two) if unit.elements or unit.votes else True
+            good = good and not is_disguised(plan.free(unit), one, two)
             for m in (anchor, model):
                 for block in unit.blocks:
                     m.check_unchanged(block)
@@ -133,7 +135,7 @@ def standings(
 
 def _looked_at(plan: Plan, anchor: Model, *, sample: bool) -> list[Unit]:
     """The units that symmetries move, where there are any; of a sample, the smaller half of a few."""
-    units = [unit for unit in plan.units if unit.elements or unit.votes] or list(plan.units)
+    units = [u for u in plan.units if u.elements or u.votes or plan.free(u).norms] or list(plan.units)
     if not sample:
         return units
     few = units[:: max(1, len(units) // SAMPLE)][:SAMPLE]

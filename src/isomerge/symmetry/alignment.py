@@ -3,8 +3,9 @@
 An alignment maps element keys (``ov[3]``: space ov, layer 3; ``shift.vb[3]``: an additive gauge) to tensors. It
 acts in stages, nearly always a single one: by its shifts first, then by its spaces, fibres before the bases they
 sit over. A rotated residual stream needs two: gains folded and the stream rotated, then the anchor's gains taken
-on. Elements are labelled by the blocks as they are before their stage (head 2, wherever it is moved to), so that
-``g @ h`` and ``g.inverse()`` are exact.
+on; and what LayerNorm leaves free is moved in stages of its own (`isomerge.symmetry.norm_stage`). Elements are
+labelled by the blocks as they are before their stage (head 2, wherever it is moved to), so that ``g @ h`` and
+``g.inverse()`` are exact.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torch import Tensor
 from isomerge.symmetry.axes import Atom
 from isomerge.symmetry.blocks import Block
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.layer_norms import NORMS, layer_norms
+from isomerge.symmetry.norm_stage import NormStage, is_norm_key
 from isomerge.symmetry.patch_file import read_patch, write_patch
 from isomerge.symmetry.stage import Stage, element_key, joined, scope_of
 
@@ -40,7 +43,7 @@ class Alignment(Mapping[str, "Tensor"]):
             number, _, name = key.rpartition(":")
             parts.setdefault(int(number or 1), {})[name] = g
         self.spec = spec
-        self.stages = tuple(Stage(spec, parts[number]) for number in sorted(parts))
+        self.stages: tuple[Stage, ...] = tuple(_stage(spec, parts[number]) for number in sorted(parts))
 
     @classmethod
     def of(cls, stages: Sequence[Stage], spec: Spec) -> Alignment:
@@ -53,7 +56,7 @@ class Alignment(Mapping[str, "Tensor"]):
             elif stage.elements:
                 short.append(stage)
         found = cls(spec)
-        found.stages = tuple(Stage(spec, s.elements) for s in short) or found.stages
+        found.stages = tuple(_stage(spec, s.elements) for s in short) or found.stages
         return found
 
     @property
@@ -99,6 +102,12 @@ class Alignment(Mapping[str, "Tensor"]):
         for stage in self.stages:
             stage.act_on_view(view, atoms, scope)
 
+    def together(self, blocks: Sequence[Block]) -> list[list[Block]]:
+        """The groups of a model's blocks that must be moved together, beside those with an element in common: norms
+        with their readers, where they are moved."""
+        moved = [stage for stage in self.stages if isinstance(stage, NormStage)]
+        return [norm.blocks for norm in layer_norms(self.spec, blocks).norms] if moved else []
+
     # ------------------------------------------------------------------- group
 
     def __matmul__(self, other: Alignment) -> Alignment:
@@ -122,7 +131,9 @@ class Alignment(Mapping[str, "Tensor"]):
         found: dict[str, tuple[str, int, int]] = {}
         for key, g in self.elements.items():
             name = key.rpartition(":")[2].partition("[")[0]
-            if name.startswith("shift."):
+            if is_norm_key(name):
+                name, group, here, still = NORMS, "shift", 1, not bool(g.any())
+            elif name.startswith("shift."):
                 group, here, still = "shift", 1, not bool(g.any())
             else:
                 space = self.spec.spaces[name]
@@ -177,3 +188,8 @@ class Alignment(Mapping[str, "Tensor"]):
         """
 
         return cls(*read_patch(Path(os.path.expanduser(path)), spec))
+
+
+def _stage(spec: Spec, elements: Mapping[str, Tensor]) -> Stage:
+    """A stage of spaces and shifts, or of LayerNorm's moves."""
+    return (NormStage if any(map(is_norm_key, elements)) else Stage)(spec, elements)

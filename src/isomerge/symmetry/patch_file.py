@@ -14,7 +14,8 @@ from isomerge.arithmetic import aligned
 from isomerge.errors import IsomergeError
 from isomerge.files import check_file, write_tensors
 from isomerge.symmetry.language.spec import Spec
-from isomerge.symmetry.stage import shift_shape
+from isomerge.symmetry.norm_stage import check_norm_element, is_norm_key
+from isomerge.symmetry.stage import FIXED, shift_shape
 
 FORMAT = "isomerge-alignment-1"
 MAX_HEADER = 10_000_000
@@ -123,7 +124,9 @@ def _is_space(entry: Any) -> bool:
 def _check_element(spec: Spec, key: str, g: Tensor, path: Path) -> None:
     """Refuse what is no element of its group: a wrong shape, numbers that are not finite, no inverse."""
 
-    if key.startswith("shift."):
+    if is_norm_key(key):
+        good = check_norm_element(spec, key, g)
+    elif key.startswith("shift."):
         shift = next(s for s in spec.shifts if s.name == key.removeprefix("shift.").partition("[")[0])
         wanted = shift_shape(spec, shift)
         good = tuple(g.shape) == wanted and bool(g.isfinite().all())
@@ -145,6 +148,8 @@ def _with_groups(
 ) -> Spec:
     """The spec with exactly the patch's spaces active, checked against what the patch was made for."""
     for key in (k.rpartition(":")[2] for k in elements):
+        if is_norm_key(key):
+            continue
         name = key.removeprefix("shift.").partition("[")[0]
         known = spec.spaces if not key.startswith("shift.") else {s.name for s in spec.shifts}
         if name not in known:
@@ -159,7 +164,7 @@ def _with_groups(
     for name, (group, *_) in spaces.items():
         space = found.spaces.get(name)
         if space is not None and group != space.group_name:
-            if group not in space.groups:
+            if group not in (*space.groups, FIXED):
                 raise IsomergeError(
                     f"{path}: space {name} acts by {group}, but this model allows {' or '.join(space.groups)}"
                 )

@@ -61,7 +61,7 @@ def numbers_in(key: str, rest: str, count: int) -> list[int]:
 
 
 def joined(one: Spec, two: Spec) -> Spec:
-    """The spec with the spaces and shifts of both.
+    """The spec with the spaces and shifts of both; what one holds fixed is moved as in the other.
 
     Raises:
         IsomergeError: a space acts by different groups in them.
@@ -69,16 +69,21 @@ def joined(one: Spec, two: Spec) -> Spec:
     if one is two:
         return one
     for name, space in one.spaces.items():
-        if name in two.spaces and two.spaces[name].group_name != space.group_name:
+        groups = {space.group_name, two.spaces[name].group_name} if name in two.spaces else set()
+        if len(groups) > 1 and FIXED not in groups:
             raise IsomergeError(
                 f"space {name} acts by {space.group_name} in one alignment and by {two.spaces[name].group_name} "
                 f"in the "
                 "other: they cannot be composed"
             )
-    spaces = {**one.spaces, **two.spaces}
+    held = {name for name, space in two.spaces.items() if space.group_name == FIXED and name in one.spaces}
+    spaces = one.spaces | {name: space for name, space in two.spaces.items() if name not in held}
     shifts = {s.name: s for s in (*one.shifts, *two.shifts)}
     return replace(one, spaces=spaces, shifts=tuple(shifts.values()))
 
+
+FIXED = "Fixed"
+"""The trivial group."""
 
 # The groups whose elements renumber what lies over them; others mix the labels.
 MONOMIAL = {"Perm", "SignedPerm", "Fixed", "Sign"}
@@ -222,6 +227,8 @@ class Stage(Mapping[str, "Tensor"]):
 
     def follows(self, other: Stage) -> bool:
         """Whether this stage and one before it are one stage: nothing here lies over what the other has rotated."""
+        if type(other) is not type(self):
+            return False
         rotated = {
             name
             for key in other.elements

@@ -7,6 +7,7 @@ self-attention heads) do not join units: they are voted for by all of them (``vo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from isomerge.symmetry.alignment import element_key
@@ -40,8 +41,8 @@ def voted(spec: Spec) -> frozenset[str]:
     return frozenset(n for n, s in spec.spaces.items() if not spec.scope(s) and n in with_layer)
 
 
-def plan_units(spec: Spec, blocks: list[Block]) -> list[Unit]:
-    """Group blocks into units; every block is in exactly one."""
+def plan_units(spec: Spec, blocks: list[Block], together: Iterable[Sequence[Block]] = ()) -> list[Unit]:
+    """Group blocks into units; every block is in exactly one. Those of each group of ``together`` are in one."""
     stack_wide = voted(spec)
     parent = {block.key: block.key for block in blocks}
 
@@ -65,6 +66,9 @@ def plan_units(spec: Spec, blocks: list[Block]) -> list[Unit]:
         own.setdefault(first, []).append(key)
         for other in rest:
             parent[root(other)] = root(first)
+    for first, *rest in together:
+        for other in rest:
+            parent[root(other.key)] = root(first.key)
     grouped: dict[str, list[Block]] = {}
     for block in blocks:
         grouped.setdefault(root(block.key), []).append(block)

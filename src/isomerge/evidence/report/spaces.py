@@ -12,6 +12,7 @@ from isomerge.models.free_streams import streams_are_free
 from isomerge.models.recognised import recognise
 from isomerge.observe.live.generated import can_generate
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.layer_norms import NORMS, under_layer_norm
 
 ROLES = {
     "h": "attention heads",
@@ -24,6 +25,7 @@ ROLES = {
     "scale": "neuron scales",
     "stream": "residual stream",
     "gain": "norm gains",
+    NORMS: "what LayerNorm leaves free",
     "": "",
     FIXED: "all other tensors",
 }
@@ -74,6 +76,8 @@ def space_words(spec: Spec) -> dict[str, SpaceWords]:
     for name, space in spec.spaces.items():
         role = "stream" if name in streams else "gain" if name in residual else space.role
         known[name] = SpaceWords(name, role if role in ROLES else "", space.group_name)
+    if under_layer_norm(spec):
+        known[NORMS] = SpaceWords(NORMS, NORMS, "shift")
     return known | {shift.name: SpaceWords(shift.name, "bias", "shift") for shift in spec.shifts}
 
 

@@ -40,7 +40,7 @@ def aligned_module(model: Model, alignment: Alignment | None = None, device: str
     places, weights, dtype = places_of(module, model), every_weight(module), working_dtype([model])
     _check_places(module, weights, places, model)
     with torch.no_grad():
-        for unit in plan_units(alignment.spec, model.blocks):
+        for unit in plan_units(alignment.spec, model.blocks, alignment.together(model.blocks)):
             tensors = {block: model.assemble(block, dtype) for block in unit.blocks}
             alignment.act(tensors)
             for block, tensor in tensors.items():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor
 from isomerge.errors import IsomergeError, is_overflow_error
 from isomerge.matching.balance import canonical_gauge
 from isomerge.matching.distances import squared_distance, squared_distance_and_norm
-from isomerge.matching.local import move_unit, vote
+from isomerge.matching.local import Moved, move_unit, vote
+from isomerge.matching.norm_parts import brought_onto, formed, is_disguised
 from isomerge.matching.products import close_orbits
+from isomerge.models.layer_norm_form import layer_norm_form
 from isomerge.models.peak_memory import CACHE
 from isomerge.models.recognised import Model
 from isomerge.models.unit_plan import Plan, unit_layer
@@ -26,6 +29,8 @@ from isomerge.solve.rounding import RoundingOf
 from isomerge.symmetry.alignment import Alignment
 from isomerge.symmetry.blocks import Block, Blocks
 from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.layer_norms import NORMS, LayerNorms, norm_spec
+from isomerge.symmetry.norm_stage import is_norm_key, norm_stages
 from isomerge.symmetry.stage import find_shifts
 from isomerge.symmetry.units import Unit, elements_of
 
@@ -101,6 +106,8 @@ class PairSolver:
         anchor's."""
         self.left = False
         """Whether the source is left as it is, because it is aligned already."""
+        self.norms_stay = False
+        """Whether what LayerNorm leaves free stays: where what was found is learned for the weights as they are."""
         self.closes = False
         """Whether rank-deficient blocks, which have no gauge, are replaced by the balanced factors of their
         products: to compare functions; no alignment follows."""
@@ -122,7 +129,8 @@ class PairSolver:
     def moves(self, unit: Unit) -> bool:
         """Whether a unit's blocks are changed, on loading or by solving."""
         moved = bool(self.frames) or self.given is not None or self.plan.is_matched(unit)
-        return moved and not self.left
+        free = self.plan.free(unit)  # a merge may average what writers write along the ones
+        return (moved or bool(free.norms) or (self.guard and bool(free))) and not self.left
 
     def load_block(self, model: Model, block: Block) -> Tensor:
         """One block in the working dtype, in its frame."""
@@ -171,17 +179,16 @@ class PairSolver:
                 moved = given.applied(source)
                 errors = self.errors(self.given, source, moved)
         elif self.plan.is_matched(unit):
-            votes = on(self.device, {name: self.votes[name] for name in unit.votes})
             apart = sum(before for before, _ in squares.values())
             with overflow_told(self, unit):
-                carried = _Carried(self, source)
-                carries = None if self.rounding is None else carried
-                found = move_unit(
-                    self.plan.selection, anchor, source, votes, guard=self.guard, apart=apart, carries=carries
-                )
+                found, errors = self._matched(unit, anchor, source, apart)
             moved, gaps, result.dead = found.blocks, found.gaps, found.dead
             result.elements = dict(found.alignment.elements)
-            errors = carried.errors(found.alignment, moved)
+        if (free := self._free(unit, anchor, moved)) and not self.norms_stay:
+            gaps = gaps or {block: squared_distance(anchor[block], t) for block, t in moved.items()}
+            norms = brought_onto(norm_spec(self.source.declared), free, anchor, moved, gaps)
+            if norms:
+                moved, gaps, errors = self._with_norms(norms, result, source, moved, gaps, errors)
         if moved is not source:
             source.clear()  # the caller holds the dictionary: two copies of a unit would stay
         if self.moves(unit):
@@ -191,6 +198,70 @@ class PairSolver:
                     row |= self.rounding_row(block, errors[block])
                 row["after"] = squared_distance(there[block], here[block]) if gaps is None else gaps[block]
         return result, moved
+
+    def _matched(
+        self, unit: Unit, anchor: Blocks, source: Blocks, apart: float
+    ) -> tuple[Moved, dict[Block, float]]:
+        """A unit matched and moved, and what rounding does to it; without what LayerNorm leaves free where that is
+        much of what is between them, and nothing ends farther."""
+        votes, guard = on(self.device, {name: self.votes[name] for name in unit.votes}), self.guard
+        free = self._free(unit, anchor, source)
+        if free and is_disguised(free, anchor, source):
+            spec = norm_spec(self.source.declared)
+            a, b = (formed(spec, free, blocks) for blocks in (anchor, source))
+            found = move_unit(self.plan.selection, a, b, votes, guard=guard)
+            moved = found.alignment.applied(source)
+            there = brought_onto(spec, free, anchor, moved).applied(moved)
+            errors = self.errors(found.alignment, source, moved)
+            near = sum(squared_distance(anchor[block], t) for block, t in there.items()) <= apart
+            if not guard or (near and (self.rounding is None or self.rounding.carries(errors))):
+                return replace(found, blocks=moved, gaps=None), errors
+        carried = _Carried(self, source)
+        carries = None if self.rounding is None else carried
+        found = move_unit(self.plan.selection, anchor, source, votes, guard=guard, apart=apart, carries=carries)
+        return found, carried.errors(found.alignment, found.blocks)
+
+    def _with_norms(
+        self,
+        norms: Alignment,
+        result: UnitResult,
+        source: Blocks,
+        moved: Blocks,
+        gaps: dict[Block, float] | None,
+        errors: dict[Block, float],
+    ) -> tuple[Blocks, dict[Block, float] | None, dict[Block, float]]:
+        """A moved unit after moves of its norms, its distances where they are known, and what rounding does to it;
+        as it was where its dtype does not carry them."""
+        g = Alignment.of([*self.alignment(result.elements).stages, *norms.stages], norms.spec)
+        nearer = norms.applied(moved)
+        off = self.errors(g, source, nearer)
+        if self.rounding is not None and not self.rounding.carries(off):
+            return moved, gaps, errors
+        result.elements |= {key.rpartition(":")[2]: c for key, c in norms.items()}
+        for block, row in zip(moved, result.blocks, strict=True):
+            row["spaces"] = [*row["spaces"], *([NORMS] if nearer[block] is not moved[block] else [])]
+        return nearer, None, off
+
+    def _free(self, unit: Unit, *models: Blocks) -> LayerNorms:
+        """What LayerNorm leaves free in a unit; norms with a gain of zero hide what cannot be told."""
+        free = self.plan.free(unit)
+        return LayerNorms(
+            free.writers, [n for n in free.norms if all(n.is_invertible(blocks) for blocks in models)]
+        )
+
+    def in_form(self) -> PairSolver:
+        """The solver that passes over both models are made with: of them without what LayerNorm leaves free, where
+        some unit differs by much of it."""
+        for unit in self.plan.units if self.plan.norms else ():
+            anchor, source = (self.load(model, unit) for model in (self.anchor, self.source))
+            free = self._free(unit, anchor, source)
+            if free and is_disguised(free, anchor, source):
+                found = copy(self)
+                found.anchor, found.source = (
+                    replace(m, form=layer_norm_form(m)) for m in (self.anchor, self.source)
+                )
+                return found
+        return self
 
     def _as_written(self, blocks: Blocks) -> Blocks:
         """Blocks in the anchor's coordinates, with the gains in which a merge is written."""
@@ -234,7 +305,10 @@ class PairSolver:
 
     def alignment(self, elements: dict[str, Tensor]) -> Alignment:
         """The group element of the whole model."""
-        return self.given or Alignment(self.plan.selection.spec, elements)
+        spaces = {key: g for key, g in elements.items() if not is_norm_key(key)}
+        found = self.given or Alignment(self.plan.selection.spec, spaces)
+        norms = norm_stages(norm_spec(self.source.declared), elements) if len(spaces) < len(elements) else []
+        return Alignment.of([*found.stages, *norms], found.spec) if norms else found
 
 
 class _Carried:

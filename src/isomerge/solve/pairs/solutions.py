@@ -133,11 +133,13 @@ def prepare_solutions(
         record = run.done(key)
         if record is None:
             state = run.blob(f"learning-{k}.safetensors")
-            solver = Solver(pair, evidence, state, run.observer, k)
+            looked = pair if matching.needs_models else pair.in_form()
+            solver = Solver(looked, evidence, state, run.observer, k)
             pair.given = solver.solve()
             pair.given.save(path)
             run.commit(key, record := solver.report)
         else:
             pair.given = Alignment.load(path, pair.source.spec)
+        pair.norms_stay = "learned" in record
         reports.append(record)
     return reports

@@ -1,0 +1,142 @@
+"""Bringing what LayerNorm leaves free onto an anchor's: closed forms, all of them projections.
+
+What a writer has along the ones is the anchor's; what a reader takes against the ones, behind its gain, is the
+nearest to the anchor's; and a norm's bias is the anchor's, where its readers' biases can take the rest
+(`isomerge.symmetry.layer_norms` says why no output depends on any of it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from isomerge.matching.distances import squared_distance
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block, Blocks
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along
+from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, NormStage
+
+WORTH = 0.05
+"""The least part of a unit's squared distance for which they are moved. Fine-tunes keep the bytes that they have: a
+random difference has one part in its width along the ones."""
+DISGUISED = 0.2
+"""The part of a tensor's squared distance from which on it is matched without; of narrow ones, thrice what chance
+makes of it."""
+
+SAMPLE = 256
+"""Vectors of an axis that tell what part of a difference lies along the ones."""
+
+
+def ones_elements(free: LayerNorms, tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
+    """What brings every writer's part along the ones, and every reader's against them, to a target's.
+
+    Args:
+        free: what is whole in the unit.
+        tensors: the unit's blocks.
+        target: the anchor's; None: to none at all.
+    """
+    found = {}
+    for block, axis in free.writers.items():
+        found[ONES + block.key] = _gap(tensors, target, block).mean(axis, keepdim=True)
+    for norm in free.norms:
+        assert norm.gain is not None
+        for block, axis in norm.slack.items():
+            gain = gain_along(norm, tensors[norm.gain], tensors[block].ndim, axis)
+            if target is None:  # against the ones behind the gain, where the form has nothing
+                found[GAIN + block.key] = -(tensors[block].double() * gain).mean(axis, keepdim=True)
+            else:
+                along = gain.reciprocal()
+                found[GAIN + block.key] = (_gap(tensors, target, block) * along).sum(axis, keepdim=True) / (
+                    along.square().sum()
+                )
+    return {key: c for key, c in found.items() if bool(c.any())}
+
+
+def _gap(tensors: Blocks, target: Mapping[Block, Tensor] | None, block: Block) -> Tensor:
+    return -tensors[block].double() if target is None else target[block].double() - tensors[block].double()
+
+
+def fold_elements(norms: list[Norm], tensors: Blocks, target: Mapping[Block, Tensor] | None) -> dict[str, Tensor]:
+    """What makes every norm's bias that its readers can carry the target's; None: zero."""
+    biases = [norm.bias for norm in norms if norm.bias is not None and norm.folds]
+    found = {FOLD + bias.key: _gap(tensors, target, bias) for bias in biases}
+    return {key: c for key, c in found.items() if bool(c.any())}
+
+
+def brought_onto(
+    spec: Spec, free: LayerNorms, anchor: Blocks, moved: Blocks, gaps: Mapping[Block, float] | None = None
+) -> Alignment:
+    """The moves of LayerNorms that bring a unit nearest to the anchor's, of those that are worth it.
+
+    Args:
+        spec: of the moves (`isomerge.symmetry.layer_norms.norm_spec`).
+        free: what is whole in the unit.
+        anchor, moved: its blocks, the source's moved by all else; not changed.
+        gaps: their squared distances, where they are known.
+
+    Returns:
+        Stages of moves; none where the distance would not fall by `WORTH`.
+    """
+    stay, gaps = Alignment(spec), gaps or {b: squared_distance(anchor[b], t) for b, t in moved.items()}
+    whole = sum(gaps.values())
+    if _at_most(free, anchor, moved, gaps) < WORTH * whole or not whole:
+        return stay
+    ones = NormStage(spec, ones_elements(free, moved, anchor))
+    folds = NormStage(spec, fold_elements(free.norms, ones.applied(moved), anchor))
+    writers = NormStage(spec, {key: c for key, c in ones.elements.items() if key.startswith(ONES)})
+    trials = [Alignment.of(stages, spec) for stages in ([ones, folds], [ones], [writers])]
+    reached = [(_distance(anchor, g.applied(moved)), k) for k, g in enumerate(trials) if g]
+    least, place = min(reached, default=(whole, 0))
+    return trials[place] if least < (1 - WORTH) * whole else stay
+
+
+def _distance(anchor: Blocks, blocks: Blocks) -> float:
+    return sum(squared_distance(anchor[block], t) for block, t in blocks.items())
+
+
+def _at_most(free: LayerNorms, anchor: Blocks, source: Blocks, gaps: Mapping[Block, float]) -> float:
+    """What of a unit's squared distance moves of norms could take away, by a sample of every tensor."""
+    vectors = {b for norm in free.norms for b in (norm.bias, *norm.reader_biases) if b is not None}
+    shares = {block: share for block, _, share in _shares(free, anchor, source)}
+    return sum(gaps[block] for block in vectors) + sum(
+        share * gaps[block] for block, share in shares.items() if block not in vectors
+    )
+
+
+def is_disguised(free: LayerNorms, anchor: Blocks, source: Blocks) -> bool:
+    """Whether some tensor of a unit differs along the ones, or against them, more than chance would have it: such
+    models are matched without."""
+    shares = _shares(free, anchor, source)
+    return any(share > max(DISGUISED, 3 / width) for block, width, share in shares if source[block].ndim > 1)
+
+
+def _shares(free: LayerNorms, anchor: Blocks, source: Blocks) -> Iterator[tuple[Block, int, float]]:
+    """Every writer and reader, the width of its stream, and the part of its difference along the ones or against
+    them, of a sample of its vectors."""
+    places = [(block, axis, None) for block, axis in free.writers.items()]
+    places += [(block, axis, norm.gain) for norm in free.norms for block, axis in norm.slack.items()]
+    for block, axis, gain in places:
+        gap = _sampled(anchor[block], axis) - _sampled(source[block], axis)
+        along = torch.ones_like(gap[0])
+        if gain is not None:
+            along = (source[gain].double() + gain.line.less).reciprocal()
+        whole, part = float(gap.square().sum()), float((gap @ along).square().sum() / along.square().sum())
+        yield block, len(along), part / whole if whole else 0.0
+
+
+def _sampled(tensor: Tensor, axis: int) -> Tensor:
+    """Some vectors along one axis of a tensor, evenly spread: float64 [at most `SAMPLE` of every other axis,
+    width]."""
+    places = tuple(
+        slice(None) if k == axis else slice(None, None, -(-n // SAMPLE)) for k, n in enumerate(tensor.shape)
+    )
+    return tensor[places].movedim(axis, -1).reshape(-1, tensor.shape[axis]).double()
+
+
+def formed(spec: Spec, free: LayerNorms, tensors: Blocks) -> Blocks:
+    """The blocks of a unit without what LayerNorm leaves free, in new tensors."""
+    ones = NormStage(spec, ones_elements(free, tensors, None)).applied(tensors)
+    return NormStage(spec, fold_elements(free.norms, ones, None)).applied(ones)

@@ -1,0 +1,165 @@
+"""A stage of an alignment that moves what LayerNorm leaves free (`isomerge.symmetry.layer_norms`).
+
+Its elements are vectors, by the block that they are added to:
+
+* ``norm.ones.BLOCK``: what a writer has more along the ones; of the block's shape, 1 long along the stream.
+* ``norm.gain.BLOCK``: what a reader takes more against the ones, behind its gain: W + c (1/g)^T; of the same shape.
+  Its bias loses c sum(b/g).
+* ``norm.fold.BLOCK``: what a norm's bias has more; [width]. Its readers' biases lose what they make of it.
+
+The first two commute with each other, and so do the last: each stage has those or these, so that its inverse has
+the negative of every element. No two stages of moves are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from isomerge.errors import IsomergeError
+from isomerge.symmetry.axes import Atom, shape
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.language.spec import Spec
+from isomerge.symmetry.layer_norms import LayerNorms, Norm, gain_along, layer_norms
+from isomerge.symmetry.stage import Stage
+
+PREFIX = "norm."
+ONES, GAIN, FOLD = "norm.ones.", "norm.gain.", "norm.fold."
+
+
+def norm_keys(free: LayerNorms) -> set[str]:
+    """The keys of all elements that move what LayerNorm leaves free."""
+    found = {ONES + block.key for block in free.writers}
+    found |= {GAIN + block.key for norm in free.norms for block in norm.slack}
+    return found | {FOLD + norm.bias.key for norm in free.norms if norm.bias is not None and norm.folds}
+
+
+def norm_stages(spec: Spec, elements: Mapping[str, Tensor]) -> list[NormStage]:
+    """The stages of those elements that are moves of LayerNorms, in the order in which they act.
+
+    Args:
+        spec: see `isomerge.symmetry.layer_norms.norm_spec`.
+        elements: by key, without numbers of stages.
+    """
+    norms = {key: c for key, c in elements.items() if is_norm_key(key)}
+    folds = {key: c for key, c in norms.items() if key.startswith(FOLD)}
+    parts = ({key: c for key, c in norms.items() if key not in folds}, folds)
+    return [NormStage(spec, part) for part in parts if part]
+
+
+def is_norm_key(key: str) -> bool:
+    """Whether an element key, without the number of its stage, is of a move of LayerNorms."""
+    return key.startswith(PREFIX)
+
+
+class NormStage(Stage):
+    """A stage of such elements alone; see `Stage`."""
+
+    def act(self, tensors: dict[Block, Tensor]) -> None:
+        """Apply to the blocks of one unit, in place; all blocks of every norm that is moved must be there."""
+        free = layer_norms(self.spec, list(tensors))
+        for block in list(tensors):
+            if (c := self.elements.get(ONES + block.key)) is not None:
+                tensors[block].add_(c.to(tensors[block]))
+            if (c := self.elements.get(GAIN + block.key)) is not None:
+                norm, axis = _read(free, block)
+                read_against(norm, block, axis, c, tensors)
+            if (delta := self.elements.get(FOLD + block.key)) is not None:
+                tensors[block].add_(delta.to(tensors[block]))
+                for norm in free.norms:
+                    if norm.bias == block:
+                        fold_back(norm, delta, tensors)
+
+    def applied(self, tensors: Mapping[Block, Tensor]) -> dict[Block, Tensor]:
+        """See `Stage.applied`."""
+        changed = self.changed(tensors)
+        moved = {block: t.clone() if block in changed else t for block, t in tensors.items()}
+        self.act(moved)
+        return moved
+
+    def changed(self, blocks: Iterable[Block]) -> set[Block]:
+        """The blocks whose numbers it changes."""
+        here = list(blocks)
+        free = layer_norms(self.spec, here)
+        found = {b for b in here if not self.elements.keys().isdisjoint((ONES + b.key, GAIN + b.key, FOLD + b.key))}
+        for norm in free.norms:
+            folded = norm.bias is not None and FOLD + norm.bias.key in self.elements
+            found |= {b for b, r in norm.reader_biases.items() if folded or GAIN + r.key in self.elements}
+        return found
+
+    def only(self, blocks: Iterable[Block]) -> NormStage:
+        """The part that acts on some blocks."""
+        keys = {prefix + block.key for block in blocks for prefix in (ONES, GAIN, FOLD)}
+        return NormStage(self.spec, {key: c for key, c in self.elements.items() if key in keys})
+
+    def act_linearly(self, block: Block, tensor: Tensor) -> None:
+        """Nothing: all that it does is added."""
+
+    def act_on_view(self, view: Tensor, atoms: tuple[Atom, ...], scope: Mapping[str, int]) -> None:
+        """Nothing: all that it does is added."""
+
+    def __matmul__(self, other: Stage) -> Stage:
+        raise AssertionError("stages of LayerNorm's moves are not joined")
+
+    def follows(self, other: Stage) -> bool:
+        """Never: it stays a stage of its own."""
+        return False
+
+    def split(self) -> tuple[Stage, ...]:
+        """The stage: its inverse is one."""
+        return (self,)
+
+    def inverse(self) -> Stage:
+        """The stage that undoes this one."""
+        return NormStage(self.spec, {key: -c for key, c in self.elements.items()})
+
+    def inverse_spaces(self) -> Stage:
+        """The identity: there are no spaces in it."""
+        return Stage(self.spec)
+
+
+def read_against(norm: Norm, block: Block, axis: int, c: Tensor, tensors: Mapping[Block, Tensor]) -> None:
+    """Add c (1/g)^T to a reader, in place, and take off its bias what the norm's makes of it."""
+    assert norm.gain is not None
+    weight = tensors[block]
+    gain = gain_along(norm, tensors[norm.gain], weight.ndim, axis)
+    weight.add_((c.double() / gain).to(weight))
+    bias = next((b for b, reader in norm.reader_biases.items() if reader == block), None)
+    if norm.bias is not None and bias is not None:
+        made = (tensors[norm.bias].double() / gain.flatten()).sum()
+        tensors[bias].sub_((c.double().squeeze(axis) * made).to(tensors[bias]))
+
+
+def fold_back(norm: Norm, delta: Tensor, tensors: Mapping[Block, Tensor]) -> None:
+    """Take off the biases of a norm's readers, in place, what they make of what its own has more."""
+    for bias, reader in norm.reader_biases.items():
+        made = tensors[reader].double().movedim(norm.readers[reader], -1) @ delta.double()
+        tensors[bias].sub_(made.to(tensors[bias]))
+
+
+def _read(free: LayerNorms, block: Block) -> tuple[Norm, int]:
+    read = free.reader(block)
+    if read is None:
+        raise AssertionError(f"{block.key} has an element, and reads no norm of its unit")
+    return read
+
+
+def check_norm_element(spec: Spec, key: str, c: Tensor) -> bool:
+    """Whether an element is one that some tensor of the architecture may have: a line's shape, finite.
+
+    Raises:
+        IsomergeError: of no tensor of the spec.
+    """
+    kind = next((prefix for prefix in (ONES, GAIN, FOLD) if key.startswith(prefix)), None)
+    if kind is None:
+        raise IsomergeError(f"element {key} is no move of LayerNorms")
+    line = spec.match(key.removeprefix(kind)).line
+    if line.axes is None or not bool(c.isfinite().all()):
+        return False
+    wanted = [n for i in line.indices if (n := spec.sizes.get(i)) is not None] + list(shape(line.axes, spec.sizes))
+    if kind == FOLD:
+        return c.ndim == 1 and c.shape[0] == wanted[-1]
+    whole = [want is None or have == want for want, have in zip(wanted, c.shape, strict=False)]
+    single = [have == 1 for have, fits in zip(c.shape, whole, strict=False) if not fits]
+    return c.ndim == len(wanted) and len(single) <= 1 and all(single)

@@ -1,0 +1,216 @@
+"""What LayerNorm leaves free is matched, merged, brought to one form and replayed, as every symmetry is.
+
+Random moves of every kind, in every layer, are planted through disk, alone and under random elements of all spaces
+inside the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as tf
+
+import isomerge
+from depth import more
+from isomerge.errors import IsomergeError
+from isomerge.evidence.law import random_alignment
+from isomerge.matching.norm_parts import brought_onto, is_disguised, ones_elements
+from isomerge.models.layer_norm_form import free_under_layer_norm
+from isomerge.models.recognised import Model, recognise
+from isomerge.run.alignment_runs import run_apply
+from isomerge.run.writing_run import Output
+from isomerge.symmetry.alignment import Alignment
+from isomerge.symmetry.blocks import Block
+from isomerge.symmetry.layer_norms import norm_spec
+from isomerge.symmetry.norm_stage import FOLD, GAIN, ONES, norm_keys, norm_stages
+from toys import Toy, outputs, overwrite, relative, tensors
+
+ToyMaker = Callable[..., Toy]
+MODELS = ["gpt2", "vit", "gptj", *more("gpt_neox", "opt", "phi", "mpt", "falcon", "starcoder2", "clip", "whisper")]
+
+
+def free_moves(model: Model, seed: int = 1) -> Alignment:
+    """Random moves of all that LayerNorm leaves free in a model."""
+    rng, free = torch.Generator().manual_seed(seed), free_under_layer_norm(model)
+    elements = {}
+
+    def draw(block: Block, axis: int | None) -> torch.Tensor:
+        shape = list(model.assemble(block, torch.float64).shape)
+        if axis is not None:
+            shape[axis] = 1
+        return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+    for block, axis in free.writers.items():
+        elements[ONES + block.key] = draw(block, axis)
+    for norm in free.norms:
+        elements |= {GAIN + block.key: draw(block, axis) for block, axis in norm.slack.items()}
+        if norm.bias is not None and norm.folds:
+            elements[FOLD + norm.bias.key] = draw(norm.bias, None)
+    assert elements.keys() == norm_keys(free)
+    spec = norm_spec(model.declared)
+    return Alignment.of(norm_stages(spec, elements), spec)
+
+
+def apart(one: Path, two: Path) -> float:
+    """The largest relative distance of two tensors of one name."""
+    a, b = tensors(one), tensors(two)
+    return max(float((t - b[n]).norm() / t.norm().clamp_min(1e-3)) for n, t in a.items() if t.is_floating_point())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_twin_comes_back(name: str, toy: ToyMaker, tmp_path: Path) -> None:
+    """The same function: at distance zero once aligned; the alignment replays and undoes; merged into itself; one
+    canonical form and one fingerprint."""
+    first = toy(name)
+    model = recognise(first.folder)
+    local = model.spec.restrict(
+        [
+            *(n for n in model.spec.spaces if n not in model.spec.residual_names),
+            *(s.name for s in model.spec.shifts),
+        ]
+    )
+    inside = random_alignment(local, model.blocks, torch.Generator().manual_seed(2))
+    twin, there = tmp_path / "twin", tmp_path / "aligned"
+    run_apply(inside @ free_moves(model), model, Output(twin))
+    assert apart(first.folder, twin) > 1
+    assert relative(outputs(twin), first.reference) < 1e-4  # the moves are large; some compute norms in float32
+    moved, report = isomerge.align(twin, onto=first.folder, out=there)
+    assert apart(first.folder, there) < 1e-9
+    assert report["distance"]["after"] < 1e-6
+    assert "norms" in moved.moved()
+    moved.save(tmp_path / "moved.safetensors")
+    isomerge.apply(tmp_path / "moved.safetensors", twin, out=tmp_path / "replayed")
+    assert apart(there, tmp_path / "replayed") == 0
+    run_apply(
+        Alignment.load(tmp_path / "moved.safetensors", model.declared).inverse(),
+        recognise(there),
+        Output(tmp_path / "back"),
+    )
+    assert apart(twin, tmp_path / "back") < 1e-9
+    isomerge.merge([first.folder, twin], out=tmp_path / "merged")
+    assert relative(outputs(tmp_path / "merged"), first.reference) < 1e-6
+    for source, out in ((first.folder, "one"), (twin, "two")):
+        isomerge.canon(source, out=tmp_path / out)
+    assert apart(tmp_path / "one", tmp_path / "two") < 1e-7
+    assert relative(outputs(tmp_path / "one"), first.reference) < 1e-6
+    assert isomerge.fingerprint(first.folder).hash == isomerge.fingerprint(twin).hash
+    assert isomerge.verify(first.folder, twin)["same"] is True
+
+
+def test_what_is_moved_wrongly_is_another_function(toy: ToyMaker, tmp_path: Path) -> None:
+    """Near-twins: a move whose correction of a bias is left out, in one layer, is told by outputs, verify and
+    fingerprint."""
+    first = toy("gpt2")
+    model = recognise(first.folder)
+    moves = free_moves(model)
+    for kind, bias in ((GAIN, "h.1.mlp.c_fc.bias"), (FOLD, "h.1.attn.c_attn.bias")):
+        kept = {key.rpartition(":")[2]: c for key, c in moves.items() if key.rpartition(":")[2].startswith(kind)}
+        near = tmp_path / kind
+        run_apply(Alignment.of(norm_stages(moves.spec, kept), moves.spec), model, Output(near))
+        new, name = tensors(near), model.names[bias]
+        assert relative(outputs(near), first.reference) < 1e-9
+        new[name] = first.stored[name]
+        overwrite(near, new)
+        assert relative(outputs(near), first.reference) > 1e-3
+        assert isomerge.verify(first.folder, near)["same"] is False
+        assert isomerge.fingerprint(first.folder).hash != isomerge.fingerprint(near).hash
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_parts_are_the_nearest(seed: int, toy: ToyMaker) -> None:
+    """Of every writer and reader, against least squares over all that may be added; what is left is orthogonal."""
+    model = recognise(toy("gpt2").folder)
+    free = free_under_layer_norm(model)
+    rng = torch.Generator().manual_seed(seed)
+    source = {block: model.assemble(block, torch.float64) for block in model.blocks}
+    anchor = {block: torch.randn(t.shape, generator=rng, dtype=torch.float64) for block, t in source.items()}
+    elements = ones_elements(free, source, anchor)
+    assert len(elements) == 19
+    for norm in free.norms:
+        assert norm.gain is not None
+        for reader, axis in norm.slack.items():
+            column = (1 / source[norm.gain])[:, None]
+            gap = (anchor[reader] - source[reader]).movedim(axis, 0)
+            best = torch.linalg.lstsq(column, gap).solution
+            assert torch.allclose(elements[GAIN + reader.key].movedim(axis, 0), best)
+    for writer, axis in free.writers.items():
+        gap = (anchor[writer] - source[writer]).movedim(axis, 0)
+        gap = gap.reshape(len(gap), -1)
+        best = torch.linalg.lstsq(torch.ones(len(gap), 1, dtype=torch.float64), gap).solution
+        assert torch.allclose(elements[ONES + writer.key].movedim(axis, 0).flatten(), best.flatten())
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0])
+def test_the_distance_falls(size: float, toy: ToyMaker) -> None:
+    """Of a disguised model, by all that is between them but noise; or nothing is moved, in narrow random ones."""
+    model = recognise(toy("gpt2").folder)
+    free, spec = free_under_layer_norm(model), norm_spec(model.declared)
+    source = {block: model.assemble(block, torch.float64) for block in model.blocks}
+    rng = torch.Generator().manual_seed(0)
+    noise = {b: size * torch.randn(t.shape, generator=rng, dtype=t.dtype) for b, t in source.items()}
+    anchor = {b: t + noise[b] for b, t in free_moves(model).applied(source).items()}
+    moves = brought_onto(spec, free, anchor, source)
+    before = sum(float((anchor[b] - t).square().sum()) for b, t in source.items())
+    after = sum(float((anchor[b] - t).square().sum()) for b, t in moves.applied(source).items())
+    assert moves.moved()["norms"][1] > 0
+    assert after < before / 2
+    assert is_disguised(free, anchor, source)
+    near = {b: t + noise[b] for b, t in source.items()}
+    assert not is_disguised(free, near, source)
+    assert not brought_onto(spec, free, near, source)
+
+
+def test_a_fine_tune_keeps_its_bytes(tmp_path: Path) -> None:
+    """A random difference has one part in its width along the ones, which is worth no move."""
+    torch.manual_seed(0)
+    config = tf.GPT2Config(
+        n_embd=96, n_layer=1, n_head=4, vocab_size=64, n_positions=16, bos_token_id=0, eos_token_id=0
+    )
+    model = tf.GPT2LMHeadModel(config)
+    model.save_pretrained(tmp_path / "base")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1e-3 * torch.randn_like(parameter)
+    model.save_pretrained(tmp_path / "tuned")
+    moved, _ = isomerge.align(tmp_path / "tuned", onto=tmp_path / "base", out=tmp_path / "out", spaces="default")
+    assert "norms" not in moved.moved()
+
+
+@pytest.mark.parametrize(
+    ("spaces", "moves"), [("norms", True), ("ff", False), ("paper", False), ("ff,norms", True)]
+)
+def test_the_choice_of_spaces(spaces: str, moves: bool, toy: ToyMaker, tmp_path: Path) -> None:
+    """`norms` names them; presets of the paper, and other names, leave them."""
+    first = toy("gpt2")
+    twin = tmp_path / "twin"
+    run_apply(free_moves(recognise(first.folder)), recognise(first.folder), Output(twin))
+    moved, report = isomerge.align(twin, onto=first.folder, out=tmp_path / "out", spaces=spaces)
+    assert ("norms" in moved.moved()) is moves
+    assert (report["distance"]["after"] < 1e-6) is moves
+
+
+def test_without_layer_norm_there_is_no_such_space(toy: ToyMaker, tmp_path: Path) -> None:
+    """RMSNorm takes no mean away."""
+    folder = toy("llama").folder
+    with pytest.raises(IsomergeError, match="no such space"):
+        isomerge.align(folder, onto=folder, out=tmp_path / "out", spaces="norms")
+
+
+def test_a_damaged_alignment_is_refused(toy: ToyMaker, tmp_path: Path) -> None:
+    """An element of another shape, one that is not finite, and one that moves a tensor that no norm knows."""
+    model = recognise(toy("gpt2").folder)
+    moves, file = free_moves(model), tmp_path / "moves.safetensors"
+    key = f"{ONES}h.0.mlp.c_proj.weight"
+    wrong = {
+        "shape": (key, moves[key][:3], "no element of its group"),
+        "finite": (key, moves[key] * float("nan"), "no element of its group"),
+        "tensor": (f"{ONES}h.0.mlp.nothing", moves[key], "not described"),
+        "reader": (f"{ONES}ln_f.bias", moves[f"{ONES}h.0.mlp.c_proj.bias"], "does not have"),
+    }
+    for name, c, text in wrong.values():
+        Alignment(moves.spec, {**{k: v for k, v in moves.items() if k != key}, name: c.contiguous()}).save(file)
+        with pytest.raises(IsomergeError, match=text):
+            isomerge.apply(file, model.ref, out=tmp_path / "out")
